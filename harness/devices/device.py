@@ -1,0 +1,52 @@
+"""What a case can run on, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, a MIG instance, or the CPU.
+
+    `uuid` is what names it everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…`` or ``cpu``.
+    `index` is NVML's index of the physical GPU, None for the CPU. Memory is in bytes. What could not be read is None,
+    and `fault` then says why (a lost GPU still has an entry, so that it is reported and not forgotten).
+    """
+
+    uuid: str
+    kind: Literal["cuda", "cpu"]
+    name: str
+    index: int | None = None
+    memory: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    pci_bus_id: str | None = None
+    ecc: bool | None = None
+    mig_parent: str | None = None
+    fault: str | None = None
+
+
+CPU = Device(uuid="cpu", kind="cpu", name="CPU")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Everything visible on this machine, found without initialising CUDA.
+
+    `devices` are those the run may use, after an outer ``CUDA_VISIBLE_DEVICES``; the CPU alone when there is no GPU.
+    `hidden` are present but masked. `driver` and `cuda_driver` are version strings, None without NVML; `nvml_error`
+    says why NVML did not answer.
+    """
+
+    devices: tuple[Device, ...]
+    hidden: tuple[Device, ...] = ()
+    driver: str | None = None
+    cuda_driver: str | None = None
+    nvml_error: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """The usable GPUs and MIG instances, in order."""
+        return tuple(device for device in self.devices if device.kind == "cuda" and device.fault is None)

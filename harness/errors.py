@@ -1,0 +1,13 @@
+"""The root of every error this package raises on purpose."""
+
+from __future__ import annotations
+
+
+class HarnessError(Exception):
+    """Root class. Its text is lower case, quotes the offending value and says what to do next."""
+
+    def __str__(self) -> str:
+        """The message, followed by those of its causes: one line a reader can act on."""
+        own = super().__str__()
+        cause = self.__cause__
+        return own if cause is None else f"{own}: {cause}"
