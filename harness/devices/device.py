@@ -50,3 +50,8 @@ class Inventory:
     def gpus(self) -> tuple[Device, ...]:
         """The usable GPUs and MIG instances, in order."""
         return tuple(device for device in self.devices if device.kind == "cuda" and device.fault is None)
+
+    @property
+    def usable(self) -> tuple[Device, ...]:
+        """The devices that cases may be given: the usable GPUs, or else the CPU."""
+        return self.gpus or (CPU,)

@@ -1,0 +1,21 @@
+"""The private names of pytest and CPython that nothing public replaces, each with a test that fails when it moves."""
+
+from __future__ import annotations
+
+import atexit
+
+import pytest
+
+
+def tear_down_all(session: pytest.Session) -> None:
+    """Finish every fixture and collector still set up in `session`.
+
+    pytest does this itself in its ``pytest_sessionfinish``, together with writing caches and reports, which a process
+    that ran a part of a session must not do.
+    """
+    session._setupstate.teardown_exact(None)
+
+
+def run_exit_callbacks() -> None:
+    """Run what was registered with `atexit`, last first, as the interpreter does when it ends."""
+    atexit._run_exitfuncs()

@@ -1,0 +1,103 @@
+"""Process state that a case must leave as it found it: the working folder, resource limits, descriptors, children.
+
+The checks run after every case, so each is a system call or two; what costs more is done only once something is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from harness.outcome import Outcome
+
+_LIMITS = {
+    name: getattr(resource, name)
+    for name in (
+        "RLIMIT_AS",
+        "RLIMIT_CORE",
+        "RLIMIT_CPU",
+        "RLIMIT_DATA",
+        "RLIMIT_FSIZE",
+        "RLIMIT_NOFILE",
+        "RLIMIT_STACK",
+    )
+}
+
+#: Helper processes that libraries start once and keep, by a word of their command line: not a case's leftovers.
+KEPT_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with the process after a case: the outcome it makes, and what it was."""
+
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What is compared before and after a case. Descriptors are (device, inode) by number, None when closed."""
+
+    folder: str | None
+    limits: dict[str, tuple[int, int]]
+    descriptors: dict[int, tuple[int, int] | None]
+
+
+def identity(descriptor: int) -> tuple[int, int] | None:
+    """What a descriptor refers to, None when it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def capture(descriptors: Iterable[int]) -> ProcessState:
+    """The state now; `descriptors` are those that a case has no business to touch."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        folder = None
+    return ProcessState(
+        folder=folder,
+        limits={name: resource.getrlimit(number) for name, number in _LIMITS.items()},
+        descriptors={number: identity(number) for number in descriptors},
+    )
+
+
+def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
+    """What a case changed and did not put back."""
+    changes = []
+    if before.folder != after.folder:
+        changes.append(f"left the working folder at {after.folder or 'a removed folder'!r} (was {before.folder!r})")
+    changes += [
+        f"left {name} at {after.limits[name]} (was {limit})"
+        for name, limit in before.limits.items()
+        if after.limits[name] != limit
+    ]
+    for number, what in before.descriptors.items():
+        if after.descriptors[number] != what:
+            verb = "closed" if after.descriptors[number] is None else "replaced"
+            changes.append(f"{verb} descriptor {number}, which belongs to the process")
+    return [Problem(Outcome.CONTAMINATED, change) for change in changes]
+
+
+def new_children(
+    before: Iterable[int], now: Iterable[int], describe: Callable[[int], tuple[str, str] | None]
+) -> list[Problem]:
+    """Children that appeared and still run, without those that libraries keep on purpose.
+
+    `describe` gives state letter and command line of a process. One that has ended and was not waited for (state Z)
+    holds nothing but its number, and is no finding.
+    """
+    known = set(before)
+    problems = []
+    for pid in sorted(set(now) - known):
+        found = describe(pid)
+        if found is None or found[0] in "ZX" or any(helper in found[1] for helper in KEPT_HELPERS):
+            continue
+        problems.append(Problem(Outcome.LEAKED, f"left a child process running: {pid} {found[1][:200]!r}"))
+    return problems

@@ -1,0 +1,68 @@
+"""The facts of a run that every process of it must agree on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+
+def tuples(data: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, lists as tuples: what JSON makes of a tuple, undone."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """One run, as its controller set it up. Times in seconds; folders as absolute paths.
+
+    `args` are the arguments pytest was started with, in `invocation_dir`, and `overrides` those that make the same
+    collection one for a zygote; ids of cases are relative to `rootdir`.
+    `plugin_argument` tells that the harness was named with ``-p`` and takes every test as a case.
+    """
+
+    run_id: str
+    run_dir: str
+    temp_dir: str
+    rootdir: str
+    invocation_dir: str
+    args: tuple[str, ...]
+    overrides: tuple[str, ...]
+    sys_path: tuple[str, ...]
+    preload: tuple[str, ...]
+    seed: int
+    isolation: str
+    case_timeout: float
+    timeout_multiplier: float
+    fail_on_flaky: bool
+    plugin_argument: bool
+    zygote: str | None
+
+    @property
+    def journal(self) -> Path:
+        return Path(self.run_dir) / "journal.ndjson"
+
+    def with_zygote(self, address: str | None) -> RunContext:
+        """The same run, its zygote at `address`."""
+        return replace(self, zygote=address)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RunContext:
+        return cls(**tuples(json.loads(text)))
+
+    def reproduce(self, case: str, environment: Mapping[str, str | None]) -> str:
+        """One shell line that runs `case` again alone, with the same seed, under `environment`."""
+        path, separator, rest = case.partition("::")
+        location = os.path.relpath(os.path.join(self.rootdir, path), self.invocation_dir) + separator + rest
+        words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
+        words += ["pytest", shlex.quote(location), "--isolation=case", f"--seed={self.seed}", "-n0"]
+        if self.plugin_argument:
+            words[-1:-1] = ["-p", "harness.plugin"]
+        return " ".join(words)

@@ -1,0 +1,162 @@
+"""Versions of the software that cases need, found in files and metadata: nothing here is imported to be asked."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.devices.finding import Finding, Version
+
+_PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several
+
+
+def release(text: str) -> Version | None:
+    """The leading release numbers of a version text: (2, 13, 0) of ``2.13.0a0+cpu``, None when it begins otherwise.
+
+    What follows them (pre-release, build, vendor's suffix) is left out: a nightly of 2.14 counts as 2.14.
+    """
+    match = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", text.strip(), re.ASCII)
+    return None if match is None else tuple(int(part) for part in match[1].split("."))
+
+
+def python() -> Finding:
+    """The running interpreter's."""
+    return Finding(tuple(sys.version_info[:3]))
+
+
+def distribution(*names: str) -> Finding:
+    """The version of the first of `names` that is installed, by its metadata."""
+    for name in names:
+        try:
+            text = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        version = release(str(text))  # damaged metadata gives None
+        return Finding(version, "" if version else f"distribution {name} has the version {text!r}, which is no number")
+    return Finding(None, f"no distribution named {' or '.join(names)} is installed")
+
+
+def torch() -> Finding:
+    """The installed torch's."""
+    return distribution("torch")
+
+
+def triton() -> Finding:
+    """The installed Triton's; nightly builds of torch bring it under another name."""
+    return distribution("triton", "pytorch-triton")
+
+
+def numpy() -> Finding:
+    """The installed NumPy's."""
+    return distribution("numpy")
+
+
+def cuda() -> Finding:
+    """The CUDA runtime that the installed torch was built for."""
+    constants = _torch_constants()
+    if isinstance(constants, str):
+        return Finding(None, constants)
+    text = constants.get("cuda")
+    if text is None:
+        return Finding(None, f"torch {constants.get('__version__')} is built without cuda")
+    version = release(text)
+    return Finding(version, "" if version else f"torch says it is built for cuda {text!r}, which is no number")
+
+
+def cudnn() -> Finding:
+    """The cuDNN library that torch's wheels depend on."""
+    runtime = cuda()
+    if not isinstance(runtime.value, tuple):
+        return runtime
+    found = distribution(f"nvidia-cudnn-cu{runtime.value[0]}")
+    if found.value is None:
+        return Finding(None, f"{found.detail}, and a version bundled with torch cannot be known without loading it")
+    return found
+
+
+def cpp_compiler() -> Finding:
+    """The C++ compiler that torch would run: ``$CXX``, or the first of c++, g++ and clang++ on the path."""
+    return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+@functools.cache
+def _cpp_compiler(cxx: str, path: str) -> Finding:
+    try:
+        command = shlex.split(cxx)
+    except ValueError as error:
+        return Finding(None, f"$CXX is {cxx!r}, which is no command ({error})")
+    if not command:
+        command = next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name, path=path)), [])
+    if not command:
+        return Finding(None, "$CXX is not set, and none of c++, g++ and clang++ is on the path")
+    called = shlex.join(command)
+    try:
+        done = subprocess.run(
+            [*command, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PROBE_TIMEOUT,
+            check=False,
+        )
+    except OSError as error:
+        return Finding(None, f"{called} does not start ({error.strerror})")
+    except subprocess.TimeoutExpired:
+        return Finding(None, f"{called} --version did not end in {_PROBE_TIMEOUT:.0f} s")
+    if done.returncode != 0:
+        return Finding(None, f"{called} --version ended with status {done.returncode}")
+    version = compiler_version(done.stdout.decode(errors="replace"))
+    return Finding(version, "" if version else f"{called} --version printed no version")
+
+
+def compiler_version(text: str) -> Version | None:
+    """The version in what a compiler prints for ``--version``.
+
+    It is the first dotted number that is no part of a word (``x86_64-linux-gnu-g++-13``) and stands in no brackets,
+    where distributions put the version of their package.
+    """
+    outside_brackets = re.sub(r"\([^()]*\)", "", text)
+    match = re.search(r"(?<![\w.-])\d{1,9}(\.\d{1,9})+", outside_brackets, re.ASCII)
+    return None if match is None else release(match[0])
+
+
+@functools.cache
+def _torch_constants() -> Mapping[str, str | None] | str:
+    """The plain assignments of ``torch/version.py``, or in words why it could not be read."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:
+        spec = None  # a module without a spec has been put in torch's place
+    if spec is None or spec.origin is None:
+        return "torch is not installed"
+    file = Path(spec.origin).with_name("version.py")
+    try:
+        return plain_constants(file.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{file} cannot be read ({error})"
+
+
+def plain_constants(source: bytes) -> dict[str, str | None]:
+    """The names that Python `source` sets to a text or to None at its top level, without running it.
+
+    Raises SyntaxError or ValueError for what is no Python.
+    """
+    constants: dict[str, str | None] = {}
+    for statement in ast.parse(source).body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str() | None as value))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str() | None as value))
+            ):
+                constants[name] = value
+    return constants

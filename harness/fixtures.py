@@ -1,0 +1,45 @@
+"""What a suite may use: the fixtures `device` and `case_seed`. Its markers are described in `MARKERS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+MARKERS = (
+    "requires(**conditions): what the case needs of device, driver and software, such as "
+    "requires(device='cuda', memory='>=12GiB'); a case whose conditions are unmet is gated",
+    "covers(*rows): names of the rows of the reference inventory whose behaviour the case checks",
+    "timeout(seconds): how long the case may take, set-up and tear-down included",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """What this process runs cases on: whether it was given a GPU, and the seed of the running case."""
+
+    cuda: bool
+    seed: int
+
+
+CURRENT = pytest.StashKey[Current]()
+_NO_RUN = Current(cuda=False, seed=0)
+
+
+@pytest.fixture
+def device(pytestconfig: pytest.Config) -> torch.device:
+    """The device the case was given, a `torch.device`: ``cuda:0``, since an executor sees only its own, or ``cpu``."""
+    import torch
+
+    current = pytestconfig.stash.get(CURRENT, _NO_RUN)
+    return torch.device("cuda", 0) if current.cuda else torch.device("cpu")
+
+
+@pytest.fixture
+def case_seed(pytestconfig: pytest.Config) -> int:
+    """The seed of this case, in [0, 2**32). Python's, NumPy's and torch's global generators were seeded with it."""
+    return pytestconfig.stash.get(CURRENT, _NO_RUN).seed

@@ -1,0 +1,218 @@
+"""One attempt at a case: ask an executor to run it, listen until it is over, and gather what was seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from harness.checks.process import Problem
+from harness.isolation import reports
+from harness.isolation.handle import ExecutorHandle, Happened
+from harness.isolation.nursery import ZygoteError
+from harness.isolation.verdict import Evidence, Judgement, Phase, judge, phase_of
+from harness.isolation.wire import Message, ProtocolError
+from harness.outcome import Outcome
+
+#: Seconds that the supervisor's deadline stands behind the watchdog in the executor.
+GRACE = 5.0
+#: Bytes kept of each output stream of a case.
+OUTPUT_LIMIT = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an executor is asked to do. `following` is the case that it will run next, which keeps shared fixtures.
+
+    `leave`: it is to end afterwards, its end being part of this attempt; `light`: by the short way.
+    """
+
+    item: pytest.Item
+    case: str
+    seed: int
+    limit: float
+    following: str | None = None
+    leave: bool = False
+    light: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """One attempt: where it ran, what pytest reported, what it means. `alone`: its process had run nothing before."""
+
+    number: int
+    alone: bool
+    executor: str
+    devices: tuple[str, ...]
+    environment: Mapping[str, str | None]
+    reports: tuple[pytest.TestReport, ...]
+    evidence: Evidence
+    judgement: Judgement
+    duration: float
+    stdout: str
+    stderr: str
+    notes: tuple[str, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.judgement.outcome
+
+    @property
+    def usable(self) -> bool:
+        """Whether the executor is still fit to run another case."""
+        seen = self.evidence
+        harmed = seen.problems or seen.poison or seen.interruption or seen.late or seen.unknown
+        return seen.done and seen.exit_status is None and not harmed and not self.evidence.zygote_lost
+
+
+def attempt(handle: ExecutorHandle, request: Request, number: int) -> Attempted:
+    """Run one case in `handle`; whatever breaks is in the result. The executor is killed when it has to be."""
+    alone = not handle.cases
+    handle.trim_output()
+    begun = time.monotonic()
+    listener = _Listener(handle, request)
+    evidence = listener.run()
+    out_start, err_start = listener.start
+    out, err = handle.outputs.out, handle.outputs.err
+    stdout = out.read(out_start, out.size(), OUTPUT_LIMIT)
+    stderr = err.read(err_start, err.size(), OUTPUT_LIMIT)
+    judgement = judge(evidence)
+    notes = list(judgement.notes)
+    if handle.swept:
+        notes.append(f"killed what it left running: {', '.join(handle.swept)[:500]}")
+    return Attempted(
+        number=number,
+        alone=alone,
+        executor=handle.name,
+        devices=handle.binding.devices,
+        environment=handle.binding.environment,
+        reports=tuple(listener.reports),
+        evidence=evidence,
+        judgement=judgement,
+        duration=time.monotonic() - begun,
+        stdout=stdout,
+        stderr=stderr,
+        notes=tuple(notes),
+    )
+
+
+@dataclass
+class _Listener:
+    handle: ExecutorHandle
+    request: Request
+    reports: list[pytest.TestReport] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    start: tuple[int, int] = (0, 0)
+    over: bool = False
+    late: bool = False
+    unknown: bool = False
+    poison: str = ""
+    interruption: str = ""
+    zygote_lost: str = ""
+    garbled: str = ""
+    leaving: bool = False
+    problems: tuple[Problem, ...] = ()
+
+    def run(self) -> Evidence:
+        self.start = self.handle.marks
+        try:
+            self._converse()
+        except ZygoteError as error:
+            self.zygote_lost = str(error).splitlines()[0]
+        stacks = self.handle.outputs.stacks
+        return Evidence(
+            phases=tuple(self.phases),
+            done=self.over,
+            problems=self.problems,
+            poison=self.poison,
+            interruption=self.interruption,
+            exit_status=self.handle.exit_status,
+            leaving=self.leaving,
+            late=self.late,
+            limit=self.request.limit,
+            stacks=stacks.read(0, stacks.size(), OUTPUT_LIMIT),
+            garbled=self.garbled or self.handle.garbled,
+            unknown=self.unknown,
+            zygote_lost=self.zygote_lost,
+            unkillable=self.handle.unkillable,
+        )
+
+    def _converse(self) -> None:
+        """Raises ZygoteError."""
+        handle, request = self.handle, self.request
+        message = {"op": "run", "case": request.case, "next": request.following, "limit": request.limit}
+        handle.send({**message, "seed": request.seed})
+        handle.cases.append(request.case)
+        deadline = time.monotonic() + request.limit + GRACE
+        while not (self.over or self.unknown or self.garbled):
+            heard = handle.receive(deadline)
+            if isinstance(heard, Happened):
+                self.late = heard is Happened.DEADLINE
+                break
+            try:
+                self._take(heard)
+            except ProtocolError as error:
+                self.garbled = str(error)
+        if self.over and request.leave and not self.interruption:
+            self.leaving = True
+            self.late = not leave(handle, request.limit, light=request.light)
+        if self.late or not (self.over or self.unknown):
+            handle.kill()
+
+    def _take(self, message: Message) -> None:
+        """Note what one message says. Raises ProtocolError."""
+        op = message["op"]
+        if op in ("pass", "report"):
+            report = reports.unpack(self.request.item.config, self.request.item, message)
+            self._add_output(report, message)
+            self.reports.append(report)
+            self.phases.append(phase_of(report))
+        elif op == "done":
+            self.over = True
+            self.poison = str(message.get("poison", ""))
+            self.interruption = str(message.get("interruption", ""))
+            self.problems = _problems(message.get("problems", []))
+        elif op == "unknown":
+            self.unknown = True
+        else:
+            raise ProtocolError(f"executor {self.handle.name} sent an unknown message {op!r}")
+
+    def _add_output(self, report: pytest.TestReport, message: Message) -> None:
+        marks = _marks(message)
+        before, self.handle.marks = self.handle.marks, marks
+        if marks == before:
+            return
+        files = (self.handle.outputs.out, self.handle.outputs.err)
+        for name, file, begin, end in zip(("stdout", "stderr"), files, before, marks, strict=True):
+            if end > begin:
+                report.sections.append((f"Captured {name} {report.when}", file.read(begin, end, OUTPUT_LIMIT)))
+
+
+def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
+    """Ask an executor to end, and wait for it; False when it has not ended in `limit` seconds. Raises ZygoteError."""
+    handle.send({"op": "exit", "limit": limit, "light": light})
+    deadline = time.monotonic() + limit + GRACE
+    while handle.exit_status is None:
+        heard = handle.receive(deadline)
+        if heard is Happened.DEADLINE:
+            return False
+        if isinstance(heard, dict) and heard.get("error"):
+            handle.teardown_error = str(heard["error"])
+    return True
+
+
+def _marks(message: Message) -> tuple[int, int]:
+    match message.get("out"):
+        case [int(out), int(err)]:
+            return out, err
+        case other:
+            raise ProtocolError(f"an executor sent output marks {other!r}, expected two sizes")
+
+
+def _problems(entries: object) -> tuple[Problem, ...]:
+    try:
+        return tuple(Problem(Outcome(outcome), str(text)) for outcome, text in entries)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"an executor sent problems {entries!r}, expected pairs of outcome and text") from error

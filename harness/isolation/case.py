@@ -1,0 +1,79 @@
+"""A case, and the journal lines that are about one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from harness.gating.requirements import Unmet
+from harness.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A collected item with all that is decided about it before it runs. `limit` in seconds."""
+
+    item: pytest.Item
+    id: str
+    seed: int
+    limit: float
+    devices: int
+    unmet: Unmet | None
+
+    def line(
+        self,
+        event: str,
+        *,
+        attempt: int,
+        alone: bool,
+        worker: str,
+        executor: str | None = None,
+        devices: Sequence[str] = (),
+        **more: Any,
+    ) -> dict[str, Any]:
+        """An event of the journal about one attempt at this case; of `more`, what is empty is left out."""
+        return {
+            "event": event,
+            "case": self.id,
+            "attempt": attempt,
+            "alone": alone,
+            "worker": worker,
+            "executor": executor,
+            "devices": list(devices),
+            "seed": self.seed,
+            **{name: value for name, value in more.items() if value is not None and value not in ("", [])},
+        }
+
+    def gated(self, unmet: Unmet, worker: str) -> dict[str, Any]:
+        """The line that says it is not run because of `unmet`."""
+        return self.line(
+            "finish",
+            attempt=1,
+            alone=True,
+            worker=worker,
+            outcome=Outcome.GATED.value,
+            final=True,
+            duration=0.0,
+            message=unmet.text,
+            gate={"capability": unmet.capability, "wanted": unmet.wanted, "found": unmet.found},
+        )
+
+
+def first_line(reports: Sequence[pytest.TestReport]) -> str:
+    """One line that says why: the exception of a failure, the reason of a skip; empty for a pass."""
+    for report in reports:
+        if report.failed:
+            crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or report.longreprtext
+            lines = str(crash).strip().splitlines()
+            return lines[0] if lines else ""
+        if report.skipped and isinstance(report.longrepr, tuple):
+            return str(report.longrepr[2])
+    return ""
+
+
+def tracebacks(reports: Sequence[pytest.TestReport]) -> str:
+    """The texts of all failed phases."""
+    return "\n\n".join(report.longreprtext for report in reports if report.failed)

@@ -1,0 +1,244 @@
+"""The executor: a process forked from the zygote that runs the cases it is sent and says what happened.
+
+Everything here runs beside somebody's test, in a process that may be dying. It decides nothing: it sends facts.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import io
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pytest
+
+from harness import _compat
+from harness.checks import poison, process
+from harness.fixtures import CURRENT, Current
+from harness.isolation import linux, reports, seeding
+from harness.isolation.wire import Channel, Message
+
+#: Exit status of an executor whose channel a case has closed or replaced: it can no longer say anything.
+EXIT_CHANNEL_GONE = 241
+#: Exit status of an executor that had no memory left to send a report.
+EXIT_NO_MEMORY = 242
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """What an executor inherits from the zygote: the collected session, and what is dropped at a light exit."""
+
+    session: pytest.Session
+    items: Mapping[str, pytest.Item]
+    modules: frozenset[str]
+    case_modules: frozenset[str]
+
+
+def become_executor(
+    nest: Nest, order: Message, control: int, output: Sequence[int], stacks: int, zygote: int
+) -> NoReturn:
+    """Turn this freshly forked process into the executor that `order` describes, serve, and exit.
+
+    `control` is the socket to the supervisor, `output` the files for standard output and error, `stacks` the file for
+    faulthandler; `zygote` is the parent's process id. Nothing of the zygote's that could be shared by mistake (standard
+    streams, session, process group, temporary folder, signal handlers) survives.
+    """
+    os.setsid()
+    linux.die_with_parent(zygote)
+    linux.adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _new_standard_streams(output)
+    for name, value in order["env"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.environ["TMPDIR"] = order["temp"]
+    tempfile.tempdir = None
+    faulthandler.enable(file=stacks, all_threads=True)
+    if order["workerinput"] is not None:
+        # What tests and plugins ask to know which xdist worker they are in.
+        nest.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
+    channel = Channel(socket.socket(fileno=control), "the supervisor")
+    Executor(nest, channel, stacks, cuda=bool(order["cuda"])).serve()
+
+
+def _new_standard_streams(output: Sequence[int]) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output[0], 1), (output[1], 2)):
+        os.dup2(source, target, inheritable=True)
+    for source in (null, *output):
+        os.close(source)
+    linux.line_buffer_c_stdio()
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    # Unbuffered, since what is still in a buffer is lost in a crash; visible escapes, since any text may be printed.
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            _Unbuffered(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+        for number in (1, 2)
+    )
+
+
+class _Unbuffered(io.FileIO):
+    """A raw file that writes all it is given, which is what the text layer expects of a buffered one."""
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        done = 0
+        while done < len(view):
+            done += super().write(view[done:])
+        return done
+
+
+class Executor:
+    """Runs cases on request until told to leave."""
+
+    def __init__(self, nest: Nest, channel: Channel, stacks: int, *, cuda: bool) -> None:
+        self._nest = nest
+        self._channel = channel
+        self._channel_identity = process.identity(channel.fileno())
+        self._stacks = stacks
+        self._cuda = cuda
+        self._state = process.capture((0, 1, 2, channel.fileno(), stacks))
+        self._limits = self._state.limits
+        self._children: list[int] = []
+        nest.session.config.pluginmanager.register(self, "harness-executor")
+
+    def serve(self) -> NoReturn:
+        """Handle requests. The end of the stream means that the supervisor is gone: so are we."""
+        while True:
+            while (message := self._channel.pop()) is None:
+                self._channel.receive()
+                if self._channel.closed:
+                    os._exit(0)
+            if message["op"] == "run":
+                self._run(message)
+            else:
+                self._leave(message)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Each phase is sent as it ends, so that what is known survives what comes next."""
+        self._send(reports.pack(self._nest.session.config, report))
+
+    def _run(self, message: Message) -> None:
+        item = self._nest.items.get(message["case"])
+        if item is None:
+            self._send({"op": "unknown"})
+            return
+        nextitem = self._nest.items.get(message["next"]) if message["next"] is not None else None
+        item.config.stash[CURRENT] = Current(cuda=self._cuda, seed=message["seed"])
+        seeding.seed_everything(message["seed"], cuda=self._cuda)
+        faulthandler.dump_traceback_later(message["limit"], exit=True, file=self._stacks)
+        interruption = ""
+        try:
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+        except (KeyboardInterrupt, pytest.exit.Exception) as error:
+            interruption = f"raised {type(error).__name__}: {error}".rstrip(": ")
+        poisoned = poison.sticky_error()
+        faulthandler.cancel_dump_traceback_later()
+        state = process.capture(self._state.descriptors)
+        problems = process.compare(self._state, state)
+        if linux.has_children():
+            now = linux.children()
+            problems += process.new_children(self._children, now, linux.describe_process)
+            self._children = now
+        self._state = state
+        done: Message = {"op": "done"}
+        if interruption:
+            done["interruption"] = interruption
+        if poisoned:
+            done["poison"] = poisoned
+        if problems:
+            done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
+        self._send(done)
+
+    def _send(self, message: Message) -> None:
+        if process.identity(self._channel.fileno()) != self._channel_identity:
+            os._exit(EXIT_CHANNEL_GONE)
+        try:
+            self._attach_output(message)
+            self._channel.send(message)
+        except MemoryError:
+            self._restore_limits()
+            try:
+                self._channel.send(message)
+            except MemoryError:
+                os._exit(EXIT_NO_MEMORY)
+        except BrokenPipeError:
+            os._exit(0)
+
+    def _attach_output(self, message: Message) -> None:
+        """Say where each output file ends now: what lies between two such marks belongs to the phase between."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue  # the case closed it; the check of the descriptors tells
+        linux.flush_c_stdio()
+        message["out"] = [_size(1), _size(2)]
+
+    def _restore_limits(self) -> None:
+        for name, (soft, _) in self._limits.items():
+            number = getattr(resource, name)
+            hard = resource.getrlimit(number)[1]
+            allowed = soft if hard == resource.RLIM_INFINITY else min(soft, hard) if soft >= 0 else hard
+            resource.setrlimit(number, (allowed, hard))
+
+    def _leave(self, message: Message) -> NoReturn:
+        """Tear down what is still set up, then end the way the request says, under the watchdog."""
+        faulthandler.dump_traceback_later(message["limit"], exit=True, file=self._stacks)
+        bye: Message = {"op": "bye"}
+        try:
+            _compat.tear_down_all(self._nest.session)
+        except BaseException as error:  # noqa: BLE001 - whatever a fixture raises is told, then we end
+            bye["error"] = f"tearing down what the last cases shared raised {error!r}"
+        self._send(bye)
+        if message["light"]:
+            self._light_exit()
+        linux.interpreter_exit(0)
+        raise AssertionError("Py_Exit returned")
+
+    def _light_exit(self) -> NoReturn:
+        """What the end of an interpreter does, for all that was made since the fork, and no more.
+
+        Finalising a process that has imported torch takes 0.15 s, nearly all of it spent on what the zygote made, which
+        is the same for every case. Order as in CPython: threads, exit callbacks, globals, then C's exit handlers.
+        """
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.current_thread():
+                thread.join()
+        _compat.run_exit_callbacks()
+        kept = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+        for name, module in list(sys.modules.items()):
+            if not isinstance(module, types.ModuleType):
+                continue
+            if name in self._nest.modules and name not in self._nest.case_modules:
+                continue
+            namespace = vars(module)
+            for key in [k for k, value in namespace.items() if not k.startswith("__") and not isinstance(value, kept)]:
+                namespace[key] = None
+        gc.collect()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        linux.flush_c_stdio()
+        linux.c_exit(0)
+        raise AssertionError("exit returned")
+
+
+def _size(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_size
+    except OSError:
+        return 0

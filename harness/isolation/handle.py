@@ -1,0 +1,201 @@
+"""One executor as its supervisor sees it: messages, deadline, exit, and the one kill ladder."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from harness.isolation.nursery import ZygoteLink
+from harness.isolation.wire import Channel, Message, ProtocolError
+
+#: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
+LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
+_OUTPUT_KEPT = 1 << 20
+
+
+class Happened(Enum):
+    """Why waiting for a message ended without one."""
+
+    EXITED = "exited"
+    DEADLINE = "deadline"
+    GARBLED = "garbled"
+
+
+class OutputFile:
+    """A file that takes an executor's output. A file, since a pipe could fill up, or be held open by a grandchild.
+
+    Opened for appending, so that it can be emptied between two cases whoever still writes to it.
+    """
+
+    def __init__(self) -> None:
+        descriptor, name = tempfile.mkstemp(prefix="harness-output-")
+        os.close(descriptor)
+        self.descriptor = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        os.unlink(name)
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, start: int, end: int, limit: int) -> str:
+        """The text from byte `start` to `end`; of more than `limit` bytes, head and tail."""
+        length = max(0, end - start)
+        if length <= limit:
+            return _text(os.pread(self.descriptor, length, start))
+        half = limit // 2
+        head, tail = os.pread(self.descriptor, half, start), os.pread(self.descriptor, half, end - half)
+        return f"{_text(head)}\n[… {length - 2 * half} bytes cut …]\n{_text(tail)}"
+
+    def empty(self) -> None:
+        os.ftruncate(self.descriptor, 0)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+class Outputs:
+    """The three files of an executor: standard output, standard error, and the stacks that faulthandler writes."""
+
+    def __init__(self) -> None:
+        self.out, self.err, self.stacks = OutputFile(), OutputFile(), OutputFile()
+
+    def descriptors(self) -> tuple[int, int, int]:
+        return self.out.descriptor, self.err.descriptor, self.stacks.descriptor
+
+    def empty(self, *, over: int = 0) -> None:
+        """Empty those files that hold more than `over` bytes."""
+        for file in (self.out, self.err, self.stacks):
+            if file.size() > over:
+                file.empty()
+
+    def close(self) -> None:
+        for file in (self.out, self.err, self.stacks):
+            file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What an executor is given: devices (by UUID), environment, and what to say of the xdist worker it serves."""
+
+    devices: tuple[str, ...]
+    cuda: bool
+    environment: Mapping[str, str | None]
+    workerinput: Mapping[str, object] | None
+
+
+class ExecutorHandle:
+    """An executor that lives, until `exit` says how it ended."""
+
+    def __init__(self, name: str, link: ZygoteLink, outputs: Outputs, binding: Binding, temp: Path) -> None:
+        """Have it forked; `temp` becomes its folder for temporary files. Raises ZygoteError."""
+        self.name = name
+        self.binding = binding
+        self.outputs = outputs
+        self.cases: list[str] = []
+        self.exit_status: int | None = None
+        self.swept: list[str] = []
+        self.unkillable = False
+        self.garbled = ""
+        self.teardown_error = ""
+        self.temp = temp
+        self._link = link
+        outputs.empty()
+        self.marks = (0, 0)
+        temp.mkdir(mode=0o700, parents=True)
+        ours, theirs = socket.socketpair()
+        order: Message = {
+            "executor": name,
+            "env": dict(binding.environment),
+            "temp": str(temp),
+            "cuda": binding.cuda,
+            "workerinput": binding.workerinput,
+        }
+        with theirs:
+            self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
+        self._channel = Channel(ours, f"executor {name}")
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        self._poll.register(link.channel, select.POLLIN)
+
+    def send(self, message: Message) -> None:
+        """Send a request; when the executor is gone already, the next `receive` tells."""
+        try:
+            self._channel.send(message)
+        except OSError:
+            pass
+
+    def receive(self, deadline: float) -> Message | Happened:
+        """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError."""
+        while True:
+            try:
+                if (message := self._channel.pop()) is not None:
+                    return message
+                if self.exit_status is not None and self._channel.closed:
+                    return Happened.EXITED
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return Happened.DEADLINE
+                for descriptor, _ in self._poll.poll(remaining * 1000):
+                    if descriptor == self._channel.fileno():
+                        self._hear()
+                    else:
+                        self._link.pump()
+                        self._note_exit()
+            except ProtocolError as error:
+                self.garbled = str(error)
+                return Happened.GARBLED
+
+    def wait_exit(self, deadline: float) -> bool:
+        """Wait for the end, whatever is said meanwhile. Raises ZygoteError."""
+        while self.exit_status is None:
+            happened = self.receive(deadline)
+            if happened is Happened.DEADLINE:
+                return False
+        return True
+
+    def kill(self) -> None:
+        """The kill ladder, on the process group. Sets `unkillable` when nothing helps. Raises ZygoteError."""
+        for number, grace in LADDER:
+            if self.exit_status is not None:
+                return
+            self._link.signal(self.name, number)
+            if self.wait_exit(time.monotonic() + grace):
+                return
+        self.unkillable = True
+
+    def close(self) -> None:
+        """Let go of the channel."""
+        self._channel.close()
+
+    def trim_output(self) -> None:
+        """Between two cases: empty files that have grown, so that one loud case does not fill the disk."""
+        self.outputs.empty(over=_OUTPUT_KEPT)
+        self.marks = (self.outputs.out.size(), self.outputs.err.size())
+
+    def _hear(self) -> None:
+        self._channel.receive()
+        if self._channel.closed:
+            self._poll.unregister(self._channel.socket)
+
+    def _note_exit(self) -> None:
+        message = self._link.exit_of(self.name)
+        if message is None:
+            return
+        self.exit_status = int(message["status"])
+        self.swept = [str(command) for command in message["swept"]]
+        # All that it sent lies in the socket's buffer; a copy of its end that escaped the sweep must not keep us here.
+        while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
+            self._hear()
+        self._channel.closed = True

@@ -1,0 +1,122 @@
+"""The executors of one supervisor: at most one lives; what each was and how it ended goes to the journal."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.isolation.handle import Binding, ExecutorHandle, Outputs
+from harness.isolation.nursery import ZygoteError, ZygoteLink
+
+Record = Callable[[Mapping[str, Any]], None]
+
+
+class Keeper:
+    """Spawns and buries executors."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        temp: Path,
+        record: Record,
+        bind: Callable[[int], Binding],
+        connect: Callable[[], ZygoteLink],
+    ) -> None:
+        """`bind` says what an executor on so many devices is given; `connect` finds or starts a zygote."""
+        self._worker = worker
+        self._temp = temp
+        self._record = record
+        self._bind = bind
+        self._connect = connect
+        self._outputs = Outputs()
+        self._link: ZygoteLink | None = None
+        self._count = 0
+        self.current: ExecutorHandle | None = None
+
+    def spawn(self, devices: int) -> ExecutorHandle:
+        """A new executor on `devices` devices; there must be no current one.
+
+        When the zygote turns out to be gone a new one is tried once. Raises ZygoteError.
+        """
+        assert self.current is None
+        try:
+            return self._spawn(devices)
+        except ZygoteError:
+            if self._link is None:
+                raise
+            self.drop()
+            return self._spawn(devices)
+
+    def _spawn(self, devices: int) -> ExecutorHandle:
+        begun = time.monotonic()
+        if self._link is None:
+            self._link = self._connect()
+        self._count += 1
+        name = f"{self._worker}-e{self._count}"
+        handle = ExecutorHandle(name, self._link, self._outputs, self._bind(devices), self._temp / name)
+        self.current = handle
+        self._journal(handle, "started", startup=round(time.monotonic() - begun, 6))
+        return handle
+
+    def bury(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False) -> None:
+        """The executor is to be no more: kill it if it lives, tell the journal, remove its temporary files.
+
+        With `keep_files` they stay, for whoever looks into a failure.
+        """
+        lost = False
+        if handle.exit_status is None:
+            try:
+                handle.kill()
+            except ZygoteError:
+                lost = True
+        if handle.unkillable:
+            reason = "could not be killed"
+            self._outputs = Outputs()  # it may still write to the old ones
+        self._journal(handle, "ended", reason=reason)
+        handle.close()
+        self.current = None
+        if lost:
+            self.drop()
+        if not keep_files:
+            shutil.rmtree(handle.temp, ignore_errors=True)
+
+    def drop(self) -> None:
+        """Let the zygote go, and the current executor with it: without its zygote the kernel has killed it."""
+        if self.current is not None:
+            self._journal(self.current, "ended", reason="the zygote was lost")
+            self.current.close()
+            self.current = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def abandon(self, reason: str) -> None:
+        """End the current executor, if there is one, whatever it is doing."""
+        if self.current is not None:
+            self.bury(self.current, reason, keep_files=True)
+
+    def close(self, reason: str) -> None:
+        """End everything."""
+        self.abandon(reason)
+        self.drop()
+        self._outputs.close()
+
+    def _journal(self, handle: ExecutorHandle, state: str, *, startup: float | None = None, reason: str = "") -> None:
+        self._record(
+            {
+                "event": "executor",
+                "executor": handle.name,
+                "worker": self._worker,
+                "pid": handle.pid,
+                "devices": list(handle.binding.devices),
+                "state": state,
+                "startup": startup,
+                "cases": len(handle.cases),
+                "exit_status": handle.exit_status,
+                "reason": reason,
+            }
+        )

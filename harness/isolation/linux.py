@@ -1,0 +1,106 @@
+"""The few Linux calls that Python has no name for. Effects only; no policy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_IOLBF = 1
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when the process `parent` ends; exit at once when it has ended already.
+
+    The kernel sends the signal when the *thread* that forked this process ends, so a parent forks from its main thread.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, so that nothing left behind gets away."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def has_children() -> bool:
+    """Whether this process has any child, ended or not. One system call."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def children() -> list[int]:
+    """The process ids of this process's living or unreaped children, whichever thread forked them."""
+    found: list[int] = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/children") as file:
+                found += [int(pid) for pid in file.read().split()]
+        except FileNotFoundError:
+            continue  # the thread ended while we looked
+    return found
+
+
+def describe_process(pid: int) -> tuple[str, str] | None:
+    """State letter and command line of a process, or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+            stat = file.read()
+        with open(f"/proc/{pid}/cmdline", "rb") as raw:
+            words = raw.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    command = b" ".join(words).decode("utf-8", "backslashreplace").strip()
+    return rest.split()[0], command or name
+
+
+def line_buffer_c_stdio() -> None:
+    """Make C's stdout line-buffered: written to a file it would keep its last 4 KiB, and lose them in a crash."""
+    stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
+    _libc.setvbuf(stdout, None, _IOLBF, 0)
+
+
+def flush_c_stdio() -> None:
+    """Flush every C output stream."""
+    _libc.fflush(None)
+
+
+def exit_before_earlier_handlers() -> bool:
+    """End processes forked from here on before the C exit handlers registered until now would run.
+
+    Exit handlers run last registered first, so those that a later case brings (a driver loaded by it, say) still run,
+    while the destructors of libraries loaded before the fork, the same in every process, do not: for torch they take
+    0.1 s a process. Returns False where the C library has no ``on_exit`` (it is glibc's).
+    """
+    try:
+        return bool(_libc.on_exit(_libc._exit, None) == 0)
+    except AttributeError:
+        return False
+
+
+def c_exit(status: int) -> None:
+    """C's ``exit``: C exit handlers run, the interpreter is not finalised. Does not return."""
+    _libc.exit(status)
+
+
+def interpreter_exit(status: int) -> None:
+    """Finalise the interpreter and exit, from any depth of Python frames (CPython's ``Py_Exit``). Does not return."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.pythonapi.Py_Exit(status)

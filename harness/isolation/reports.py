@@ -1,0 +1,139 @@
+"""pytest's reports on the wire and back, and the reports that stand for what pytest could not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from harness.isolation.wire import Message, ProtocolError
+from harness.outcome import Outcome
+
+Report = pytest.TestReport
+
+#: The attributes of a plain report; one with more was marked by a plugin and travels whole.
+_PLAIN = {"nodeid", "location", "keywords", "outcome", "longrepr", "when", "start", "stop", "duration"} | {
+    "sections",
+    "user_properties",
+}
+_PHASES = ("setup", "call", "teardown")
+
+
+def pack(config: pytest.Config, report: Report) -> Message:
+    """A report as a message. A plain pass, nearly every report of a run, is sent without what the receiver knows."""
+    if report.passed and type(report) is Report and report.longrepr is None and vars(report).keys() <= _PLAIN:
+        return {
+            "op": "pass",
+            "when": report.when,
+            "duration": report.duration,
+            "start": report.start,
+            "stop": report.stop,
+            "sections": report.sections,
+            "properties": report.user_properties,
+        }
+    data = config.hook.pytest_report_to_serializable(config=config, report=report)
+    return {"op": "report", "data": data}
+
+
+def unpack(config: pytest.Config, item: pytest.Item, message: Message) -> Report:
+    """The report of `item` that `message` holds. Raises ProtocolError when it holds none."""
+    try:
+        if message["op"] == "pass":
+            return pytest.TestReport(
+                nodeid=item.nodeid,
+                location=item.location,
+                keywords=dict.fromkeys(item.keywords, 1),
+                outcome="passed",
+                longrepr=None,
+                when=_phase(message["when"]),
+                sections=[(str(name), str(text)) for name, text in message["sections"]],
+                duration=float(message["duration"]),
+                start=float(message["start"]),
+                stop=float(message["stop"]),
+                user_properties=[(name, value) for name, value in message["properties"]],
+            )
+        data = message["data"]
+        data["nodeid"] = item.nodeid  # --dist=loadgroup has its own idea of the id in the worker
+        report = config.hook.pytest_report_from_serializable(config=config, data=data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"the executor sent a report that cannot be read ({error!r})") from error
+    if not isinstance(report, pytest.TestReport):
+        raise ProtocolError(f"the executor sent a {type(report).__name__}, expected a test report")
+    return report
+
+
+def _phase(word: object) -> Any:
+    if word not in _PHASES:
+        raise ValueError(f"unknown phase {word!r}")
+    return word
+
+
+def synthetic(
+    item: pytest.Item,
+    *,
+    outcome: Outcome,
+    text: str,
+    when: str = "call",
+    duration: float = 0.0,
+    sections: Sequence[tuple[str, str]] = (),
+) -> Report:
+    """A failing report for an outcome that pytest has no word for (crashed, timeout, leaked …)."""
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed",
+        longrepr=text,
+        when=_phase(when),
+        sections=sections,
+        duration=duration,
+    )
+    mark(report, outcome)
+    return report
+
+
+def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> Report:
+    """The one report, of the setup phase, of a case that was not run on purpose."""
+    path, line, _ = item.location
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="skipped",
+        longrepr=(str(path), (line or 0) + 1, text),
+        when="setup",
+    )
+    mark(report, outcome)
+    return report
+
+
+def plain(item: pytest.Item, when: str) -> Report:
+    """A passed report of a phase that took no time, to complete a case whose other phases never reported."""
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when=_phase(when),
+    )
+
+
+def mark(report: Report, outcome: Outcome) -> None:
+    """Attach the outcome to a report; plain attributes survive xdist's and our own serialisation."""
+    report.harness_outcome = outcome.value  # type: ignore[attr-defined]
+
+
+def outcome_of(report: object) -> Outcome | None:
+    """The outcome attached by `mark`, or None."""
+    value = getattr(report, "harness_outcome", None)
+    return None if value is None else Outcome(value)
+
+
+def log(item: pytest.Item, shown: Sequence[Report]) -> None:
+    """Show pytest, and through it every other plugin, what became of `item`."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in shown:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -1,0 +1,76 @@
+"""What a zygote is started with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from harness.context import RunContext, tuples
+
+#: Set while the zygote imports and collects, and put back in every executor: one thread in OpenBLAS's pool, so that the
+#: process has one thread in all, and torch's question whether CUDA is there answered by NVML instead of by waking CUDA.
+COLLECTION_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class ZygoteSpec:
+    """How to collect again what a run collects, and who the zygote belongs to.
+
+    `args` are the arguments the run was started with, `overrides` come after them; `parent` is the process id of the
+    starter. `skip_early_exit_handlers`: see `harness.isolation.linux.exit_before_earlier_handlers`.
+    """
+
+    args: tuple[str, ...]
+    sys_path: tuple[str, ...]
+    preload: tuple[str, ...]
+    overrides: tuple[str, ...]
+    parent: int
+    skip_early_exit_handlers: bool
+
+    @classmethod
+    def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
+        """For a zygote that this process starts, for the run of `context`."""
+        return cls(
+            args=context.args,
+            overrides=context.overrides,
+            sys_path=context.sys_path,
+            preload=context.preload,
+            parent=os.getpid(),
+            skip_early_exit_handlers=skip_early_exit_handlers,
+        )
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> ZygoteSpec:
+        return cls(**tuples(json.loads(line)))
+
+
+def overriding_arguments(*, xdist: bool, logging: bool) -> tuple[str, ...]:
+    """Arguments that, appended to a run's own, make its collection one that writes no report and takes no worker.
+
+    Capturing is off because descriptors opened before the fork would be shared by all executors, which capture anew.
+    """
+    arguments = ["--capture=no", "--maxfail=0", "-ofaulthandler_timeout=0", "--junitxml="]
+    if xdist:
+        arguments += ["--numprocesses=0", "--dist=no"]
+    if logging:
+        arguments += ["-olog_cli=false", "--log-file-mode=a"]
+    return tuple(arguments)
+
+
+def executor_environment(
+    outer: Mapping[str, str], visible: Mapping[str, str | None], names: Sequence[str]
+) -> dict[str, str | None]:
+    """The variables to set (or, None, to unset) in an executor, given its supervisor's environment `outer`.
+
+    `visible` binds the devices; `names` are variables of the supervisor's own that the zygote lacks (xdist's).
+    """
+    result: dict[str, str | None] = {name: outer.get(name) for name in COLLECTION_ENVIRONMENT}
+    result.update({name: outer[name] for name in names if name in outer})
+    result.update(visible)
+    return result

@@ -1,0 +1,119 @@
+"""How supervisor, zygote and executor talk: one JSON object a line over a Unix stream socket.
+
+JSON and not pickle: what arrives comes from a process that runs somebody's test, which may have written into any
+descriptor it found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from harness.errors import HarnessError
+
+Message = dict[str, Any]
+
+_CHUNK = 1 << 18
+_MAX_LINE = 64 << 20
+_MAYBE_SURROGATE = re.compile(rb"\\u[dD][89abABcdefCDEF]")
+
+
+class ProtocolError(HarnessError):
+    """What came over a channel was not written by this package."""
+
+
+class Channel:
+    """One end of a conversation. `peer` names the other end in errors."""
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.socket = sock
+        self.peer = peer
+        self._buffer = bytearray()
+        self._searched = 0
+        self._fds: list[int] = []
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send one message, with descriptors if given. Raises OSError when the other end is gone."""
+        data = encode(message)
+        if fds:
+            sent = socket.send_fds(self.socket, [data], list(fds))
+            data = data[sent:]
+        if data:
+            self.socket.sendall(data)
+
+    def receive(self, max_fds: int = 0) -> None:
+        """Read what is there, blocking until there is something. Sets `closed` at the end of the stream."""
+        try:
+            if max_fds:
+                data, fds, _, _ = socket.recv_fds(self.socket, _CHUNK, max_fds)
+                self._fds += fds
+            else:
+                data = self.socket.recv(_CHUNK)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.closed = True
+        self._buffer += data
+        if len(self._buffer) > _MAX_LINE:
+            self._buffer.clear()
+            raise ProtocolError(f"{self.peer} sent a line of over {_MAX_LINE >> 20} MiB")
+
+    def pop(self) -> Message | None:
+        """The next whole message that was received, or None."""
+        end = self._buffer.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return decode(line, self.peer)
+
+    def take_fds(self, count: int) -> list[int]:
+        """The first `count` descriptors received and not yet taken. Raises ProtocolError when there are fewer."""
+        if len(self._fds) < count:
+            raise ProtocolError(f"{self.peer} sent {len(self._fds)} descriptors, expected {count}")
+        taken, self._fds = self._fds[:count], self._fds[count:]
+        return taken
+
+    def close(self) -> None:
+        self.closed = True
+        self.socket.close()
+
+
+def encode(message: Message) -> bytes:
+    """One line of ASCII. A value that JSON does not know becomes its repr, so that no report is lost to it."""
+    return json.dumps(message, separators=(",", ":"), default=repr).encode() + b"\n"
+
+
+def decode(line: bytes, peer: str) -> Message:
+    """The message of one line, every lone surrogate in it made visible. Raises ProtocolError."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"{peer} sent {line[:80]!r}, expected a line of JSON") from error
+    if not isinstance(message, dict) or not isinstance(message.get("op"), str):
+        raise ProtocolError(f"{peer} sent {line[:80]!r}, expected an object with an 'op'")
+    if _MAYBE_SURROGATE.search(line):
+        visible = show_surrogates(message)
+        assert isinstance(visible, dict)
+        return visible
+    return message
+
+
+def show_surrogates(value: object) -> object:
+    """The same JSON value with lone surrogates written as ``\\udc80``: they cannot be encoded and kill an xdist run."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, list):
+        return [show_surrogates(entry) for entry in value]
+    if isinstance(value, dict):
+        return {show_surrogates(key): show_surrogates(entry) for key, entry in value.items()}
+    return value

@@ -1,0 +1,251 @@
+"""The pytest plugin: hooks, each a few lines that call the room where the work is done.
+
+Roles: the *controller* is the process the user started; a *worker* runs cases, and is an xdist worker or, without
+xdist, the controller itself; the *zygote* only collects. A session that has no conformance cases in it is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness import fixtures, options
+from harness.errors import HarnessError
+from harness.fixtures import case_seed, device
+from harness.outcome import Outcome
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+    from harness.run import Run
+    from harness.worker import Worker
+
+__all__ = ["case_seed", "device"]
+
+_RUN = pytest.StashKey["Run"]()
+_WORKER = pytest.StashKey["Worker"]()
+_CONTEXT = "harness_context"
+_DEVICE = "harness_device"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """``-n auto``: one worker a GPU, or as many as CPU and memory bear."""
+    if not _has_cases(config):
+        return None
+    from harness.devices.inventory import discover
+    from harness.scheduling import workers
+
+    return workers.worker_count(len(discover().gpus), workers.usable_cores(), workers.available_memory())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in fixtures.MARKERS:
+        config.addinivalue_line("markers", marker)
+    if _in_zygote(config) or _runs_nothing(config) or not _has_cases(config):
+        return
+    from harness.context import RunContext
+    from harness.devices.inventory import discover
+    from harness.run import Run
+    from harness.worker import Worker
+
+    if hasattr(config, "workerinput"):
+        told = config.workerinput
+        context = RunContext.from_json(told[_CONTEXT])
+        worker = Worker(context, discover(), name=told["workerid"], device=told[_DEVICE], workerinput=told)
+    else:
+        run = Run(config, discover(), plugin_argument=_named(config))
+        config.stash[_RUN] = run
+        config.pluginmanager.register(ControllerHooks(run), "harness-controller")
+        if config.getoption("dist", "no") != "no":
+            return
+        leased = run.leases.take("main")
+        worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None)
+    config.stash[_WORKER] = worker
+    config.pluginmanager.register(WorkerHooks(worker), "harness-worker")
+    if not worker.isolated:
+        config.pluginmanager.register(InlineHooks(worker), "harness-inline")
+
+
+class ControllerHooks:
+    """What the process does that the user started."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        node.workerinput[_CONTEXT] = self._run.context.to_json()
+        node.workerinput[_DEVICE] = self._run.leases.take(node.gateway.id)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        self._run.leases.give_back(node.gateway.id)
+
+    def pytest_report_header(self) -> list[str]:
+        from harness.reporting import terminal
+
+        return terminal.header(self._run.context, self._run.inventory, self._run.aside)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        session.exitstatus = self._run.report(int(exitstatus))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from harness.reporting import terminal
+
+        if self._run.ledger is not None:
+            terminalreporter.section("harness")
+            for line in terminal.summary(self._run.ledger, self._run.run_dir):
+                terminalreporter.line(line)
+
+    def pytest_unconfigure(self) -> None:
+        self._run.close()
+
+
+class WorkerHooks:
+    """What a process does that runs cases."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        from harness.worker import CASE_ID
+
+        self._worker.collected([item.stash[CASE_ID] for item in session.items if CASE_ID in item.stash])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        from harness.isolation.nursery import ZygoteError
+        from harness.worker import CASE_ID
+
+        if CASE_ID not in item.stash:
+            return None
+        if not self._worker.isolated:
+            return True if self._worker.gate_inline(item) else None
+        following = nextitem if nextitem is not None and CASE_ID in nextitem.stash else None
+        try:
+            self._worker.run(item, following)
+        except ZygoteError as error:
+            item.session.shouldstop = f"harness: {error}"
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._worker.close()
+
+
+class InlineHooks:
+    """With isolation `none`, around pytest's own way of running a case."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._worker.inline(item):
+            return (yield)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep the id under which a case was collected: xdist's ``loadgroup`` changes it later, in its workers alone."""
+    if _is_case(item):
+        from harness.worker import CASE_ID
+
+        item.stash[CASE_ID] = item.nodeid
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A case whose marks cannot be read is a collection error that names file and case."""
+    report = yield
+    if report.passed and any(isinstance(node, pytest.Item) for node in report.result) and _has_cases(collector.config):
+        errors = [text for node in report.result if isinstance(node, pytest.Item) for text in _mark_errors(node)]
+        if errors:
+            report.outcome = "failed"
+            report.longrepr = "\n".join(errors)
+            report.result = []
+    return report
+
+
+def _mark_errors(item: pytest.Item) -> list[str]:
+    from harness.gating import requirements
+
+    errors = []
+    try:
+        requirements.from_marks(item.iter_markers("requires"))
+    except HarnessError as error:
+        errors.append(f"{item.nodeid}: {error}")
+    try:
+        options.case_limit(list(item.iter_markers("timeout")), 1.0, 1.0)
+    except HarnessError as error:
+        errors.append(f"{item.nodeid}: {error}")
+    return errors
+
+
+_WORDS = {
+    Outcome.GATED: ("gated", "g", {"yellow": True}),
+    Outcome.FLAKY: ("flaky", "~", {"yellow": True}),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, Any] | None:
+    """The letters and words of the outcomes that pytest does not have."""
+    value = getattr(report, "harness_outcome", None)
+    if value is None:
+        return None
+    outcome = Outcome(value)
+    category, letter, colour = _WORDS.get(outcome, ("failed", outcome.value[0].upper(), {"red": True}))
+    return category, letter, (outcome.value.upper(), colour)
+
+
+def _in_zygote(config: pytest.Config) -> bool:
+    return any(getattr(plugin, "is_harness_zygote", False) for plugin in config.pluginmanager.get_plugins())
+
+
+def _runs_nothing(config: pytest.Config) -> bool:
+    """Whether this session only shows something."""
+    showing = ("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
+    return any(config.getoption(name, False) for name in showing)
+
+
+def _named(config: pytest.Config) -> bool:
+    """Whether the user named this plugin with ``-p``: then every test is a case."""
+    return config.pluginmanager.get_plugin("harness.plugin") is not None
+
+
+def _takes_all(config: pytest.Config) -> bool:
+    return _named(config) or options.given(config)
+
+
+def _has_cases(config: pytest.Config) -> bool:
+    """Whether this session is one of ours: it was asked for, or one of its arguments lies under a folder of suites."""
+    if hasattr(config, "workerinput"):
+        return _CONTEXT in config.workerinput
+    if _takes_all(config):
+        return True
+    folders = [Path(folder) for folder in config.getini("harness_suites")]
+    wanted = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return any(path.is_relative_to(folder) or folder.is_relative_to(path) for path in wanted for folder in folders)
+
+
+def _is_case(item: pytest.Item) -> bool:
+    config = item.config
+    if hasattr(config, "workerinput"):
+        if _CONTEXT not in config.workerinput:
+            return False
+    elif not _has_cases(config):
+        return False
+    if _takes_all(config):
+        return True
+    return any(item.path.is_relative_to(folder) for folder in config.getini("harness_suites"))

@@ -1,0 +1,33 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from harness.errors import HarnessError
+
+
+class WriteError(HarnessError):
+    """A report could not be written."""
+
+
+def write_atomically(path: Path, data: bytes) -> Path:
+    """Put `data` at `path` so that a reader, or a crash at any moment, meets the old file or the new one, never a part.
+
+    Returns `path`. Raises WriteError when the folder is missing, not writable or full; the old file then stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            # Without it a power cut after the rename can leave an empty file under the final name.
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise WriteError(f"cannot write {str(path)!r}; make the folder writable and free space there") from error
+    return path

@@ -1,0 +1,116 @@
+"""What cases there are, by collecting them with pytest and running none."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.reporting.ledger import suite_of
+from harness.reporting.text import clean
+
+
+class CatalogError(HarnessError):
+    """The cases could not be collected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One case. `line` counts from 1, None where pytest knows none; `timeout` is in seconds.
+
+    `requires` has the arguments of each ``requires`` mark and `covers` those of all ``covers`` marks, as written,
+    those of the module first and those of the case last.
+    """
+
+    id: str
+    suite: str
+    file: str
+    line: int | None
+    description: str
+    requires: tuple[dict[str, Any], ...]
+    covers: tuple[Any, ...]
+    timeout: Any
+
+
+def catalog(paths: Sequence[str]) -> list[Entry]:
+    """Every case under `paths` (folders, files or node ids), in collection order, also those deselected by options.
+
+    Imports the cases' modules into this process. What pytest prints goes to stderr when the collection fails.
+    Raises CatalogError then, and when there is no case.
+    """
+    collector = _Collector()
+    where = ", ".join(repr(path) for path in paths)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as output:
+        with _stdout_into(output):
+            status = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *paths], plugins=[collector])
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            output.seek(0)
+            sys.stderr.write(output.read())
+            code = int(status)
+            raise CatalogError(f"collecting {where} failed with pytest's exit status {code}: see its output above")
+    if not collector.entries:
+        raise CatalogError(f"there are no cases in {where}: name a folder with test_*.py files")
+    return collector.entries
+
+
+def as_json(entries: Sequence[Entry]) -> str:
+    """The entries as a JSON array of objects; a mark's argument that JSON does not know is its repr."""
+    return json.dumps([asdict(entry) for entry in entries], indent=2, default=repr)
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        file, line, _ = item.location
+        timeout = item.get_closest_marker("timeout")
+        self.entries.append(
+            Entry(
+                id=clean(item.nodeid),
+                suite=clean(suite_of(item.nodeid)),
+                file=clean(str(file)),
+                line=None if line is None else line + 1,
+                description=first_paragraph(getattr(getattr(item, "obj", None), "__doc__", None)),
+                requires=tuple(dict(mark.kwargs) for mark in _outermost_first(item, "requires")),
+                covers=tuple(argument for mark in _outermost_first(item, "covers") for argument in mark.args),
+                timeout=timeout.args[0] if timeout is not None and timeout.args else None,
+            )
+        )
+
+
+def _outermost_first(item: pytest.Item, name: str) -> list[pytest.Mark]:
+    return list(item.iter_markers(name))[::-1]
+
+
+def first_paragraph(docstring: str | None) -> str:
+    """The first paragraph of a docstring, whole and on one line; "" for none."""
+    if not isinstance(docstring, str):
+        return ""
+    paragraph = re.split(r"\n\s*\n", inspect.cleandoc(docstring).strip(), maxsplit=1)[0]
+    return clean(" ".join(paragraph.split()))
+
+
+@contextlib.contextmanager
+def _stdout_into(output: IO[str]) -> Iterator[None]:
+    """Send what this process prints to a file, also what C code and child processes write to descriptor 1."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(output.fileno(), 1)
+    try:
+        with contextlib.redirect_stdout(output):
+            yield
+    finally:
+        output.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,138 @@
+"""environment.json: the facts of machine, software and command without which a result cannot be compared."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import __version__
+from harness.devices import software
+from harness.devices.capabilities import written
+from harness.devices.device import Inventory
+from harness.reporting.atomic import write_atomically
+from harness.reporting.text import clean
+
+FILE_NAME = "environment.json"
+SCHEMA = 1
+
+_DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-ml-py", "junitparser", "pydantic")
+_GIT_TIMEOUT = 10.0  # seconds; a work tree on a cold network file system takes several
+
+# Never the whole environment, which holds secrets; what is named here changes what cases measure.
+_RECORDED = re.compile(r"(CUDA|TORCH|PYTORCH|NVIDIA|MKL)_.*|OMP_NUM_THREADS")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+def collect(
+    inventory: Inventory,
+    *,
+    argv: Sequence[str],
+    seed: int,
+    isolation: str,
+    rootdir: Path,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The facts as JSON values; memory in bytes, what is unknown is None. `environ` is ``os.environ`` unless given.
+
+    Imports neither torch nor CUDA; runs git in `rootdir`, twice. Raises nothing for a missing tool or package.
+    """
+    cuda = software.cuda().value
+    return {
+        "schema": SCHEMA,
+        "host": clean(platform.node()),
+        "os": _os(),
+        "cpus": os.cpu_count(),
+        "usable_cpus": len(os.sched_getaffinity(0)),
+        "memory": psutil.virtual_memory().total,
+        "devices": [asdict(device) for device in inventory.devices],
+        "hidden_devices": [asdict(device) for device in inventory.hidden],
+        "driver": inventory.driver,
+        "cuda_driver": inventory.cuda_driver,
+        "nvml_error": inventory.nvml_error,
+        "notes": list(inventory.notes),
+        "versions": {
+            "harness": __version__,
+            "python": platform.python_version(),
+            "cuda": None if cuda is None else written("cuda", cuda),
+            **{name: _version(name) for name in _DISTRIBUTIONS},
+        },
+        "python": clean(sys.executable),
+        "command": [clean(word) for word in argv],
+        "seed": seed,
+        "isolation": isolation,
+        "rootdir": clean(str(rootdir)),
+        "git": git_state(rootdir),
+        "environment": recorded(os.environ if environ is None else environ),
+    }
+
+
+def write(run_dir: Path, facts: Mapping[str, Any]) -> Path:
+    """Write `facts`, as `collect` returns them, to ``run_dir/environment.json``. Raises WriteError."""
+    return write_atomically(run_dir / FILE_NAME, (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode("ascii"))
+
+
+def recorded(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are recorded, by name; of one whose name says that it is a secret, only that it is set."""
+    return {
+        clean(name): "(set, not recorded)" if _SECRET.search(name) else clean(value)
+        for name, value in sorted(environ.items())
+        if _RECORDED.fullmatch(name)
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """The `commit` checked out in `folder` and whether tracked files are `dirty`, or both None and a `reason`."""
+    try:
+        commit = _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except OSError as error:
+        reason = f"git does not start ({error.strerror})"
+    except subprocess.TimeoutExpired:
+        reason = f"git gave no answer in {_GIT_TIMEOUT:.0f} s"
+    except subprocess.CalledProcessError as error:
+        words = clean(error.stderr.decode(errors="replace")).strip()
+        reason = f"git ended with status {error.returncode}: {words}"
+    else:
+        return {"commit": commit, "dirty": bool(changes), "reason": None}
+    return {"commit": None, "dirty": None, "reason": reason}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # Variables such as GIT_DIR, set where a git hook starts the run, would point git at another repository.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    done = subprocess.run(
+        ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environ,
+        timeout=_GIT_TIMEOUT,
+        check=True,
+    )
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _os() -> dict[str, str | None]:
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:  # an image without os-release
+        name = None
+    return {"name": name, "kernel": platform.release(), "machine": platform.machine()}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

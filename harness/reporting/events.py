@@ -1,0 +1,188 @@
+"""What may stand in a journal, one model a kind of line, and the JSON schema shipped for it.
+
+``python -m harness.reporting.events`` writes the schema anew after a change here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from harness.outcome import Outcome
+from harness.reporting.journal import SCHEMA
+
+SCHEMA_FILE = Path(__file__).with_name("journal.schema.json")
+
+Moment = Annotated[float, Field(ge=0, lt=253402300800)]  # the last second of the year 9999, where calendars end
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class _Line(_Model):
+    t: Moment
+    """When it happened, in seconds since 1970-01-01 UTC."""
+
+
+class Run(_Line):
+    """The first line of a run, and again of each run that carries it on."""
+
+    event: Literal["run"]
+    schema_version: int = Field(alias="schema", ge=1)
+    """Number of this schema; a reader refuses a number above its own."""
+    run_id: Name
+    argv: tuple[str, ...]
+    """The command line, program first."""
+    seed: int
+    """The run's seed, of which each case's is derived."""
+    isolation: str
+    """batch, case or none."""
+    host: str
+    pid: int
+    """Process id of the controller."""
+    devices: tuple[str, ...]
+    """UUIDs of the devices the run may use."""
+    fail_on_flaky: bool
+    """Whether a flaky case makes the run red."""
+    rootdir: str
+    """The folder that case ids are relative to."""
+
+
+class Collected(_Line):
+    """The list of cases that a worker, or the controller, collected and will account for."""
+
+    event: Literal["collected"]
+    worker: str
+    count: int = Field(ge=0)
+    hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    """harness.reporting.journal.digest of the ids; equal for all workers of a run."""
+    ids: tuple[Name, ...] = ()
+    """Node ids in order. May be left out where another line with the same hash has them."""
+
+
+class Start(_Line):
+    """An attempt at a case is about to begin."""
+
+    event: Literal["start"]
+    case: Name
+    attempt: int = Field(ge=1)
+    alone: bool = False
+    """Whether the case has its executor for itself, to confirm what happened in company."""
+    worker: str = ""
+    executor: str | None = None
+    """The executor's name in this run; null without isolation."""
+    pid: int | None = None
+    """Process id of the executor."""
+    devices: tuple[str, ...] = ()
+    """UUIDs of the devices leased to the attempt."""
+    seed: int
+
+
+class Gate(_Model):
+    """The requirement that kept a case from running."""
+
+    capability: str
+    wanted: str
+    found: str
+
+
+class Finish(_Line):
+    """An attempt at a case has ended, by itself or not."""
+
+    event: Literal["finish"]
+    case: Name
+    attempt: int = Field(ge=1)
+    alone: bool = False
+    worker: str = ""
+    executor: str | None = None
+    devices: tuple[str, ...] = ()
+    seed: int
+    outcome: Outcome
+    """Of this attempt."""
+    final: bool
+    """False when the harness will try the case again, alone."""
+    duration: Seconds
+    """Wall time of the attempt in seconds."""
+    phases: dict[str, Seconds] = {}
+    """Seconds of setup, call and teardown."""
+    message: str = ""
+    """One line that says what happened."""
+    detail: str = ""
+    """Traceback or stacks."""
+    stdout: str = ""
+    stderr: str = ""
+    log: str = ""
+    exit_status: int | None = None
+    """Of the executor, where it ended: its exit code, or minus the signal that killed it."""
+    notes: tuple[str, ...] = ()
+    """Further facts, a line each."""
+    reproduce: str | None = None
+    """The command that runs just this case with the same seed and device."""
+    gate: Gate | None = None
+
+
+class Executor(_Line):
+    """A process that runs cases was started, or is verified to have ended."""
+
+    event: Literal["executor"]
+    executor: Name
+    worker: str = ""
+    pid: int
+    devices: tuple[str, ...] = ()
+    state: Literal["started", "ended"]
+    startup: Seconds | None = None
+    """Seconds from the request to readiness."""
+    cases: int = Field(default=0, ge=0)
+    """How many attempts it ran; known at its end."""
+    exit_status: int | None = None
+    reason: str = ""
+    """Why it was started or ended."""
+
+
+class Finding(_Line):
+    """Something that makes the run red and belongs to no single case."""
+
+    event: Literal["finding"]
+    kind: Name
+    message: str
+    cases: tuple[str, ...] = ()
+    """Ids of the cases it concerns, where there are any."""
+
+
+class End(_Line):
+    """The run came to its own end."""
+
+    event: Literal["end"]
+    exit_status: int
+    duration: Seconds
+
+
+Event = Annotated[Run | Collected | Start | Finish | Executor | Finding | End, Field(discriminator="event")]
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of one line of a journal."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of journal.ndjson",
+        "description": f"Schema {SCHEMA}. Each line of a journal is one JSON object of one of these kinds.",
+        **EVENT.json_schema(),
+    }
+
+
+def schema_text() -> str:
+    """The contents of the shipped schema file."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,300 @@
+"""From the events of a journal to one verdict a case and the facts of the run. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Self
+
+from harness.outcome import EXIT_RED, Attempt, Outcome, exit_status, settle
+from harness.reporting.events import Collected, End, Event, Executor, Finding, Finish, Run, Start
+from harness.reporting.journal import JournalContents, digest
+
+
+def suite_of(case_id: str) -> str:
+    """The suite a case belongs to: the folder right under ``suites/``, else its file's folder, else its file's stem."""
+    path = PurePosixPath(case_id.partition("::")[0])
+    folders = path.parts[:-1]
+    if "suites" in folders[:-1]:
+        return folders[folders.index("suites") + 1]
+    if folders and folders[-1] not in ("/", ".."):
+        return folders[-1]
+    return path.stem or case_id
+
+
+def describe_exit(status: int) -> str:
+    """A wait status in words: ``exit code 3``, ``SIGSEGV``."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one case.
+
+    `finishes` are all its ended attempts in order and `decided` the one of them that gave the outcome, None for
+    `lost` and `not_run`. `message` is one line, "" for a plain pass. `collected` is False for a case that has
+    events but stands in no collected list.
+    """
+
+    case: str
+    suite: str
+    outcome: Outcome
+    message: str
+    finishes: tuple[Finish, ...]
+    decided: Finish | None
+    started: int
+    collected: bool
+
+    @property
+    def earlier(self) -> tuple[Finish, ...]:
+        """The attempts that went wrong without being the verdict, in order."""
+        return tuple(f for f in self.finishes if f is not self.decided and f.outcome.is_red)
+
+    @property
+    def reproduce(self) -> str | None:
+        """The command of the latest attempt that has one: the one that decided, or else the last that went wrong."""
+        return next((finish.reproduce for finish in reversed(self.finishes) if finish.reproduce), None)
+
+    @property
+    def duration(self) -> float:
+        """Seconds of all attempts together."""
+        return sum(finish.duration for finish in self.finishes)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What isolation cost: executors started, seconds they took to start, and what was done more than once.
+
+    `restarts` are executors started beyond the first of each worker, `retries` attempts beyond the first of each case.
+    """
+
+    executors: int
+    startup: float
+    restarts: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The account of a run: one verdict a case in collection order, and what is wrong beyond single cases.
+
+    `run` and `end` are the latest lines of their kind, None where there is none: a run without `end` was cut off.
+    """
+
+    run: Run | None
+    end: End | None
+    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
+    cost: Cost
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event]) -> Self:
+        """Settle every case that was collected or has events, in collection order."""
+        book = _Book()
+        for event in events:
+            book.enter(event)
+        ids, ordered = book.collection()
+        return cls(
+            run=book.run,
+            end=book.end,
+            verdicts=tuple(book.verdict(case, collected=case in ids) for case in ordered),
+            findings=(*book.findings, *book.contradictions()),
+            cost=book.cost(),
+        )
+
+    @classmethod
+    def from_journal(cls, contents: JournalContents) -> Self:
+        """As `from_events`; lines that cannot be read are a finding, since nobody knows what they said."""
+        events = list(contents.events)
+        if contents.damaged:
+            lines = ", ".join(str(line.number) for line in contents.damaged[:10])
+            message = f"{len(contents.damaged)} unreadable lines in the journal (line {lines}): their events are lost"
+            when = events[-1].t if events else 0.0
+            events.append(Finding(event="finding", t=when, kind="damaged_journal", message=message))
+        return cls.from_events(events)
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many cases have each outcome, in the order of severity, without zeros."""
+        counter = Counter(verdict.outcome for verdict in self.verdicts)
+        return {outcome: counter[outcome] for outcome in Outcome if counter[outcome]}
+
+    @property
+    def fail_on_flaky(self) -> bool:
+        """Whether this run counts a flaky case as red."""
+        return self.run is not None and self.run.fail_on_flaky
+
+    @property
+    def red(self) -> tuple[Verdict, ...]:
+        """The verdicts that make the run red, in collection order."""
+        return tuple(
+            verdict
+            for verdict in self.verdicts
+            if verdict.outcome.is_red or (self.fail_on_flaky and verdict.outcome is Outcome.FLAKY)
+        )
+
+    def exit_status(self) -> int:
+        """The exit status the recorded events call for: as harness.outcome.exit_status, and 1 for any finding.
+
+        A run without cases and without findings is 5, nothing ran.
+        """
+        if self.findings:
+            return EXIT_RED
+        return exit_status([verdict.outcome for verdict in self.verdicts], fail_on_flaky=self.fail_on_flaky)
+
+
+class _Book:
+    """The events of a run, sorted by what they are about."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.end: End | None = None
+        self.findings: list[Finding] = []
+        self._last = 0.0
+        self._collected: list[Collected] = []
+        self._starts: dict[str, list[Start]] = {}
+        self._finishes: dict[str, list[Finish]] = {}
+        self._mentioned: dict[str, None] = {}
+        self._executors: list[Executor] = []
+        self._ended: dict[str, Executor] = {}
+
+    def enter(self, event: Event) -> None:
+        self._last = max(self._last, event.t)
+        match event:
+            case Run():
+                self.run, self.end = event, None
+            case End():
+                self.end = event
+            case Collected():
+                self._collected.append(event)
+            case Start():
+                self._starts.setdefault(event.case, []).append(event)
+                self._mentioned[event.case] = None
+            case Finish():
+                self._finishes.setdefault(event.case, []).append(event)
+                self._mentioned[event.case] = None
+            case Executor(state="started"):
+                self._executors.append(event)
+            case Executor():
+                self._ended[event.executor] = event
+            case Finding():
+                self.findings.append(event)
+
+    def collection(self) -> tuple[dict[str, None], list[str]]:
+        """The collected ids, and all ids to account for: these and, after them, those that only have events."""
+        ids = dict.fromkeys(case for line in self._collected for case in line.ids)
+        return ids, list(ids | self._mentioned)
+
+    def contradictions(self) -> list[Finding]:
+        """What the collected lines say that cannot all be true."""
+        found = []
+        by_hash = {line.hash: line.worker or "the controller" for line in self._collected}
+        if len(by_hash) > 1:
+            who = ", ".join(f"{worker} has {hash_[:15]}…" for hash_, worker in by_hash.items())
+            found.append(self._finding("collections_differ", f"workers collected different cases: {who}"))
+        listed = {line.hash: line for line in self._collected if line.ids or not line.count}
+        for hash_, worker in by_hash.items():
+            line = listed.get(hash_)
+            if line is None:
+                message = f"no line has the ids of the list that {worker} collected"
+                found.append(self._finding("collection_missing", message))
+            elif line.count != len(line.ids) or line.hash != digest(line.ids):
+                message = f"the list that {worker} collected does not match its own count and hash"
+                found.append(self._finding("collection_wrong", message))
+        twice = [case for line in listed.values() for case, times in Counter(line.ids).items() if times > 1]
+        if twice:
+            found.append(self._finding("duplicate_ids", "several cases have the same id, so only one counts", twice))
+        ids, ordered = self.collection()
+        strangers = [case for case in ordered if case not in ids]
+        if strangers:
+            message = f"{len(strangers)} cases have events but stand in no collected list"
+            found.append(self._finding("not_collected", message, strangers))
+        return found
+
+    def _finding(self, kind: str, message: str, cases: Sequence[str] = ()) -> Finding:
+        return Finding(event="finding", t=self._last, kind=kind, message=message, cases=tuple(cases))
+
+    def verdict(self, case: str, *, collected: bool) -> Verdict:
+        starts = self._starts.get(case, [])
+        finishes = self._finishes.get(case, [])
+        outcome = settle([Attempt(finish.outcome, finish.final) for finish in finishes], len(starts))
+        decided = _decided(outcome, finishes)
+        if outcome is Outcome.NOT_RUN and decided is None:
+            message = "the run ended before it started"
+        elif outcome is Outcome.LOST and decided is None:
+            message = self._how_lost(starts, finishes)
+        elif outcome is Outcome.FLAKY:
+            message = _how_flaky(finishes)
+        else:
+            message = "" if decided is None else _message(decided)
+        return Verdict(
+            case=case,
+            suite=suite_of(case),
+            outcome=outcome,
+            message=message,
+            finishes=tuple(finishes),
+            decided=decided,
+            started=len(starts),
+            collected=collected,
+        )
+
+    def _how_lost(self, starts: Sequence[Start], finishes: Sequence[Finish]) -> str:
+        if finishes:
+            broke = finishes[-1]
+            message = f"broke in company ({broke.outcome}) and was never confirmed alone"
+            return f"{message}: {broke.message}" if broke.message else message
+        start = starts[-1]
+        where = f"worker {start.worker or 'none'}, executor {start.executor or 'none'}"
+        devices = " ".join(start.devices) or "none"
+        message = f"started on {where}, devices {devices}, seed {start.seed}, and never finished"
+        ended = self._ended.get(start.executor or "")
+        if ended is not None and ended.exit_status is not None:
+            message += f"; that executor ended with {describe_exit(ended.exit_status)}"
+        if ended is not None and ended.reason:
+            message += f" ({ended.reason})"
+        return message
+
+    def cost(self) -> Cost:
+        workers = {executor.worker for executor in self._executors}
+        return Cost(
+            executors=len(self._executors),
+            startup=sum(executor.startup or 0.0 for executor in self._executors),
+            restarts=len(self._executors) - len(workers),
+            retries=sum(len(starts) - 1 for starts in self._starts.values()),
+        )
+
+
+def _decided(outcome: Outcome, finishes: Sequence[Finish]) -> Finish | None:
+    finals = [finish for finish in finishes if finish.final]
+    for finish in finals:
+        if finish.outcome is outcome:
+            return finish
+    # A flaky case is the one whose outcome no attempt had: what decided is that it came through in the end.
+    return finals[-1] if finals else None
+
+
+def _how_flaky(finishes: Sequence[Finish]) -> str:
+    for finish in finishes:
+        if finish.outcome.is_red:
+            return f"{finish.outcome} in company, passed alone: {_message(finish)}"
+    return "broke in company, passed alone"
+
+
+def _message(finish: Finish) -> str:
+    """The attempt's own message, or what else is known when it has none; "" for a plain pass."""
+    if finish.message or finish.outcome is Outcome.PASSED:
+        return finish.message
+    if finish.gate is not None:
+        gate = finish.gate
+        return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
+    if finish.exit_status is not None:
+        return f"{finish.outcome}: {describe_exit(finish.exit_status)}"
+    return str(finish.outcome)

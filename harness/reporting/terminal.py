@@ -1,0 +1,65 @@
+"""What a run says at the terminal, as lines of text."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+from harness.context import RunContext
+from harness.devices.device import Inventory
+from harness.outcome import Outcome
+from harness.reporting.ledger import Ledger, Verdict
+
+#: Cases spelled out in the summary; the report has them all.
+SHOWN = 50
+
+
+def header(context: RunContext, inventory: Inventory, aside: str | None) -> list[str]:
+    """The lines above the run: what it runs on, how, with which seed, and where its results go."""
+    devices = inventory.gpus
+    named = ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
+    driver = inventory.driver or f"none ({inventory.nvml_error})"
+    isolation = f"none (for {aside})" if aside else context.isolation
+    lines = [
+        f"harness: devices {named}; driver {driver}; torch {_version('torch')}",
+        f"harness: isolation {isolation}; seed {context.seed}; results in {context.run_dir}",
+    ]
+    return [*lines, *(f"harness: {note}" for note in inventory.notes)]
+
+
+def summary(ledger: Ledger, run_dir: Path) -> list[str]:
+    """The lines below the run: outcomes, what is red and how to reproduce it, what isolation cost."""
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
+    lines = [f"{len(ledger.verdicts)} cases: {counts or 'none'}"]
+    told = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
+    not_run = [verdict for verdict in told if verdict.outcome is Outcome.NOT_RUN]
+    for verdict in [verdict for verdict in told if verdict.outcome is not Outcome.NOT_RUN][:SHOWN]:
+        lines += _told(verdict)
+    if len(told) - len(not_run) > SHOWN:
+        lines.append(f"… and {len(told) - len(not_run) - SHOWN} more, see {run_dir / 'junit.xml'}")
+    lines += [f"FINDING {finding.kind}: {finding.message}" for finding in ledger.findings]
+    cost = ledger.cost
+    lines.append(
+        f"isolation: {cost.executors} executors started in {cost.startup:.2f} s, "
+        f"{cost.restarts} restarts, {cost.retries} retries"
+    )
+    lines.append(f"results: {run_dir}")
+    return lines
+
+
+def _told(verdict: Verdict) -> list[str]:
+    lines = [f"{verdict.outcome.upper()} {verdict.case}" + (f" - {verdict.message}" if verdict.message else "")]
+    if verdict.decided is not None:
+        device = ", ".join(verdict.decided.devices)
+        lines.append(f"    device {device}, seed {verdict.decided.seed}, executor {verdict.decided.executor}")
+    reproduce = next((finish.reproduce for finish in reversed(verdict.finishes) if finish.reproduce), None)
+    if reproduce:
+        lines.append(f"    {reproduce}")
+    return lines
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

@@ -1,0 +1,43 @@
+"""Which worker may use which device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.devices.device import Device
+
+
+class LeaseBook:
+    """Devices on loan to workers: a worker gets the device with the fewest holders, the first such in order.
+
+    A worker's number means nothing: after a crash its replacement has a new one, and gets the device that was freed.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        """`devices` by UUID, in order of preference; at least one."""
+        if not devices:
+            raise ValueError("a lease book needs at least one device")
+        self._devices = tuple(devices)
+        self._holders: dict[str, str] = {}
+
+    def take(self, worker: str) -> str:
+        """The device that `worker` holds from now on; the same one again when it holds one already."""
+        if worker not in self._holders:
+            held = list(self._holders.values())
+            self._holders[worker] = min(self._devices, key=held.count)
+        return self._holders[worker]
+
+    def give_back(self, worker: str) -> None:
+        """End the lease of `worker`, if it has one."""
+        self._holders.pop(worker, None)
+
+
+def together(leased: Device, count: int, usable: Sequence[Device]) -> tuple[Device, ...]:
+    """The `count` devices a case gets: the leased one first, then those after it in `usable`, round about.
+
+    Raises ValueError when there are too few.
+    """
+    if count > len(usable):
+        raise ValueError(f"{count} devices wanted, {len(usable)} can be held together with {leased.uuid}")
+    start = list(usable).index(leased)
+    return tuple(usable[(start + step) % len(usable)] for step in range(count))

@@ -1,0 +1,173 @@
+"""One worker of a run: what it leased, what it decides about each case, and how it runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import itertools
+import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.context import RunContext
+from harness.devices import capabilities
+from harness.devices.device import CPU, Inventory
+from harness.devices.visibility import MASK, combinable, mask_for
+from harness.fixtures import CURRENT, Current
+from harness.gating import requirements
+from harness.isolation import reports, seeding
+from harness.isolation.case import Case
+from harness.isolation.handle import Binding
+from harness.isolation.inline import InlineCase
+from harness.isolation.keeper import Keeper
+from harness.isolation.nursery import Zygote, ZygoteError, ZygoteLink, ZygoteUnfitError
+from harness.isolation.spec import ZygoteSpec, executor_environment
+from harness.isolation.supervisor import Supervisor
+from harness.options import case_limit
+from harness.outcome import Outcome
+from harness.reporting.journal import Journal, digest
+from harness.scheduling import leases
+
+_XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
+#: A zygote that keeps dying is no accident any more.
+_OWN_ZYGOTES = 5
+
+CASE_ID = pytest.StashKey[str]()
+_PREPARED = pytest.StashKey[Case]()
+
+
+class Worker:
+    """The part of a run that one pytest process carries out: an xdist worker, or the only process there is."""
+
+    def __init__(
+        self, context: RunContext, inventory: Inventory, *, name: str, device: str, workerinput: dict[str, Any] | None
+    ) -> None:
+        """`device` is the UUID of the leased device; `workerinput` what an xdist worker was given, else None."""
+        self.context = context
+        self.name = name
+        self.journal = Journal(context.journal)
+        self._device = next((entry for entry in inventory.devices if entry.uuid == device), CPU)
+        self._capabilities = capabilities.detect(inventory, self._device)
+        together = combinable(inventory.devices)
+        self._together = together if self._device in together else (self._device,)
+        self._own: list[Zygote] = []
+        keys = ("workerid", "workercount", "testrunuid")
+        self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
+        self._keeper: Keeper | None = None
+        self._supervisor: Supervisor | None = None
+        if context.isolation != "none":
+            self._keeper = Keeper(
+                worker=name,
+                temp=Path(context.temp_dir),
+                record=self.journal.append,
+                bind=self._bind,
+                connect=self._connect,
+            )
+            self._supervisor = Supervisor(
+                context, worker=name, record=self.journal.append, prepare=self.prepare, keeper=self._keeper
+            )
+        elif self._device.kind == "cuda":
+            os.environ[MASK] = mask_for([self._device])
+
+    def collected(self, ids: list[str]) -> None:
+        """Tell the journal what was collected: the list itself if no worker has yet, else its hash."""
+        with self.context.journal.open("rb") as file:
+            listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
+        event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
+        self.journal.append({**event, "ids": [] if listed else ids})
+
+    def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Run one case in an executor. Raises ZygoteError when none can be had."""
+        assert self._supervisor is not None
+        self._supervisor.run(item, nextitem)
+
+    @contextlib.contextmanager
+    def inline(self, item: pytest.Item) -> Generator[None]:
+        """Around one case that runs in this process (isolation `none`): seeds and journal. Nothing for a gated one."""
+        if CASE_ID not in item.stash or self.prepare(item).unmet is not None:
+            yield
+            return
+        case = self.prepare(item)
+        record = InlineCase(case, self.context, worker=self.name, device=self._device.uuid, record=self.journal.append)
+        item.config.stash[CURRENT] = Current(cuda=self._device.kind == "cuda", seed=case.seed)
+        seeding.seed_everything(case.seed, cuda=self._device.kind == "cuda")
+        item.config.pluginmanager.register(record)
+        record.start()
+        try:
+            yield
+        finally:
+            item.config.pluginmanager.unregister(record)
+            record.finish()
+
+    def gate_inline(self, item: pytest.Item) -> bool:
+        """With isolation `none`: record and report a gated case; False when it is to run."""
+        case = self.prepare(item)
+        if case.unmet is None:
+            return False
+        self.journal.append(case.gated(case.unmet, self.name))
+        reports.log(item, [reports.skipped(item, outcome=Outcome.GATED, text=f"gated: {case.unmet.text}")])
+        return True
+
+    @property
+    def isolated(self) -> bool:
+        return self._supervisor is not None
+
+    def prepare(self, item: pytest.Item) -> Case:
+        """What is decided about a case before it runs; decided once."""
+        if _PREPARED not in item.stash:
+            wanted = requirements.from_marks(item.iter_markers("requires"))
+            case_id = item.stash[CASE_ID]
+            marks = list(item.iter_markers("timeout"))
+            item.stash[_PREPARED] = Case(
+                item=item,
+                id=case_id,
+                seed=seeding.case_seed(self.context.seed, case_id),
+                limit=case_limit(marks, self.context.case_timeout, self.context.timeout_multiplier),
+                devices=requirements.devices_wanted(wanted),
+                unmet=requirements.evaluate(wanted, self._capabilities),
+            )
+        return item.stash[_PREPARED]
+
+    def close(self) -> None:
+        """End every process of this worker."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+        for zygote in self._own:
+            zygote.close()
+        self._own.clear()
+
+    def _bind(self, count: int) -> Binding:
+        devices = leases.together(self._device, count, self._together)
+        visible: dict[str, str | None] = {MASK: mask_for(devices)}
+        # Its default lies in the folder for temporary files, which is each executor's own: nothing would stay compiled.
+        cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+        visible["TORCHINDUCTOR_CACHE_DIR"] = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        return Binding(
+            devices=tuple(device.uuid for device in devices),
+            cuda=self._device.kind == "cuda",
+            environment=executor_environment(os.environ, visible, _XDIST_VARIABLES),
+            workerinput=self._workerinput,
+        )
+
+    def _connect(self) -> ZygoteLink:
+        """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError."""
+        context = self.context
+        run_dir = Path(context.run_dir)
+        if context.zygote is not None and not self._own:
+            try:
+                return ZygoteLink(context.zygote, run_dir / "zygote.log")
+            except ZygoteUnfitError:
+                raise
+            except ZygoteError as error:
+                finding = {"event": "finding", "kind": "zygote", "message": str(error), "cases": []}
+                self.journal.append(finding)
+        if len(self._own) >= _OWN_ZYGOTES:
+            raise ZygoteError(f"worker {self.name} has lost {_OWN_ZYGOTES} zygotes, see {run_dir}")
+        log = run_dir / f"zygote-{self.name}.log"
+        spec = ZygoteSpec.of(context, skip_early_exit_handlers=self._device.kind == "cpu")
+        self._own.append(Zygote(spec, folder=Path(context.invocation_dir), log=log))
+        return ZygoteLink(self._own[-1].address, log)

@@ -1,0 +1,1 @@
+"""The conformance cases, one folder a suite."""

@@ -1,0 +1,1 @@
+"""The profiler's event tree: what was recorded, under what, and in which order."""

@@ -1,0 +1,49 @@
+"""The names of torch, undocumented, that this suite depends on. Nothing else in the suite reaches for one.
+
+A release that lacks a name makes the case *skipped*, with the name in the reason, not failed: the contract under
+test is the tree, not where torch keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+
+def reach(root: object, path: str, name: str) -> Any:
+    """The object at the dotted `path` below `root`; skips the case if torch no longer has it.
+
+    `name` is what the reader knows the root by, for the reason.
+    """
+    found = root
+    for step in path.split("."):
+        try:
+            found = getattr(found, step)
+        except AttributeError:
+            pytest.skip(f"torch {torch.__version__} has no {name}.{path}")
+    return found
+
+
+def event_roots(profile: torch.profiler.profile) -> list[Any]:
+    """The root events of a profile that has ended, oldest first."""
+    return reach(profile, "profiler.kineto_results.experimental_event_tree", "torch.profiler.profile")()
+
+
+def event_tag(event: Any) -> str:
+    """What sort of event it is: `TorchOp`, `Allocation`, `OutOfMemory`, `PyCall`, `PyCCall`, `Kineto`, …
+
+    From the type of its extra fields: the event's own tag has no Python name for some sorts.
+    """
+    return type(reach(event, "extra_fields", "_ProfilerEvent")).__name__.removeprefix("_ExtraFields_")
+
+
+def extra(event: Any, path: str) -> Any:
+    """A field that only events of this sort have, such as `alloc_size` or `caller.file_name`."""
+    return reach(event, f"extra_fields.{path}", "_ProfilerEvent")
+
+
+def profiler_enabled() -> bool:
+    """Whether a profiler is recording on this thread."""
+    return reach(torch, "autograd._profiler_enabled", "torch")()

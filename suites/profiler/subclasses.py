@@ -1,0 +1,35 @@
+"""Two tensor subclasses that do nothing but stand in the way: one for each hook that torch calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class FunctionTensor(torch.Tensor):
+    """Sees every public torch function called on it, and passes it on."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class DispatchTensor(torch.Tensor):
+    """Wraps a plain tensor, sees every operator dispatched on it, and runs it on what it wraps."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> DispatchTensor:
+        wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        wrapper.inner = inner
+        return wrapper
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return cls(func(*map(_plain, args), **(kwargs or {})))
+
+
+def _plain(value: Any) -> Any:
+    return value.inner if isinstance(value, DispatchTensor) else value

@@ -1,0 +1,158 @@
+"""The tree of a small forward and backward pass on the CPU, without stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .trees import Kind, Node, names, record
+
+pytestmark = pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree")
+
+ENGINE = "autograd::engine::evaluate_function: "
+LEAF = "torch::autograd::AccumulateGrad"
+
+
+def forward_and_backward(*requires_grad: bool) -> Callable[[], None]:
+    """A pass over (a * b).exp().sum(), whose two inputs are leaves made before the profile."""
+    a, b = (torch.full((3,), 0.5, requires_grad=wanted) for wanted in requires_grad)
+
+    def work() -> None:
+        loss = torch.mul(a, b).exp().sum()
+        if loss.requires_grad:
+            loss.backward()
+
+    return work
+
+
+def backward_nodes(tree: Node) -> list[str]:
+    """The autograd nodes that the engine evaluated, in order."""
+    return [name.removeprefix(ENGINE) for name in names(tree.children) if name.startswith(ENGINE)]
+
+
+def test_operators_called_from_python_are_roots_in_program_order() -> None:
+    """Contract: what Python calls is at the top of the tree, once for each call, in the order of the calls."""
+
+    def work() -> None:
+        x = torch.ones(4)
+        torch.neg(torch.add(x, x))
+        torch.add(x, x)
+
+    tree = record(work)
+
+    assert names(tree.children) == ["aten::ones", "aten::add", "aten::neg", "aten::add"]
+
+
+@pytest.mark.parametrize(
+    ("call", "chain"),
+    [
+        pytest.param(lambda x: torch.ones(x.shape), ["aten::ones", "aten::empty"], id="ones_allocates"),
+        pytest.param(lambda x: torch.ones(x.shape), ["aten::ones", "aten::fill_"], id="ones_fills"),
+        pytest.param(torch.ones_like, ["aten::ones_like", "aten::empty_like", "aten::empty_strided"], id="ones_like"),
+        pytest.param(lambda x: x.double(), ["aten::to", "aten::_to_copy", "aten::copy_"], id="conversion"),
+        pytest.param(lambda x: torch.nn.functional.linear(x, x, x[0]), ["aten::linear", "aten::addmm"], id="linear"),
+    ],
+)
+def test_operators_are_below_the_operator_that_called_them(
+    call: Callable[[torch.Tensor], torch.Tensor], chain: list[str]
+) -> None:
+    """Contract: an operator that is made of others is their ancestor, each called one a child of its caller."""
+    x = torch.rand(2, 2)
+
+    tree = record(lambda: call(x))
+
+    node = tree
+    for name in chain:
+        matches = [child for child in node.children if child.name == name]
+        assert len(matches) == 1, f"no single {name} directly below {node.name} in\n{tree}"
+        node = matches[0]
+
+
+def test_an_operator_that_calls_none_is_a_leaf() -> None:
+    """Contract: a conversion to the dtype a tensor has already does nothing, and nothing is below it."""
+    x = torch.rand(2)
+
+    tree = record(lambda: x.to(torch.float32, copy=False))
+
+    assert all(node.name == "aten::to" and not node.children for node in tree.children), str(tree)
+
+
+def test_what_ran_outside_the_profile_is_not_in_the_tree() -> None:
+    """Contract: only operators called between the profile's start and end are recorded."""
+    x = torch.rand(3)
+    torch.sin(x)
+
+    tree = record(lambda: torch.cos(x))
+    torch.tan(x)
+
+    assert names(tree.children) == ["aten::cos"]
+
+
+def test_backward_runs_the_nodes_of_forward_in_reverse() -> None:
+    """Contract: the engine evaluates the node of each forward operator once, the last operator's first, then leaves."""
+    tree = record(forward_and_backward(True, True))
+
+    assert backward_nodes(tree) == ["SumBackward0", "ExpBackward0", "MulBackward0", LEAF, LEAF]
+
+
+def test_backward_is_after_forward() -> None:
+    """Contract: at the top of the tree all of forward stands before all of backward."""
+    tree = record(forward_and_backward(True, True))
+
+    order = names(tree.children)
+    first_backward = next(i for i, name in enumerate(order) if name.startswith(ENGINE))
+    assert [n for n in order[:first_backward] if n in ("aten::mul", "aten::exp", "aten::sum")] == [
+        "aten::mul",
+        "aten::exp",
+        "aten::sum",
+    ]
+    assert all(name.startswith(ENGINE) for name in order[first_backward:]), str(tree)
+
+
+@pytest.mark.parametrize("node", ["SumBackward0", "ExpBackward0", "MulBackward0"])
+def test_the_engine_holds_the_node_and_the_node_its_operators(node: str) -> None:
+    """Contract: below the engine's evaluation of a node is that node alone, and the operators it runs are below it."""
+    operators = {"SumBackward0": "aten::expand", "ExpBackward0": "aten::mul", "MulBackward0": "aten::mul"}
+
+    evaluation = record(forward_and_backward(True, True)).one(ENGINE + node)
+
+    assert names(evaluation.children) == [node]
+    assert operators[node] in names(evaluation.children[0].children)
+
+
+@pytest.mark.parametrize(
+    ("requires_grad", "leaves"),
+    [((True, True), 2), ((True, False), 1), ((False, True), 1), ((False, False), 0)],
+    ids=["both", "first", "second", "neither"],
+)
+def test_gradients_accumulate_once_for_each_leaf_that_asks(requires_grad: tuple[bool, bool], leaves: int) -> None:
+    """Contract: one AccumulateGrad for each leaf that requires a gradient, none for the others, and none twice."""
+    tree = record(forward_and_backward(*requires_grad))
+
+    assert backward_nodes(tree).count(LEAF) == leaves
+    assert len(tree.all(LEAF)) == leaves
+
+
+def test_without_gradients_there_are_no_autograd_nodes() -> None:
+    """Contract: under `no_grad` the tree holds forward operators only, even if the inputs require gradients."""
+    a = torch.ones(3, requires_grad=True)
+
+    def work() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.mul(a, a).exp().sum()
+
+    tree = record(work)
+
+    assert not [name for name in names(list(tree.walk())) if "Backward" in name or name.startswith(ENGINE)]
+    assert "aten::exp" in names(tree.children)
+
+
+def test_events_lie_within_their_parent_and_siblings_do_not_overlap() -> None:
+    """Contract: the tree is one of intervals: a child begins and ends within its parent, before its next sibling."""
+    tree = record(forward_and_backward(True, True))
+
+    for parent in tree.of_kind(Kind.OP):
+        bounds = [parent.start_ns, *(t for c in parent.children for t in (c.start_ns, c.end_ns)), parent.end_ns]
+        assert bounds == sorted(bounds), f"{parent.name}: {bounds}"

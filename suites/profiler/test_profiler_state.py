@@ -1,0 +1,161 @@
+"""What a profile leaves behind, and whether the next one is the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.profiler import profile, record_function
+
+from . import _torch_private as private
+from .subclasses import DispatchTensor, FunctionTensor
+from .trees import HOST, Kind, Node, quiet_collector, read, record
+
+TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
+
+OPTIONS = [
+    pytest.param({}, id="plain"),
+    pytest.param({"profile_memory": True}, id="memory"),
+    pytest.param({"with_stack": True}, id="stack"),
+    pytest.param({"profile_memory": True, "with_stack": True, "record_shapes": True}, id="everything"),
+]
+
+
+class AbortError(Exception):
+    """What a case throws out of a profile."""
+
+
+def state() -> dict[str, object]:
+    """What tells whether a profiler is at work: torch's own word, and the function that Python calls at each call."""
+    return {"enabled": private.profiler_enabled(), "tracer": sys.getprofile()}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("end", ["normal", "exception"])
+def test_nothing_runs_after_a_profile(options: dict[str, bool], end: str) -> None:
+    """Contract: when a profile ends, by an exception too, nothing records any more and Python's tracer is as before.
+
+    The same readings inside the profile are the control: they must differ there.
+    """
+    before = state()
+    during: dict[str, object] = {}
+
+    def run() -> None:
+        with profile(activities=HOST, **options):
+            during.update(state())
+            torch.ones(1)
+            if end == "exception":
+                raise AbortError
+
+    if end == "exception":
+        with pytest.raises(AbortError):
+            run()
+    else:
+        run()
+
+    assert during["enabled"]
+    assert (during["tracer"] is not before["tracer"]) == options.get("with_stack", False)
+    assert state() == before
+    assert not before["enabled"]
+
+
+def aborted(work: Callable[[], object], error: type[Exception], **options: bool) -> profile:
+    """The profile of a call of `work` that ends in `error`."""
+    prof = profile(activities=HOST, **options)
+
+    def run() -> None:
+        with quiet_collector(), prof:
+            work()
+
+    with pytest.raises(error):
+        run()
+    return prof
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, bool]) -> None:
+    """Contract: the tree of an aborted profile is whole: what ran before the exception is there, in its scope, and so
+    is the operator that raised."""
+    x = torch.rand(3)
+
+    def work() -> None:
+        with record_function("scope"):
+            torch.sin(x)
+            torch.add(x, torch.ones(2))
+
+    tree = read(aborted(work, RuntimeError, **options))
+
+    order = [n.name for n in tree.of_kind(Kind.OP) if n.name in ("scope", "aten::sin", "aten::add")]
+    assert order == ["scope", "aten::sin", "aten::add"]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_profile_holds_nothing_of_the_one_before(options: dict[str, bool]) -> None:
+    """Contract: a profile after an aborted one has its own operators only, and the older tree does not change."""
+    x = torch.rand(3)
+
+    def work() -> None:
+        torch.sin(x)
+        raise AbortError
+
+    first = aborted(work, AbortError, **options)
+    tree_before = read(first)
+
+    second = record(lambda: torch.cos(x), **options)
+
+    assert [n.name for n in second.of_kind(Kind.OP) if n.name in ("aten::sin", "aten::cos")] == ["aten::cos"]
+    assert tree_before.one("aten::sin")
+    assert read(first) == tree_before
+
+
+def passes() -> Callable[[], object]:
+    """Forward and backward with scopes."""
+    leaf = torch.rand(3, requires_grad=True)
+
+    def work() -> None:
+        with record_function("forward"):
+            loss = (leaf * leaf).exp().sum()
+        with record_function("backward"):
+            loss.backward()
+        leaf.grad = None
+
+    return work
+
+
+def on_subclass(kind: type[torch.Tensor]) -> Callable[[], object]:
+    """One operator on a tensor of a subclass."""
+    x = DispatchTensor(torch.rand(2)) if kind is DispatchTensor else torch.rand(2).as_subclass(kind)
+    y = torch.rand(2)
+
+    def work() -> torch.Tensor:
+        return torch.add(x, y)
+
+    return work
+
+
+@pytest.mark.covers(TREE)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(passes, id="passes"),
+        pytest.param(lambda: on_subclass(FunctionTensor), id="torch_function"),
+        pytest.param(lambda: on_subclass(DispatchTensor), id="torch_dispatch"),
+    ],
+)
+def test_the_same_work_gives_the_same_tree(workload: Callable[[], Callable[[], object]], options: dict) -> None:
+    """Contract: with torch's lazy caches filled, each profile of the same work has the same tree, sizes included."""
+    work = workload()
+    record(work, **options)
+
+    def measured() -> Node:
+        tree = record(work, **options)
+        return tree.one_frame("work") if options.get("with_stack") else tree
+
+    first, second, third = measured(), measured(), measured()
+
+    assert first == second, f"first:\n{first}\nsecond:\n{second}"
+    assert first == third, f"first:\n{first}\nthird:\n{third}"
+    assert first.of_kind(Kind.OP)

@@ -1,0 +1,266 @@
+"""Python frames in the tree: plain code, modules, and tensor subclasses that hook into torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .subclasses import DispatchTensor, FunctionTensor
+from .trees import Kind, Node, names, record
+
+WITH_FUNCTION = pytest.mark.covers(
+    "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_stack_and_torch_function"
+)
+WITH_DISPATCH = pytest.mark.covers(
+    "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_stack_and_torch_dispatch"
+)
+
+
+def plain_code() -> Callable[[], object]:
+    """Python that calls Python that calls an operator, twice, the first time through an exception."""
+    x = torch.rand(2)
+
+    def raising() -> None:
+        torch.sin(x)
+        raise LookupError
+
+    def returning() -> torch.Tensor:
+        return torch.cos(x)
+
+    def work() -> torch.Tensor:
+        try:
+            raising()
+        except LookupError:
+            torch.tan(x)
+        return returning()
+
+    return work
+
+
+def on_function_tensor() -> Callable[[], object]:
+    """An operator on a tensor with a __torch_function__ of its own."""
+    x, y = torch.rand(2).as_subclass(FunctionTensor), torch.rand(2)
+
+    def work() -> torch.Tensor:
+        return torch.add(x, y)
+
+    return work
+
+
+def on_dispatch_tensor() -> Callable[[], object]:
+    """An operator on a tensor with a __torch_dispatch__ of its own."""
+    x, y = DispatchTensor(torch.rand(2)), torch.rand(2)
+
+    def work() -> torch.Tensor:
+        return torch.add(x, y)
+
+    return work
+
+
+class Pair(torch.nn.Module):
+    """A module that calls two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def on_module() -> Callable[[], object]:
+    """A call of a module that calls two others."""
+    module, x = Pair(), torch.rand(1, 2)
+
+    def work() -> torch.Tensor:
+        return module(x)
+
+    return work
+
+
+def recorded(work: Callable[[], object]) -> Node:
+    """What is below the frame of `work`, in the second of two runs: the first fills torch's lazy caches."""
+    work()
+    return record(work, with_stack=True).one_frame("work")
+
+
+def operators(tree: Node) -> list[str]:
+    """The names of the operators in a tree."""
+    return names(tree.of_kind(Kind.OP))
+
+
+def frames_above(tree: Node, operator: str) -> list[str]:
+    """The functions whose frames are above an operator that is there once, the outermost first."""
+    (parents,) = (above for node, above in tree.with_parents() if node.name == operator)
+    return [n.name.rpartition(": ")[2] for n in reversed(parents) if n.kind is Kind.PYTHON]
+
+
+def test_operators_are_below_the_frames_that_called_them() -> None:
+    """Contract: above each operator are the frames that were on Python's stack when it ran, in the stack's order."""
+    tree = recorded(plain_code())
+
+    assert frames_above(tree, "aten::cos") == ["work", "returning"]
+    assert frames_above(tree, "aten::sin") == ["work", "raising"]
+
+
+def test_a_frame_left_by_an_exception_ends_there() -> None:
+    """Contract: what a function runs after it caught an exception is below it, not below the function that raised."""
+    tree = recorded(plain_code())
+
+    assert frames_above(tree, "aten::tan") == ["work"]
+    assert operators(tree) == ["aten::sin", "aten::tan", "aten::cos"]
+
+
+def test_recursion_is_as_deep_in_the_tree_as_on_the_stack() -> None:
+    """Contract: each activation of a function is a frame of its own, below the one that called it."""
+    x = torch.rand(2)
+
+    def descend(levels: int) -> torch.Tensor:
+        return descend(levels - 1) if levels else torch.sin(x)
+
+    def work() -> torch.Tensor:
+        return descend(3)
+
+    assert frames_above(recorded(work), "aten::sin") == ["work"] + ["descend"] * 4
+
+
+def test_a_generator_holds_only_what_it_ran_itself() -> None:
+    """Contract: a generator's frame ends at each yield, so the consumer's operators are beside it and not below."""
+    x = torch.rand(2)
+
+    def produce() -> object:
+        yield torch.sin(x)
+        yield torch.sin(x)
+
+    def work() -> None:
+        for value in produce():
+            torch.cos(value)
+
+    tree = recorded(work)
+
+    assert [operators(frame) for frame in tree.frames("produce")] == [["aten::sin"], ["aten::sin"], []]
+    assert [n for n in operators(tree) if n in ("aten::sin", "aten::cos")] == ["aten::sin", "aten::cos"] * 2
+
+
+def test_no_frames_without_stacks() -> None:
+    """Contract: without `with_stack` the tree has no Python frame and no call of a C function."""
+    tree = record(plain_code())
+
+    assert not tree.of_kind(Kind.PYTHON, Kind.C_CALL)
+    assert names(tree.children) == ["aten::sin", "aten::tan", "aten::cos"]
+
+
+@WITH_FUNCTION
+def test_a_torch_function_override_is_between_the_call_and_the_operator() -> None:
+    """Contract: the operator runs once, below the subclass's __torch_function__, itself below the call from Python.
+
+    The public function is there twice: as the caller called it and as the override passed it on.
+    """
+    tree = recorded(on_function_tensor())
+
+    (above,) = (parents for node, parents in tree.with_parents() if node.name == "aten::add")
+    call = "<built-in method add of type>"
+    steps = [n.name for n in reversed(above) if n.name == call or n.name.endswith(": __torch_function__")]
+    assert [step.rpartition("/")[2] for step in steps] == [
+        call,
+        "subclasses.py: __torch_function__",
+        "_tensor.py: __torch_function__",
+        call,
+    ]
+    assert not tree.one("aten::add").of_kind(Kind.PYTHON)
+
+
+@WITH_FUNCTION
+def test_a_torch_function_result_becomes_the_subclass_after_the_operator() -> None:
+    """Contract: the conversion of the result to the subclass is below the override too, once, after the operator."""
+    tree = recorded(on_function_tensor())
+
+    override = next(
+        n for n in tree.frames("__torch_function__") if n.name.endswith("subclasses.py: __torch_function__")
+    )
+    conversion = "<built-in method as_subclass of Tensor>"
+    assert [n.name for n in override.walk() if n.name in ("aten::add", conversion)] == ["aten::add", conversion]
+    assert len(tree.all(conversion)) == 1
+
+
+@WITH_DISPATCH
+def test_a_torch_dispatch_override_is_between_the_operator_and_its_inner_twin() -> None:
+    """Contract: the operator on the subclass is the caller of __torch_dispatch__, which calls it again on the plain
+    tensors: two events of one name, the inner one below the frame, the frame below the outer one."""
+    tree = recorded(on_dispatch_tensor())
+
+    outer, inner = tree.all("aten::add")
+    (frame,) = outer.frames("__torch_dispatch__")
+    assert frame.name.endswith("subclasses.py: __torch_dispatch__")
+    assert frame.all("aten::add") == [inner]
+    assert not inner.of_kind(Kind.PYTHON)
+    assert len(tree.frames("__torch_dispatch__")) == 1
+
+
+@WITH_DISPATCH
+def test_a_torch_dispatch_override_is_not_called_for_plain_tensors() -> None:
+    """Contract: the same call on plain tensors, the subclass being around, has one event and no frame below it."""
+    x = torch.rand(2)
+    DispatchTensor(x)
+
+    def work() -> torch.Tensor:
+        return torch.add(x, x)
+
+    tree = recorded(work)
+
+    assert operators(tree) == ["aten::add"]
+    assert not tree.frames("__torch_dispatch__")
+    assert not tree.one("aten::add").of_kind(Kind.PYTHON)
+
+
+def test_modules_are_frames_that_nest_as_their_calls() -> None:
+    """Contract: a module's call is a frame with the name of its class, numbered, and holds the modules it calls."""
+    tree = recorded(on_module())
+
+    pair = tree.one("nn.Module: Pair_0")
+    modules = [n for n in pair.of_kind(Kind.PYTHON) if n.name.startswith("nn.Module: ")]
+    assert names(modules) == ["nn.Module: Linear_0", "nn.Module: ReLU_0"]
+    assert "aten::addmm" in operators(modules[0])
+    assert operators(modules[1])[0] == "aten::relu"
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(plain_code, id="plain"),
+        pytest.param(on_module, id="module"),
+        pytest.param(on_function_tensor, id="torch_function", marks=WITH_FUNCTION),
+        pytest.param(on_dispatch_tensor, id="torch_dispatch", marks=WITH_DISPATCH),
+    ],
+)
+def test_the_nearest_frame_above_is_the_recorded_caller(workload: Callable[[], Callable[[], object]]) -> None:
+    """Contract: of every frame and C call, the caller that the tracer noted is the nearest Python frame in the tree.
+
+    The tracer learns of callers from Python, the tree is built from times: two sources, one lineage.
+    """
+    tree = record(workload(), with_stack=True)
+
+    compared = 0
+    for node, above in tree.with_parents():
+        parent = next((n for n in above if n.kind is Kind.PYTHON), None)
+        if node.kind in (Kind.PYTHON, Kind.C_CALL) and parent is not None:
+            compared += 1
+            assert node.caller == parent.frame, f"{node.name} was called by {node.caller}, not by {parent.frame}"
+    assert compared > 5, str(tree)
+
+
+@pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_memory")
+def test_memory_events_stay_below_their_operators_with_stacks() -> None:
+    """Contract: with frames in the tree an allocation is still directly below its operator, the operator below all."""
+
+    def work() -> torch.Tensor:
+        return torch.ones(8)
+
+    tree = record(work, with_stack=True, profile_memory=True).one_frame("work")
+
+    (memory,) = tree.of_kind(Kind.MEMORY)
+    assert memory.block is not None
+    assert memory.block.size == 32
+    assert tree.one("aten::ones").one("aten::empty").children == (memory,)

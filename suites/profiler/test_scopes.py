@@ -1,0 +1,113 @@
+"""`record_function` scopes in the tree of a pass on the CPU, without stacks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.profiler import record_function
+
+from .trees import names, record
+
+pytestmark = pytest.mark.covers(
+    "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_record_function"
+)
+
+
+def test_scopes_nest_as_the_blocks_do() -> None:
+    """Contract: a scope holds what ran in its block, operators and scopes alike, and nothing that ran elsewhere."""
+    x = torch.rand(3)
+
+    def work() -> None:
+        with record_function("outer"):
+            with record_function("first"):
+                torch.sin(x)
+            torch.cos(x)
+            with record_function("second"):
+                torch.tan(x)
+        torch.neg(x)
+
+    tree = record(work)
+
+    assert names(tree.children) == ["outer", "aten::neg"]
+    assert names(tree.one("outer").children) == ["first", "aten::cos", "second"]
+    assert names(tree.one("first").children) == ["aten::sin"]
+    assert names(tree.one("second").children) == ["aten::tan"]
+
+
+def test_a_scope_entered_twice_is_there_twice() -> None:
+    """Contract: scopes of one name are not merged, each holds the operators of its own block."""
+    x = torch.rand(3)
+
+    def work() -> None:
+        for step in (torch.sin, torch.cos):
+            with record_function("step"):
+                step(x)
+
+    tree = record(work)
+
+    assert [names(scope.children) for scope in tree.children] == [["aten::sin"], ["aten::cos"]]
+    assert names(tree.children) == ["step", "step"]
+
+
+def test_backward_is_below_the_scope_that_called_it() -> None:
+    """Contract: on the CPU the engine runs in the calling thread, so all of backward is below the caller's scope."""
+    leaf = torch.rand(3, requires_grad=True)
+
+    def work() -> None:
+        with record_function("forward"):
+            loss = leaf.exp().sum()
+        with record_function("backward"):
+            loss.backward()
+
+    tree = record(work)
+
+    assert names(tree.children) == ["forward", "backward"]
+    autograd = [n for n in names(list(tree.walk())) if "Backward0" in n or "AccumulateGrad" in n]
+    assert autograd == [
+        n for n in names(list(tree.one("backward").walk())) if "Backward0" in n or "AccumulateGrad" in n
+    ]
+    assert {"SumBackward0", "ExpBackward0", "torch::autograd::AccumulateGrad"} <= set(autograd)
+
+
+def test_a_scope_never_closed_ends_with_the_scope_around_it() -> None:
+    """Contract: a scope that is entered and never left holds the rest of its enclosing scope, and nothing after it."""
+    x = torch.rand(3)
+
+    def work() -> object:
+        with record_function("enclosing"):
+            torch.sin(x)
+            never_left = record_function("open")
+            never_left.__enter__()
+            torch.cos(x)
+            with record_function("inner"):
+                torch.tan(x)
+        torch.neg(x)
+        return never_left
+
+    tree = record(work)
+
+    assert names(tree.children) == ["enclosing", "aten::neg"]
+    assert names(tree.one("enclosing").children) == ["aten::sin", "open"]
+    assert names(tree.one("open").children) == ["aten::cos", "inner"]
+    assert names(tree.one("inner").children) == ["aten::tan"]
+
+
+def test_a_scope_left_by_an_exception_ends_there() -> None:
+    """Contract: an exception closes the scopes it passes through; what runs after it is caught is not below them."""
+    x = torch.rand(3)
+
+    def fail() -> None:
+        with record_function("outer"), record_function("inner"):
+            torch.sin(x)
+            raise LookupError
+
+    def work() -> None:
+        with pytest.raises(LookupError):
+            fail()
+        torch.cos(x)
+
+    tree = record(work)
+
+    assert names(tree.children) == ["outer", "aten::cos"]
+    assert names(tree.one("outer").children) == ["inner"]
+    assert names(tree.one("inner").children) == ["aten::sin"]

@@ -1,0 +1,1 @@
+"""Streams and events: identity, order, time, and what copies and memory owe to them."""

@@ -1,0 +1,193 @@
+"""Copies between host and device: which return at once, which wait, and what is there when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .busy import NOT_SHOWN, POISON, TRIALS, calibrate, ever, seen_in_trials, sleep_on
+
+pytestmark = pytest.mark.requires(device="cuda")
+
+ELEMENTS = 10_000_000
+
+
+def pinned(offset: int = 0) -> torch.Tensor:
+    """A pinned tensor of bytes, `offset` bytes into its storage."""
+    whole = torch.zeros(ELEMENTS + offset, dtype=torch.uint8).pin_memory()
+    part = whole[offset:]
+    assert part.is_pinned()
+    assert part.data_ptr() == whole.data_ptr() + offset
+    return part
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
+@pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
+def test_a_non_blocking_copy_to_the_host_is_whole_after_its_event(device: torch.device, offset: int) -> None:
+    """Contract: a non-blocking copy into pinned memory, an odd slice of it too, is done when an event after it is.
+
+    The source is written behind a sleep, the target holds zeros: right after the call zeros must once be seen (it does
+    not block), after the event never.
+    """
+    stream = torch.cuda.Stream(device)
+    target, source = pinned(offset), torch.empty(ELEMENTS, dtype=torch.uint8, device=device)
+    calibrate(device)
+
+    def trial(value: int) -> bool:
+        target.zero_()
+        torch.cuda.synchronize(device)
+        sleep_on(stream)
+        with torch.cuda.stream(stream):
+            source.fill_(value)
+            target.copy_(source, non_blocking=True)
+        event = stream.record_event()
+        returned_early = not bool(target.any())
+        event.synchronize()
+        assert (target == value).all()
+        return returned_early
+
+    assert seen_in_trials(trial), NOT_SHOWN
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
+@pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
+def test_a_non_blocking_copy_to_the_device_is_whole_after_its_event(device: torch.device, offset: int) -> None:
+    """Contract: a non-blocking copy from pinned memory, an odd slice of it too, is done when an event after it is.
+
+    Behind a sleep the event must once be seen pending right after the call (it does not block); after the event
+    another stream reads the values, never the poison that was there.
+    """
+    stream = torch.cuda.Stream(device)
+    source, target = pinned(offset), torch.empty(ELEMENTS, dtype=torch.uint8, device=device)
+    calibrate(device)
+
+    def trial(value: int) -> bool:
+        source.fill_(value)
+        target.fill_(255)
+        torch.cuda.synchronize(device)
+        sleep_on(stream)
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+        event = stream.record_event()
+        returned_early = not event.query()
+        event.synchronize()
+        assert (target == value).all()
+        return returned_early
+
+    assert seen_in_trials(trial), NOT_SHOWN
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking_type_conversion")
+@pytest.mark.parametrize("elements", [1, 100_000])
+def test_chained_non_blocking_copies_convert_in_order(device: torch.device, elements: int) -> None:
+    """Contract: device to pinned host to device with a change of dtype, all non-blocking on one stream, gives the
+    source's values: the second copy reads the host's memory after the first has filled it.
+
+    All of it is behind a sleep, and the host's memory holds poison, which must once be seen there right after the
+    calls.
+    """
+    stream = torch.cuda.Stream(device)
+    middle = torch.empty(elements).pin_memory()
+    source = torch.empty(elements, device=device)
+    target = torch.empty(elements, device=device, dtype=torch.int64)
+    calibrate(device)
+
+    def trial(value: int) -> bool:
+        middle.fill_(POISON)
+        target.fill_(POISON)
+        torch.cuda.synchronize(device)
+        sleep_on(stream)
+        with torch.cuda.stream(stream):
+            source.fill_(value)
+            middle.copy_(source, non_blocking=True)
+            target.copy_(middle, non_blocking=True)
+        returned_early = bool((middle == POISON).all())
+        stream.synchronize()
+        assert (target == value).all()
+        return returned_early
+
+    assert seen_in_trials(trial), NOT_SHOWN
+
+
+def convert(source: torch.Tensor, target: torch.device, **options: bool) -> tuple[torch.Tensor, bool]:
+    """`source.to(target)` on a stream that sleeps, and whether the stream was still at work when the call returned."""
+    stream = torch.cuda.Stream(source.device if source.is_cuda else target)
+    torch.cuda.synchronize()
+    sleep_on(stream)
+    with torch.cuda.stream(stream):
+        result = source.to(target, **options)
+        at_work = not stream.query()
+    stream.synchronize()
+    return result, at_work
+
+
+def host_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
+    """A pinned tensor, and the device to take it to."""
+    return torch.randn(1_000_000).pin_memory(), device
+
+
+def device_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
+    """A tensor on the device, and the host to take it to."""
+    return torch.randn(1_000_000, device=device), torch.device("cpu")
+
+
+BOTH_WAYS = pytest.mark.parametrize("make", [host_source, device_source], ids=["to_device", "to_host"])
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
+@BOTH_WAYS
+def test_a_non_blocking_to_returns_while_the_stream_is_at_work(
+    device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
+) -> None:
+    """Contract: `to(…, non_blocking=True)` from or to pinned memory does not wait for the stream, whose sleep must once
+    be seen to outlast it; what it made for the host is pinned; after the stream is done the values are there."""
+    source, target = make(device)
+    calibrate(device)
+
+    def returned_early() -> bool:
+        result, at_work = convert(source, target, non_blocking=True)
+        assert torch.equal(result.cpu(), source.cpu())
+        assert result.is_pinned() == (target.type == "cpu")
+        return at_work
+
+    assert ever(returned_early)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
+@BOTH_WAYS
+def test_a_blocking_to_returns_when_the_stream_is_done(
+    device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
+) -> None:
+    """Contract: `to(…, non_blocking=False)` between pinned memory and the device waits for the stream, each time, and
+    what it made for the host is not pinned."""
+    source, target = make(device)
+    calibrate(device)
+
+    for _ in range(TRIALS):
+        result, at_work = convert(source, target, non_blocking=False)
+        assert not at_work
+        assert torch.equal(result.cpu(), source.cpu())
+        assert not result.is_pinned()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_to_cpu_blocking_by_default")
+def test_to_the_host_blocks_by_default(device: torch.device) -> None:
+    """Contract: without an argument a copy to the host waits: the stream is done, the values written behind its sleep
+    are there with no further synchronisation, and the memory is not pinned."""
+    stream = torch.cuda.Stream(device)
+    source = torch.empty(1_000_000, device=device)
+    calibrate(device)
+
+    for value in range(1, TRIALS + 1):
+        source.fill_(POISON)
+        torch.cuda.synchronize(device)
+        sleep_on(stream)
+        with torch.cuda.stream(stream):
+            source.fill_(value)
+            result = source.to("cpu")
+            at_work = not stream.query()
+        assert not at_work
+        assert (result == value).all()
+        assert not result.is_pinned()

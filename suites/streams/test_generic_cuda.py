@@ -1,0 +1,190 @@
+"""`torch.Stream`, `torch.Event` and `torch.accelerator` on a CUDA device, alone and mixed with `torch.cuda`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .busy import calibrate, ever, sleep_on
+
+pytestmark = [
+    pytest.mark.requires(device="cuda"),
+    pytest.mark.covers("test_cuda::TestCuda::test_generic_stream_event"),
+]
+
+
+def as_cuda(stream: torch.Stream) -> torch.cuda.Stream:
+    """The CUDA stream with the identity of a generic one."""
+    return torch.cuda.Stream(
+        stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
+    )
+
+
+@pytest.fixture
+def stream_restored(device: torch.device) -> Iterator[None]:
+    """Restores the current stream after a case that sets it for good."""
+    before = torch.cuda.current_stream(device)
+    yield
+    torch.cuda.set_stream(before)
+
+
+def test_a_generic_stream_is_a_new_stream_on_the_device(device: torch.device) -> None:
+    """Contract: `torch.Stream` makes a stream on the device asked for that is neither current nor made before."""
+    first, second = torch.Stream(device), torch.Stream(device)
+
+    assert first.device == device
+    assert first.device_index == device.index
+    assert first != second
+    assert first.stream_id != second.stream_id
+    assert first.stream_id != torch.cuda.current_stream(device).stream_id
+
+
+def test_without_a_device_a_generic_stream_is_on_the_current_accelerator() -> None:
+    """Contract: the default device of a stream and of an event is the accelerator, a stream's index the current one."""
+    stream = torch.Stream()
+
+    assert stream.device == torch.device("cuda", torch.cuda.current_device())
+    assert torch.Event().device.type == "cuda"
+
+
+def test_cuda_streams_and_events_are_generic_ones(device: torch.device) -> None:
+    """Contract: the CUDA classes are subclasses: whoever takes a generic stream or event takes theirs."""
+    assert isinstance(torch.cuda.Stream(device), torch.Stream)
+    assert isinstance(torch.cuda.Event(), torch.Event)
+
+
+def test_a_cuda_stream_made_from_a_generic_one_is_the_same_stream(device: torch.device) -> None:
+    """Contract: id, index and type carry a stream's identity: work given to one is what the other is busy with."""
+    generic = torch.Stream(device)
+    twin = as_cuda(generic)
+    calibrate(device)
+    assert twin.stream_id == generic.stream_id
+
+    def seen_through_the_other() -> bool:
+        sleep_on(twin)
+        at_work = not generic.query()
+        generic.synchronize()
+        assert twin.query()
+        return at_work
+
+    assert ever(seen_through_the_other)
+
+
+def test_a_generic_stream_is_current_within_its_block_alone(device: torch.device) -> None:
+    """Contract: as a context a stream gives itself, is current for `torch.cuda` and `torch.accelerator` alike, and
+    restores the one before, by an exception too."""
+    before = torch.cuda.current_stream(device).stream_id
+    stream = torch.Stream(device)
+
+    def block() -> None:
+        with stream as entered:
+            assert entered is stream
+            assert torch.cuda.current_stream(device).stream_id == stream.stream_id
+            assert torch.accelerator.current_stream(device).stream_id == stream.stream_id
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        block()
+
+    assert torch.cuda.current_stream(device).stream_id == before
+
+
+@pytest.mark.usefixtures("stream_restored")
+def test_the_accelerator_sets_the_stream_that_cuda_uses(device: torch.device) -> None:
+    """Contract: `torch.accelerator.set_stream` takes generic and CUDA streams, and `torch.cuda` sees what it set."""
+    for stream in (torch.Stream(device), torch.cuda.Stream(device)):
+        torch.accelerator.set_stream(stream)
+
+        assert torch.cuda.current_stream(device).stream_id == stream.stream_id
+        assert torch.accelerator.current_stream(device).stream_id == stream.stream_id
+
+
+def test_the_accelerator_is_the_cuda_device(device: torch.device) -> None:
+    """Contract: with a CUDA device there, the accelerator is available, of that type, and counts as CUDA counts."""
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator(check_available=True) == torch.device("cuda")
+    assert torch.accelerator.device_count() == torch.cuda.device_count()
+    assert torch.accelerator.current_device_index() == torch.cuda.current_device()
+    assert device.type == "cuda"
+
+
+@pytest.mark.parametrize("on_cuda_stream", [False, True], ids=["generic_stream", "cuda_stream"])
+def test_a_generic_event_is_done_when_the_work_before_it_is(device: torch.device, on_cuda_stream: bool) -> None:
+    """Contract: a generic event recorded on a stream of either class is pending behind its sleep, and done after
+    `synchronize`."""
+    stream = torch.cuda.Stream(device) if on_cuda_stream else torch.Stream(device)
+    calibrate(device)
+
+    def seen_pending() -> bool:
+        event = torch.Event(device)
+        assert event.query()
+        sleep_on(stream)
+        event.record(stream)
+        pending = not event.query()
+        event.synchronize()
+        assert event.query()
+        assert stream.query()
+        return pending
+
+    assert ever(seen_pending)
+
+
+def test_a_generic_event_has_a_handle_once_recorded(device: torch.device) -> None:
+    """Contract: the id of an event is 0 until its first record, and then its own."""
+    first, second = torch.Event(device), torch.Event(device)
+    assert (first.event_id, second.event_id) == (0, 0)
+
+    first.record()
+    second.record()
+    second.synchronize()
+
+    assert 0 not in (first.event_id, second.event_id)
+    assert first.event_id != second.event_id
+
+
+def test_generic_events_measure_time(device: torch.device) -> None:
+    """Contract: the time between two generic events is positive and longer for a longer sleep."""
+    stream = torch.Stream(device)
+    first, second, third = (torch.Event(device, enable_timing=True) for _ in range(3))
+    calibrate(device)
+
+    first.record(stream)
+    sleep_on(stream, 10)
+    second.record(stream)
+    sleep_on(stream, 40)
+    third.record(stream)
+    third.synchronize()
+
+    assert 0 < first.elapsed_time(second) < second.elapsed_time(third)
+
+
+def test_generic_and_cuda_events_have_no_time_between_them(device: torch.device) -> None:
+    """Contract: elapsed time between events of the two classes is refused with an error, not made up."""
+    stream = torch.cuda.current_stream(device)
+    generic, cuda = torch.Event(device, enable_timing=True), torch.cuda.Event(enable_timing=True)
+    generic.record(stream)
+    cuda.record(stream)
+    stream.synchronize()
+
+    with pytest.raises((TypeError, ValueError, RuntimeError)):
+        generic.elapsed_time(cuda)
+    with pytest.raises((TypeError, ValueError, RuntimeError)):
+        cuda.elapsed_time(generic)
+
+
+def test_results_of_a_generic_stream_are_right_after_its_event(device: torch.device) -> None:
+    """Contract: operands copied on a stream behind a sleep are whole for another stream that waited for its event."""
+    stream = torch.Stream(device)
+    a, b = (torch.randn(1 << 18).pin_memory() for _ in range(2))
+    calibrate(device)
+
+    sleep_on(stream)
+    with stream:
+        a_there, b_there = (t.to(device, non_blocking=True) for t in (a, b))
+    event = stream.record_event()
+    event.wait(torch.cuda.current_stream(device))
+    total = a_there + b_there
+
+    assert torch.equal(total.cpu(), a + b)

@@ -1,0 +1,83 @@
+"""The same classes on the CPU, where work is done when a call returns and nothing is left to order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def test_all_cpu_streams_are_one() -> None:
+    """Contract: the CPU has a single stream: asking for another, of any priority, gives an equal one."""
+    assert torch.Stream("cpu") == torch.Stream("cpu") == torch.Stream("cpu", priority=-1)
+
+
+@pytest.mark.parametrize("how", ["event", "stream"])
+def test_recording_on_the_cpu_is_refused(how: str) -> None:
+    """Contract: the CPU records no events. That is an error which says so, not a record that waits for nothing."""
+    event, stream = torch.Event("cpu"), torch.Stream("cpu")
+
+    with pytest.raises(RuntimeError, match=r"(?i)cpu.*support"):
+        event.record(stream) if how == "event" else stream.record_event(event)
+
+    assert event.query()
+
+
+def test_a_non_blocking_copy_on_the_cpu_is_done_on_return() -> None:
+    """Contract: on the CPU `non_blocking` has no effect: the target is whole when the call returns, each time."""
+    source, target = torch.empty(1 << 20), torch.empty(1 << 20, dtype=torch.float64)
+    for value in range(5):
+        source.fill_(value)
+        target.fill_(-1)
+
+        assert target.copy_(source, non_blocking=True) is target
+
+        assert (target == value).all()
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_to_the_same_device_copies_only_when_asked(non_blocking: bool) -> None:
+    """Contract: `to` with nothing to change returns the tensor itself, a copy only with `copy=True` or a new dtype."""
+    x = torch.arange(5.0)
+
+    assert x.to("cpu", non_blocking=non_blocking) is x
+    for changed in (
+        x.to("cpu", non_blocking=non_blocking, copy=True),
+        x.to("cpu", torch.float64, non_blocking=non_blocking),
+    ):
+        assert changed.data_ptr() != x.data_ptr()
+        assert changed.tolist() == x.tolist()
+
+
+def test_host_memory_is_not_pinned_unless_asked_for() -> None:
+    """Contract: a plain host tensor, and what a non-blocking copy on the host makes, is pageable memory."""
+    x = torch.ones(4)
+
+    assert not x.is_pinned()
+    assert not x.to(torch.float64, non_blocking=True).is_pinned()
+
+
+def test_record_stream_on_a_host_tensor_is_refused() -> None:
+    """Contract: host memory has no stream-ordered reuse; `record_stream` on it is an error that names the operator."""
+    with pytest.raises(NotImplementedError, match="record_stream"):
+        torch.ones(1).record_stream(torch.Stream("cpu"))
+
+
+def test_the_cpu_module_selects_streams_as_the_others_do() -> None:
+    """Contract: `torch.cpu` has the same words, for code that takes its device's module: a stream is current within
+    its block, nested too, and the one before is restored, by an exception too."""
+    module = torch.get_device_module("cpu")
+    before, outer, inner = module.current_stream(), module.Stream(), module.Stream()
+
+    def block() -> None:
+        with module.stream(outer):
+            assert module.current_stream() is outer
+            with module.stream(inner):
+                assert module.current_stream() is inner
+            assert module.current_stream() is outer
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        block()
+
+    assert module.current_stream() is before
+    module.synchronize()

@@ -1,0 +1,129 @@
+"""`Tensor.record_stream`: memory in use on another stream is not given out again too soon, nor kept for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from .busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
+
+pytestmark = pytest.mark.requires(device="cuda")
+
+# Large enough for the caching allocator to give it a segment of its own, which it then reuses whole.
+ELEMENTS = 3 << 20
+
+
+@dataclass
+class Trial:
+    """What became of a block that was dropped while another stream still had to read it."""
+
+    reused_at_once: bool
+    intact: bool
+    reused_when_done: bool
+
+
+def drop_while_in_use(
+    device: torch.device,
+    make: Callable[[torch.device], torch.Stream],
+    guard: Callable[[torch.Tensor, torch.Stream], None],
+) -> Trial:
+    """Make a tensor on one stream, let another sleep and then read it, call `guard`, drop it, and allocate as much.
+
+    If the dropped block is given out again it is overwritten with poison long before the sleeper wakes and reads.
+    """
+    torch.cuda.empty_cache()
+    calibrate(device)
+    owner, user = torch.cuda.Stream(device), make(device)
+    result = torch.empty(ELEMENTS, dtype=torch.int32, device=device)
+    with owner:
+        block = torch.full((ELEMENTS,), 7, dtype=torch.int32, device=device)
+    torch.cuda.synchronize(device)
+
+    sleep_on(user)
+    with user:
+        result.copy_(block)
+    guard(block, user)
+    address = block.data_ptr()
+    del block
+    with owner:
+        next_block = torch.full((ELEMENTS,), POISON, dtype=torch.int32, device=device)
+    reused_at_once = next_block.data_ptr() == address
+
+    torch.cuda.synchronize(device)
+    intact = bool((result == 7).all())
+    with owner:
+        last_block = torch.empty(ELEMENTS, dtype=torch.int32, device=device)
+    return Trial(reused_at_once, intact, last_block.data_ptr() == address)
+
+
+def record_nothing(_tensor: torch.Tensor, _stream: torch.Stream) -> None:
+    """No guard: the control."""
+
+
+def record_whole(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    tensor.record_stream(stream)
+
+
+def record_shifted_view(tensor: torch.Tensor, stream: torch.Stream) -> None:
+    view = tensor[5:]
+    assert view.storage_offset() > 0
+    view.record_stream(stream)
+
+
+@pytest.fixture
+def _native_allocator() -> None:
+    backend = torch.cuda.get_allocator_backend()
+    if backend != "native":
+        pytest.skip(f"the case is on the caching allocator, and {backend!r} is in use")
+
+
+WHOLE = pytest.param(
+    record_whole, torch.cuda.Stream, id="whole", marks=pytest.mark.covers("test_cuda::TestCuda::test_record_stream")
+)
+VIEW = pytest.param(
+    record_shifted_view,
+    torch.cuda.Stream,
+    id="shifted_view",
+    marks=pytest.mark.covers("test_cuda::TestCuda::test_record_stream_on_shifted_view"),
+)
+GENERIC = pytest.param(record_whole, torch.Stream, id="generic_stream")
+
+
+@pytest.mark.usefixtures("_native_allocator")
+@pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC])
+def test_a_recorded_block_is_not_reused_while_the_stream_needs_it(
+    device: torch.device,
+    guard: Callable[[torch.Tensor, torch.Stream], None],
+    make: Callable[[torch.device], torch.Stream],
+) -> None:
+    """Contract: a block recorded on a stream, by any view of it, is not given out until that stream's work so far is
+    done, so the stream reads what was there.
+
+    The control leaves the record out: then the block must be seen to be reused at once and the stream to read poison.
+    """
+
+    def goes_wrong_unguarded() -> bool:
+        trial = drop_while_in_use(device, make, record_nothing)
+        return trial.reused_at_once and not trial.intact
+
+    assert ever(goes_wrong_unguarded), NOT_SHOWN
+
+    trial = drop_while_in_use(device, make, guard)
+
+    assert not trial.reused_at_once
+    assert trial.intact
+
+
+@pytest.mark.usefixtures("_native_allocator")
+@pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC])
+def test_a_recorded_block_is_reused_once_the_stream_is_done(
+    device: torch.device,
+    guard: Callable[[torch.Tensor, torch.Stream], None],
+    make: Callable[[torch.device], torch.Stream],
+) -> None:
+    """Contract: recording defers reuse and no more: when the stream has finished, the next allocation of that size on
+    the owner's stream gets the block."""
+    assert drop_while_in_use(device, make, guard).reused_when_done

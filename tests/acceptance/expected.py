@@ -1,0 +1,245 @@
+"""What a fixture suite says should become of its cases, and the comparison of everything a run leaves with that.
+
+Each file of a fixture suite holds a table, read without importing the file::
+
+    EXPECTED = {
+        "test_segv": "crashed: SIGSEGV in call",
+        "TestA::test_b[1]": {"batch": "flaky", "case": "passed"},
+    }
+
+A value is an outcome and, after a colon, what the message must hold; or that for each isolation mode. Optional beside
+it: ``FINDINGS``, the kinds of finding, and ``COUNTS``, what pytest's last line has more (or, negative, less) than
+follows from the outcomes, since pytest counts phases and not cases. Either may be given for each isolation mode.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import xmlschema
+
+import harness.reporting
+from harness.reporting.text import clean
+from tests.acceptance.project import Project, Result
+
+#: Element of a JUnit case, and what pytest's last line calls it, by outcome.
+ELEMENTS = {
+    "passed": None,
+    "flaky": "flakyFailure",
+    "gated": "skipped",
+    "skipped": "skipped",
+    "waived": "skipped",
+    "not_run": "skipped",
+    "failed": "failure",
+    "leaked": "failure",
+    "contaminated": "failure",
+    "unexpected_pass": "failure",
+    "error": "error",
+    "crashed": "error",
+    "timeout": "error",
+    "poisoned": "error",
+    "lost": "error",
+}
+WORDS = dict.fromkeys(ELEMENTS, "failed") | {
+    "passed": "passed",
+    "flaky": "flaky",
+    "gated": "gated",
+    "skipped": "skipped",
+    "waived": "xfailed",
+    "error": "error",
+}
+RED = {"not_run"} | {outcome for outcome, tag in ELEMENTS.items() if tag in ("failure", "error")}
+NOT_RUN = {"gated", "skipped", "not_run", "lost"}
+#: Outcomes that a case is given only by an attempt in a process of its own, unless it was the first in its process.
+BREAKS = {"crashed", "timeout", "poisoned", "leaked", "contaminated"}
+_RESULT_TAGS = {"failure", "error", "skipped"}
+_SUMMED = {"passed", "failed", "error", "skipped", "xfailed", "xpassed", "gated", "flaky"}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The whole expected summary of a run: each case's outcome and part of its message, findings, pytest's counts."""
+
+    cases: Mapping[str, tuple[str, str]]
+    findings: Sequence[str]
+    counts: Mapping[str, int]
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        return {case: outcome for case, (outcome, _) in self.cases.items()}
+
+    def status(self, *, fail_on_flaky: bool = False) -> int:
+        """The exit status that follows."""
+        outcomes = set(self.outcomes.values())
+        if outcomes & RED or self.findings or (fail_on_flaky and "flaky" in outcomes):
+            return 1
+        return 0 if outcomes - NOT_RUN else 5
+
+    def only(self, keep: Sequence[str]) -> Expected:
+        """Of a run of fewer cases: those whose id ends with one of `keep`."""
+        cases = {case: value for case, value in self.cases.items() if case.endswith(tuple(keep))}
+        return Expected(cases, self.findings, _counted(cases))
+
+
+def expected(project: Project, mode: str) -> Expected:
+    """What the tables of the suites in `project` say for isolation `mode`."""
+    cases: dict[str, tuple[str, str]] = {}
+    findings: list[str] = []
+    more: Counter[str] = Counter()
+    for path in sorted(project.folder.glob("suites/**/test_*.py")):
+        tables = _tables(path)
+        for name, value in tables["EXPECTED"].items():
+            outcome, _, message = _for_mode(value, mode).partition(": ")
+            cases[f"{path.relative_to(project.folder).as_posix()}::{name}"] = outcome, message
+        findings += _for_mode(tables.get("FINDINGS", []), mode)
+        more.update(_for_mode(tables.get("COUNTS", {}), mode))
+    counts = Counter(_counted(cases))
+    counts.update(more)
+    return Expected(cases, sorted(findings), {word: number for word, number in counts.items() if number})
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """The literal tables of a suite's file. It is not imported: it may well bring this process down."""
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=("EXPECTED" | "FINDINGS" | "COUNTS") as name)], value=value):
+                found[name] = ast.literal_eval(value)
+            case ast.AnnAssign(target=ast.Name(id=("EXPECTED" | "FINDINGS" | "COUNTS") as name), value=ast.expr(value)):
+                found[name] = ast.literal_eval(value)
+    return found
+
+
+def _for_mode(value: Any, mode: str) -> Any:
+    return value[mode] if isinstance(value, dict) and {"batch", "case"} <= value.keys() else value
+
+
+def _counted(cases: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+    return dict(Counter(WORDS[outcome] for outcome, _ in cases.values()))
+
+
+def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, alone: bool = False) -> None:
+    """Compare all that a run left with what was expected of it; `alone`: each case had a process of its own.
+
+    Verdicts and their messages, findings, exit status, the journal line by line, junit.xml, and the terminal.
+    """
+    ledger = result.ledger
+    assert result.verdicts == wanted.outcomes, result.tail()
+    for verdict in ledger.verdicts:
+        assert wanted.cases[verdict.case][1] in verdict.message, result.tail()
+    assert sorted(finding.kind for finding in ledger.findings) == wanted.findings, result.tail()
+    assert result.status == wanted.status(fail_on_flaky=fail_on_flaky), result.tail()
+    _compare_journal(result, wanted, alone=alone)
+    compare_junit(result, wanted.cases, fail_on_flaky=fail_on_flaky)
+    assert {word: number for word, number in result.counts.items() if word in _SUMMED} == wanted.counts, result.tail()
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
+    assert f"\n{len(wanted.cases)} cases: {counts}\n" in result.terminal
+
+
+@cache
+def _journal_schema() -> Any:
+    text = Path(harness.reporting.__file__).with_name("journal.schema.json").read_text()
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+@cache
+def _junit_schema() -> Any:
+    return xmlschema.XMLSchema(Path(__file__).parents[1] / "reporting" / "strict_junit.xsd")
+
+
+def check_journal(result: Result) -> None:
+    """Every line is one that the shipped schema knows."""
+    assert not result.contents.damaged
+    assert not result.contents.unknown
+    for line in result.lines:
+        _journal_schema().validate(line)
+
+
+def _compare_journal(result: Result, wanted: Expected, *, alone: bool) -> None:
+    check_journal(result)
+    lines = result.lines
+    assert lines[0]["event"] == "run"
+    assert lines[-1]["event"] == "end"
+    assert lines[-1]["exit_status"] == result.status
+    for line in lines:
+        if line["event"] == "collected":
+            assert line["count"] == len(wanted.cases)
+            assert not line["ids"] or set(line["ids"]) == set(wanted.cases)
+    running: dict[str, dict[str, Any]] = {}
+    finals: Counter[str] = Counter()
+    for line in lines:
+        if line["event"] == "start":
+            assert line["worker"] not in running
+            running[line["worker"]] = line
+        elif line["event"] == "finish":
+            if line["outcome"] != "gated":
+                start = running.pop(line["worker"])
+                keys = ("case", "attempt", "alone", "executor", "devices", "seed")
+                assert [start[key] for key in keys] == [line[key] for key in keys]
+            if line["outcome"] in RED:
+                assert f"--seed={lines[0]['seed']}" in line["reproduce"]
+            if line["final"]:
+                finals[line["case"]] += 1
+                if alone:
+                    assert line["alone"]
+                if line["outcome"] in BREAKS:
+                    assert line["alone"], f"{line['case']} is blamed for what happened in company"
+    assert not running
+    assert set(finals) == set(wanted.cases)
+    spawned = Counter(
+        (line["executor"], line["pid"], state)
+        for line in lines
+        if line["event"] == "executor"
+        for state in [line["state"]]
+    )
+    assert all(number == 1 for number in spawned.values())
+    started = {(name, pid) for name, pid, state in spawned if state == "started"}
+    assert started == {(name, pid) for name, pid, state in spawned if state == "ended"}
+
+
+def compare_junit(
+    result: Result, cases: Mapping[str, tuple[str, str]], *, fail_on_flaky: bool = False
+) -> None:
+    """junit.xml is well-formed and valid, has each case once with the right element, and totals that add up."""
+    root = result.junit
+    _junit_schema().validate(root)
+    found = {}
+    for element in root.iter("testcase"):
+        key = element.attrib["classname"], element.attrib["name"]
+        assert key not in found
+        found[key] = element
+    assert set(found) == {_junit_name(case) for case in cases}
+    for case, (outcome, message) in cases.items():
+        element = found[_junit_name(case)]
+        tags = [child.tag for child in element if child.tag in _RESULT_TAGS | {"flakyFailure"}]
+        tag = ELEMENTS[outcome]
+        if outcome == "flaky":
+            assert tags == ["failure", "flakyFailure"] if fail_on_flaky else tags == ["flakyFailure"], case
+        else:
+            assert tags == ([] if tag is None else [tag]), case
+        if tag is not None and outcome != "flaky":
+            child = element.find(tag)
+            assert child is not None
+            assert child.attrib["type"] == outcome
+            assert clean(message) in child.attrib["message"]
+    tags = Counter(child.tag for element in found.values() for child in element)
+    assert int(root.attrib["tests"]) == len(cases)
+    assert int(root.attrib["failures"]) == tags["failure"]
+    assert int(root.attrib["errors"]) == tags["error"]
+    assert sum(int(suite.attrib["tests"]) for suite in root) == len(cases)
+    assert sum(int(suite.attrib["skipped"]) for suite in root) == tags["skipped"]
+
+
+def _junit_name(case: str) -> tuple[str, str]:
+    path, _, rest = case.partition("::")
+    words, bracket, parameters = rest.partition("[")
+    *classes, name = words.split("::")
+    return ".".join([*path.removesuffix(".py").split("/"), *classes]), clean(name + bracket + parameters)

@@ -1,0 +1,245 @@
+"""A conformance project in a temporary folder, run through the harness the way a user does: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import psutil
+
+from harness.reporting import journal
+from harness.reporting.ledger import Ledger
+
+SUITES = Path(__file__).with_name("fixture_suites")
+#: Seconds after which a run, or a wait for something in it, is given up: far more than any takes.
+PATIENCE = 120.0
+#: A variable that every process of a run inherits, however it detaches itself.
+MARK = "ACCEPTANCE_RUN"
+
+_INI = """\
+[pytest]
+harness_suites = suites
+harness_preload =
+strict_markers = true
+"""
+_FOREIGN = ("HARNESS_", "PYTEST_", "COV_", "TORCH")
+_COUNTS = re.compile(r"^=+ (.+) in [0-9.]+s(?: \([0-9:]+\))? =+$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is left of a run. `ledger` is None where there is no journal, `junit` where there is no report."""
+
+    status: int
+    terminal: str
+    run_dir: Path
+    seconds: float
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of the journal as plain JSON values."""
+        return journal_lines(self.run_dir)
+
+    @property
+    def contents(self) -> journal.JournalContents:
+        return journal.read(self.run_dir / journal.FILE_NAME)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The verdicts. Raises JournalError where there is no journal."""
+        return Ledger.from_journal(self.contents)
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The outcome of every case, by its id."""
+        return {verdict.case: verdict.outcome.value for verdict in self.ledger.verdicts}
+
+    @property
+    def junit(self) -> Element:
+        """The root of junit.xml. Raises when the file is missing or is not XML."""
+        return ElementTree.parse(self.run_dir / "junit.xml").getroot()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of pytest's last line, by its words: ``{"passed": 3, "error": 1}``."""
+        found = _COUNTS.findall(self.terminal)
+        assert found, f"the run did not come to pytest's summary:\n{self.terminal}"
+        pairs = (part.split(" ", 1) for part in found[-1].split(", ") if part[0].isdigit())
+        return {{"errors": "error", "warning": "warnings"}.get(word, word): int(number) for number, word in pairs}
+
+    def tail(self) -> str:
+        """The end of what the run printed, for messages."""
+        return f"exit status {self.status}\n{self.terminal[-6000:]}"
+
+
+class Running:
+    """A run in progress, in a session of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, run_dir: Path, mark: str) -> None:
+        self.process = process
+        self.run_dir = run_dir
+        self.mark = mark
+        self._output = output
+        self._begun = time.monotonic()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What the journal says so far."""
+        return journal_lines(self.run_dir)
+
+    def started(self, case: str) -> dict[str, Any]:
+        """Wait for a line that says that `case` starts; the latest such line."""
+        self.wait_for(lambda: any(_starts(line, case) for line in self.lines()), f"the start of {case}")
+        return next(line for line in reversed(self.lines()) if _starts(line, case))
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Look until `condition` holds, for as long as the run goes on; a failure after PATIENCE seconds."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            over = self.process.poll() is not None
+            if (over and not condition()) or time.monotonic() > deadline:
+                raise AssertionError(f"waited in vain for {what}:\n{self._output.read_text(errors='replace')[-6000:]}")
+            time.sleep(0.01)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the run that lives."""
+        return marked(self.mark)
+
+    def result(self) -> Result:
+        """Wait for the end of the run, and for that of all its processes."""
+        try:
+            status = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill_all()
+            raise AssertionError(f"the run does not end:\n{self._output.read_text(errors='replace')[-6000:]}") from None
+        seconds = time.monotonic() - self._begun
+        self._expect_nothing_left()
+        text = self._output.read_text(encoding="utf-8", errors="backslashreplace")
+        return Result(status=status, terminal=text, run_dir=self.run_dir, seconds=seconds)
+
+    def kill_all(self) -> None:
+        """End whatever is left of the run, so that a failed test leaves nothing behind."""
+        for process in self.processes():
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait()
+
+    def _expect_nothing_left(self) -> None:
+        # Whoever is told to die by the kernel, since its parent ended, still needs a moment to do so.
+        _, left = psutil.wait_procs(self.processes(), timeout=10)
+        described = [f"{process.pid} {process.cmdline()}" for process in left if process.is_running()]
+        if described:
+            self.kill_all()
+            raise AssertionError(f"the run left processes behind: {described}")
+
+
+class Project:
+    """A folder with a pytest.ini and suites, in which runs are started."""
+
+    def __init__(self, folder: Path, *topics: str) -> None:
+        """`topics` are folders of fixture suites that it gets a copy of."""
+        self.folder = folder
+        self.temp = folder / "tmp"
+        self.temp.mkdir(parents=True)
+        self.write("pytest.ini", _INI)
+        for topic in topics:
+            shutil.copytree(SUITES / topic, folder / "suites" / topic, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def write(self, name: str, text: str) -> None:
+        """Make a file of the project, `text` in UTF-8."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def start(self, *arguments: str, suites: str | None = "suites", env: Mapping[str, str] | None = None) -> Running:
+        """Start ``pytest suites ARGUMENTS`` and return at once."""
+        name = f"run-{secrets.token_hex(4)}"
+        run_dir = self.folder / name
+        mark = secrets.token_hex(8)
+        command = [sys.executable, "-m", "pytest", *([suites] if suites else []), *arguments]
+        if "no:harness" not in arguments:
+            command.append(f"--results-dir={name}")
+        if not any(argument in ("--lf", "--ff") for argument in arguments):
+            command += ["-p", "no:cacheprovider"]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+        environment |= {
+            MARK: mark,
+            "TMPDIR": str(self.temp),
+            "CUDA_VISIBLE_DEVICES": "",
+            "COLUMNS": "200",
+            "PROBE_DIR": str(self.folder / "probe"),
+            **(env or {}),
+        }
+        output = self.folder / f"{name}.out"
+        (self.folder / "probe").mkdir(exist_ok=True)
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return Running(process, output, run_dir, mark)
+
+    def run(self, *arguments: str, suites: str | None = "suites", env: Mapping[str, str] | None = None) -> Result:
+        """Run ``pytest suites ARGUMENTS`` to its end."""
+        running = self.start(*arguments, suites=suites, env=env)
+        try:
+            return running.result()
+        except BaseException:
+            running.kill_all()
+            raise
+
+    def probe(self, name: str) -> list[str]:
+        """The lines that cases have appended to this file in their PROBE_DIR; none when there is no such file."""
+        path = self.folder / "probe" / name
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def journal_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """The whole lines of a journal, also while it is being written; none before there is one."""
+    try:
+        data = (run_dir / journal.FILE_NAME).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Every living process with `mark` in its environment, this process's own descendants or not."""
+    return list(_marked(mark))
+
+
+def _marked(mark: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except psutil.Error:
+            continue
+
+
+def _starts(line: Mapping[str, Any], case: str) -> bool:
+    return line["event"] == "start" and str(line["case"]).endswith(case)
+
+
+def interrupt(running: Running) -> None:
+    """What Ctrl-C at a terminal does: SIGINT to the process group of the run."""
+    os.killpg(running.process.pid, signal.SIGINT)

@@ -1,0 +1,214 @@
+/* A fake libnvidia-ml.so.1: the calls that the harness makes, answered from environment variables instead of a driver.
+ *
+ * Layouts and numbers are those of NVML's public interface, so that the real pynvml loads this library and is none the
+ * wiser. What each variable does (lists are indices separated by commas; all are read at every call):
+ *
+ *   FAKE_NVML_GPUS    how many GPUs, 0 to 16; 8 unless set
+ *   FAKE_NVML_MIG     these have MIG mode on
+ *   FAKE_NVML_SLICES  how many instances each of those is cut into, 0 to 7; 2 unless set
+ *   FAKE_NVML_LOST    these answer "GPU is lost" to everything after their UUID
+ *   FAKE_NVML_GONE    these answer "GPU is lost" when asked for their handle
+ *   FAKE_NVML_LOST_SLICES, FAKE_NVML_GONE_SLICES  the same for instances, by their slot, which counts from 1
+ *   FAKE_NVML_NO_ECC  these have no ECC to switch; of the rest, those with an even index have it on
+ *   FAKE_NVML_OTHER   these are another model, with less memory
+ *   FAKE_NVML_NAME    the model's name
+ *   FAKE_NVML_UUID    what every GPU says its UUID is
+ *   FAKE_NVML_INIT    the status that nvmlInitWithFlags returns
+ *   FAKE_NVML_COUNT   the status that nvmlDeviceGetCount_v2 returns
+ *   FAKE_NVML_LOG     a file to which each call appends its name and a newline
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+enum { MOST_GPUS = 16, MOST_SLICES = 7, WHOLE = -1 };
+
+typedef int Status;
+typedef struct { int gpu, slice; } Entry;
+typedef Entry *Device;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct {
+    char legacy_bus_id[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} Pci;
+
+static int users;
+static Entry whole[MOST_GPUS];
+static Entry slices[MOST_GPUS][MOST_SLICES];
+
+static int number(const char *variable, int otherwise, int most) {
+    const char *text = getenv(variable);
+    int value = text ? atoi(text) : otherwise;
+    return value < 0 ? 0 : value > most ? most : value;
+}
+
+static int listed(const char *variable, int gpu) {
+    const char *text = getenv(variable);
+    while (text && *text) {
+        char *end;
+        long value = strtol(text, &end, 10);
+        if (end == text) break;
+        if (value == gpu) return 1;
+        text = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+static void record(const char *call) {
+    const char *path = getenv("FAKE_NVML_LOG");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%s\n", call);
+    fclose(file);
+}
+
+static Status ready(const char *call) {
+    record(call);
+    return users ? SUCCESS : UNINITIALIZED;
+}
+
+/* What every question about a device begins with. */
+static Status ask(const char *call, Device device) {
+    Status status = ready(call);
+    if (status) return status;
+    if (!device) return INVALID_ARGUMENT;
+    if (listed("FAKE_NVML_LOST_SLICES", device->slice)) return GPU_IS_LOST;
+    return listed("FAKE_NVML_LOST", device->gpu) ? GPU_IS_LOST : SUCCESS;
+}
+
+static const char *model(int gpu) {
+    const char *name = getenv("FAKE_NVML_NAME");
+    if (listed("FAKE_NVML_OTHER", gpu)) return "Fake GPU 24GB";
+    return name ? name : "Fake GPU 80GB";
+}
+
+static unsigned long long memory_of(int gpu) {
+    return (listed("FAKE_NVML_OTHER", gpu) ? 24ULL : 80ULL) << 30;
+}
+
+Status nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    record(__func__);
+    Status status = number("FAKE_NVML_INIT", SUCCESS, 999);
+    if (status) return status;
+    users++;
+    for (int gpu = 0; gpu < MOST_GPUS; gpu++) {
+        whole[gpu] = (Entry){gpu, WHOLE};
+        for (int slice = 0; slice < MOST_SLICES; slice++) slices[gpu][slice] = (Entry){gpu, slice};
+    }
+    return SUCCESS;
+}
+
+Status nvmlShutdown(void) {
+    Status status = ready(__func__);
+    if (!status) users--;
+    return status;
+}
+
+const char *nvmlErrorString(Status status) {
+    record(__func__);
+    return status == 998 ? "Fake\x1b[31m error" : "Unlisted error";
+}
+
+Status nvmlSystemGetDriverVersion(char *text, unsigned length) {
+    snprintf(text, length, "570.86.15");
+    return ready(__func__);
+}
+
+Status nvmlSystemGetCudaDriverVersion(int *version) {
+    *version = 12080;
+    return ready(__func__);
+}
+
+Status nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = (unsigned)number("FAKE_NVML_GPUS", 8, MOST_GPUS);
+    Status status = ready(__func__);
+    return status ? status : number("FAKE_NVML_COUNT", SUCCESS, 999);
+}
+
+Status nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device) {
+    Status status = ready(__func__);
+    if (status) return status;
+    if (index >= (unsigned)number("FAKE_NVML_GPUS", 8, MOST_GPUS)) return INVALID_ARGUMENT;
+    *device = &whole[index];
+    return listed("FAKE_NVML_GONE", (int)index) ? GPU_IS_LOST : SUCCESS;
+}
+
+Status nvmlDeviceGetUUID(Device device, char *text, unsigned length) {
+    const char *given = getenv("FAKE_NVML_UUID");
+    Status status = ready(__func__);
+    if (status) return status;
+    if (device->slice != WHOLE)
+        snprintf(text, length, "MIG-%x%x%x%x0000-0000-4000-8000-00000000000%d", device->gpu, device->gpu, device->gpu,
+                 device->gpu, device->slice);
+    else if (given)
+        snprintf(text, length, "%s", given);
+    else
+        snprintf(text, length, "GPU-%x%x%x%x0000-0000-4000-8000-000000000000", device->gpu, device->gpu, device->gpu,
+                 device->gpu);
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetName(Device device, char *text, unsigned length) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    snprintf(text, length, "%s%s", model(device->gpu), device->slice == WHOLE ? "" : " MIG 1g.10gb");
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetMemoryInfo(Device device, Memory *memory) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    memory->total = device->slice == WHOLE ? memory_of(device->gpu) : 10ULL << 30;
+    memory->used = 1ULL << 30;
+    memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
+    *major = 9;
+    *minor = 0;
+    return ask(__func__, device);
+}
+
+Status nvmlDeviceGetPciInfo_v3(Device device, Pci *pci) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    memset(pci, 0, sizeof *pci);
+    pci->bus = 0x10u + (unsigned)device->gpu;
+    snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "0000:%02X:00.0", pci->bus);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetEccMode(Device device, unsigned *current, unsigned *pending) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    if (listed("FAKE_NVML_NO_ECC", device->gpu)) return NOT_SUPPORTED;
+    *current = *pending = device->gpu % 2 == 0;
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    if (listed("FAKE_NVML_OTHER", device->gpu)) return NOT_SUPPORTED;
+    *current = *pending = (unsigned)listed("FAKE_NVML_MIG", device->gpu);
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
+    *count = MOST_SLICES;
+    return ask(__func__, device);
+}
+
+Status nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *instance) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    /* The first slot is empty, as one is after its instance has been destroyed. */
+    if (index == 0 || index > (unsigned)number("FAKE_NVML_SLICES", 2, MOST_SLICES - 1)) return NOT_FOUND;
+    *instance = &slices[device->gpu][index];
+    return listed("FAKE_NVML_GONE_SLICES", (int)index) ? GPU_IS_LOST : SUCCESS;
+}

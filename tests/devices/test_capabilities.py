@@ -1,0 +1,323 @@
+"""Capabilities: of this machine, over plain inventories, and of software put there for the test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.devices import software
+from harness.devices.capabilities import VOCABULARY, Capabilities, Kind, detect, size, written
+from harness.devices.device import CPU, Device, Inventory
+from harness.devices.finding import Finding, Value, Version
+
+GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0, memory=80 * 2**30, compute_capability=(9, 0), ecc=True)
+OTHER = Device(uuid="GPU-b", kind="cuda", name="A", index=1, memory=80 * 2**30, compute_capability=(9, 0))
+SLICE = Device(uuid="MIG-c", kind="cuda", name="A MIG", index=2, memory=10 * 2**30, mig_parent="GPU-c")
+SLICE_2 = Device(uuid="MIG-d", kind="cuda", name="A MIG", index=2, memory=10 * 2**30, mig_parent="GPU-c")
+LOST = Device(uuid="GPU-e", kind="cuda", name="unknown GPU", index=3, fault="name: GPU is lost")
+
+
+def machine(*devices: Device) -> Inventory:
+    return Inventory(devices=devices, driver="570.86.15", cuda_driver="12.8")
+
+
+BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")
+
+
+@pytest.mark.parametrize(
+    ("inventory", "device", "name", "value", "text"),
+    [
+        (BARE, CPU, "device", "cpu", "cpu"),
+        (BARE, CPU, "devices", 1, "1 (cpu)"),
+        (BARE, CPU, "device_count", 1, "1 (cpu)"),
+        (BARE, CPU, "compute_capability", None, "absent (the device is the cpu)"),
+        (BARE, CPU, "ecc", None, "absent (the device is the cpu)"),
+        (BARE, CPU, "cuda_graphs", False, "False (the device is the cpu)"),
+        (BARE, CPU, "mig", False, "False"),
+        (BARE, CPU, "nvml", False, "False (nvml does not answer: NVML Shared Library Not Found)"),
+        (BARE, CPU, "driver", None, "absent (nvml does not answer: NVML Shared Library Not Found)"),
+        (BARE, CPU, "cuda_driver", None, "absent (nvml does not answer: NVML Shared Library Not Found)"),
+        (machine(GPU), GPU, "device", "cuda", "cuda"),
+        (machine(GPU), GPU, "compute_capability", (9, 0), "9.0"),
+        (machine(GPU), GPU, "memory", 80 * 2**30, "80.0GiB"),
+        (machine(GPU), GPU, "cuda_graphs", True, "True"),
+        (machine(GPU), GPU, "nvml", True, "True"),
+        (machine(GPU), GPU, "driver", (570, 86, 15), "570.86.15"),
+        (machine(GPU), GPU, "cuda_driver", (12, 8), "12.8"),
+        (machine(GPU), GPU, "ecc", True, "True"),
+        (machine(GPU, OTHER), OTHER, "ecc", None, "absent (the device has no ecc mode)"),
+        (machine(GPU, OTHER, LOST), GPU, "devices", 2, "2 (cuda)"),
+        (machine(GPU, SLICE), SLICE, "mig", True, "True"),
+        (machine(GPU, OTHER, SLICE), GPU, "devices", 2, "2 (cuda)"),
+        (machine(GPU, OTHER, SLICE), GPU, "device_count", 3, "3 (cuda)"),
+        (machine(SLICE, SLICE_2), SLICE, "devices", 1, "1 (cuda, for a process sees one mig instance only)"),
+        (machine(SLICE, SLICE_2), SLICE, "device_count", 2, "2 (cuda)"),
+        (machine(SLICE), SLICE, "compute_capability", None, "absent (nvml does not tell it)"),
+        (machine(LOST, CPU), CPU, "device_count", 1, "1 (cpu)"),
+    ],
+)
+def test_what_a_device_offers(inventory: Inventory, device: Device, name: str, value: Value | None, text: str) -> None:
+    capabilities = detect(inventory, device)
+    assert capabilities[name] == value
+    assert capabilities.describe(name) == text
+
+
+def test_every_value_has_the_type_the_vocabulary_says() -> None:
+    types: dict[Kind, type] = {
+        Kind.TEXT: str,
+        Kind.BOOL: bool,
+        Kind.COUNT: int,
+        Kind.BYTES: int,
+        Kind.VERSION: tuple,
+    }
+    for inventory, device in [(BARE, CPU), (machine(GPU), GPU), (machine(SLICE), SLICE)]:
+        capabilities = detect(inventory, device)
+        assert list(capabilities) == list(VOCABULARY)
+        for name, value in capabilities.items():
+            if value is None:
+                assert capabilities.finding(name).detail, f"{name} is absent without a reason"
+            else:
+                assert type(value) is types[VOCABULARY[name].kind], name
+
+
+def test_each_capability_is_looked_for_once_and_only_when_asked_for() -> None:
+    asked = []
+
+    def probe() -> Finding:
+        asked.append(1)
+        return Finding((1, 2))
+
+    capabilities = Capabilities({"triton": probe, "numpy": probe})
+    assert asked == []
+    assert (capabilities["triton"], capabilities["triton"]) == ((1, 2), (1, 2))
+    assert len(asked) == 1
+
+
+def test_a_name_outside_the_vocabulary() -> None:
+    with pytest.raises(KeyError):
+        detect(BARE, CPU)["gpu"]
+
+
+def test_neither_discovery_nor_any_capability_imports_torch() -> None:
+    script = """
+import sys
+from harness.devices.inventory import discover
+from harness.devices.capabilities import detect
+inventory = discover()
+print(len(dict(detect(inventory, inventory.usable[0]))))
+print(sorted({"torch", "triton", "numpy", "pydantic", "rich"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split("\n")[:2] == [str(len(VOCABULARY)), "[]"]
+
+
+def test_the_versions_are_those_of_the_imported_modules() -> None:
+    script = """
+import numpy, sys, torch
+from harness.devices import software
+assert software.torch().value == software.release(torch.__version__), torch.__version__
+assert software.numpy().value == software.release(numpy.__version__), numpy.__version__
+cuda = torch.version.cuda
+assert software.cuda().value == (None if cuda is None else software.release(cuda)), cuda
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("2.13.0", (2, 13, 0)),
+        ("2.13.0+cpu", (2, 13, 0)),
+        ("2.14.0.dev20260101+cu130", (2, 14, 0)),
+        ("2.13.0a0+git1234", (2, 13, 0)),
+        ("v3", (3,)),
+        (" 570.86.15 ", (570, 86, 15)),
+        ("3.3.x", (3, 3)),
+        ("", None),
+        ("None", None),
+        ("+cpu", None),
+        ("٣.٤", None),
+    ],
+)
+def test_release(text: str, version: Version | None) -> None:
+    assert software.release(text) == version
+
+
+@pytest.mark.parametrize(
+    ("source", "constants"),
+    [
+        (b"cuda: Optional[str] = '12.8'\nhip = None\n", {"cuda": "12.8", "hip": None}),
+        (b"cuda = '12.8'\ndebug = False\nn = 3\n", {"cuda": "12.8"}),
+        (b"import os\ncuda = os.system('false')\na = b = 'c'\n", {}),
+        (b"", {}),
+    ],
+)
+def test_plain_constants(source: bytes, constants: dict[str, str | None]) -> None:
+    assert software.plain_constants(source) == constants
+
+
+@pytest.mark.parametrize("source", [b"cuda = ", b"cuda = '\xff'", b"\0"])
+def test_what_is_no_python_is_refused(source: bytes) -> None:
+    with pytest.raises((SyntaxError, ValueError)):
+        software.plain_constants(source)
+
+
+def _install(site: Path, name: str, version: str) -> None:
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def _ask(site: Path, question: str) -> str:
+    """What `harness.devices.software` says in a process whose packages are those of `site` alone."""
+    root = Path(__file__).parents[2]
+    script = f"import sys; sys.path[:0] = {[str(root), str(site)]!r}\nfrom harness.devices import software\n"
+    script += f"found = software.{question}()\nprint(found.value, '|', found.detail)"
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "version_py", "packages", "cuda", "cudnn"),
+    [
+        (
+            "2.13.0+cu130",
+            "cuda: Optional[str] = '13.0'\n",
+            {"nvidia-cudnn-cu13": "9.13.0.50"},
+            "(13, 0) |",
+            "(9, 13, 0, 50) |",
+        ),
+        (
+            "2.11.0",
+            "cuda = '12.8'\n",
+            {"nvidia-cudnn-cu13": "9.13.0.50"},
+            "(12, 8) |",
+            "None | no distribution named nvidia-cudnn-cu12 is installed, and a version bundled with torch cannot be "
+            "known without loading it",
+        ),
+        (
+            "2.12.0+cpu",
+            "__version__ = '2.12.0+cpu'\ncuda: Optional[str] = None\n",
+            {},
+            "None | torch 2.12.0+cpu is built without cuda",
+            "None | torch 2.12.0+cpu is built without cuda",
+        ),
+        (
+            "2.12.0",
+            "cuda = 'new'\n",
+            {},
+            "None | torch says it is built for cuda 'new', which is no number",
+            "None | torch says it is built for cuda 'new', which is no number",
+        ),
+    ],
+    ids=["wheels", "bundled", "cpu", "nonsense"],
+)
+def test_cuda_and_cudnn_of_other_builds(
+    tmp_path: Path, torch_version: str, version_py: str, packages: dict[str, str], cuda: str, cudnn: str
+) -> None:
+    # A fake torch of a CUDA build, which a machine without a GPU has no use for.
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')\n")
+    (tmp_path / "torch" / "version.py").write_text(version_py)
+    for name, version in {"torch": torch_version, **packages}.items():
+        _install(tmp_path, name, version)
+    assert _ask(tmp_path, "cuda") == cuda
+    assert _ask(tmp_path, "cudnn") == cudnn
+
+
+def test_software_that_is_not_there(tmp_path: Path) -> None:
+    assert _ask(tmp_path, "torch") == "None | no distribution named torch is installed"
+    assert _ask(tmp_path, "cuda") == "None | torch is not installed"
+    assert _ask(tmp_path, "triton") == "None | no distribution named triton or pytorch-triton is installed"
+
+
+def test_a_torch_without_readable_version(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    assert "version.py cannot be read" in _ask(tmp_path, "cuda")
+    (tmp_path / "torch" / "version.py").write_text("cuda = (")
+    assert "version.py cannot be read" in _ask(tmp_path, "cuda")
+
+
+def test_triton_of_a_nightly(tmp_path: Path) -> None:
+    _install(tmp_path, "pytorch-triton", "3.6.0+git1234")
+    assert _ask(tmp_path, "triton") == "(3, 6, 0) |"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("g++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022", (12, 2, 0)),
+        ("g++ (GCC) 11.4.1 20230605 (Red Hat 11.4.1-2)", (11, 4, 1)),
+        ("x86_64-conda-linux-gnu-c++ (conda-forge gcc 13.3.0-2) 13.3.0", (13, 3, 0)),
+        ("x86_64-linux-gnu-g++-13.2 (Ubuntu 13.2.0-23ubuntu4) 13.2.0", (13, 2, 0)),
+        ("Ubuntu clang version 18.1.3 (1ubuntu1)\nTarget: x86_64-pc-linux-gnu", (18, 1, 3)),
+        ("clang version 14.0", (14, 0)),
+        ("Usage: compiler", None),
+        ("", None),
+    ],
+)
+def test_compiler_version(text: str, version: Version | None) -> None:
+    assert software.compiler_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("script", "value", "detail"),
+    [
+        ("echo 'fake version 7.1.0'", (7, 1, 0), ""),
+        ("echo hello", None, "{name} --version printed no version"),
+        ("exit 3", None, "{name} --version ended with status 3"),
+        (None, None, "{name} does not start (No such file or directory)"),
+    ],
+)
+def test_cxx_is_believed_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, value: Version | None, detail: str
+) -> None:
+    compiler = tmp_path / "fake compiler"
+    if script is not None:
+        compiler.write_text(f"#!/bin/sh\n{script}\n")
+        compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", f"'{compiler}' -std=c++20")
+    found = software.cpp_compiler()
+    assert found == Finding(value, detail.format(name=f"'{compiler}' -std=c++20"))
+
+
+def test_a_cxx_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ 'unclosed")
+    assert software.cpp_compiler().detail == """$CXX is "g++ 'unclosed", which is no command (No closing quotation)"""
+
+
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    expected = "$CXX is not set, and none of c++, g++ and clang++ is on the path"
+    assert software.cpp_compiler() == Finding(None, expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0B"),
+        (1023, "1023B"),
+        (1024, "1.0KiB"),
+        (8 * 2**30, "8.0GiB"),
+        (12 * 2**30 - 1, "11.9GiB"),
+        (3 * 2**40 // 2, "1.5TiB"),
+    ],
+)
+def test_size_is_rounded_down(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_written() -> None:
+    assert [written("torch", (2, 13, 0)), written("memory", 2**30), written("devices", 2), written("mig", False)] == [
+        "2.13.0",
+        "1.0GiB",
+        "2",
+        "False",
+    ]

@@ -1,0 +1,92 @@
+"""What ``harness devices`` prints."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+
+from harness.devices.capabilities import VOCABULARY, detect
+from harness.devices.device import CPU, Device, Inventory
+from harness.devices.present import as_json, as_tables
+
+GPU = Device(
+    uuid="GPU-a",
+    kind="cuda",
+    name="Fake [red]GPU",
+    index=0,
+    memory=80 * 2**30,
+    compute_capability=(9, 0),
+    pci_bus_id="00000000:10:00.0",
+    ecc=False,
+)
+LOST = Device(uuid="nvml:1", kind="cuda", name="unknown GPU", index=1, fault="handle: GPU is lost")
+MASKED = Device(uuid="GPU-b", kind="cuda", name="Fake GPU", index=2)
+MACHINE = Inventory(
+    devices=(GPU, LOST), hidden=(MASKED,), driver="570.86.15", cuda_driver="12.8", notes=("[bold]a note",)
+)
+BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")
+
+
+def _shown(inventory: Inventory, device: Device) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    for table in as_tables(inventory, detect(inventory, device)):
+        console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
+    values = as_json(MACHINE, detect(MACHINE, GPU))
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert values["devices"][0] == {
+        "uuid": "GPU-a",
+        "kind": "cuda",
+        "name": "Fake [red]GPU",
+        "index": 0,
+        "memory": 80 * 2**30,
+        "compute_capability": "9.0",
+        "pci_bus_id": "00000000:10:00.0",
+        "ecc": False,
+        "mig_parent": None,
+        "fault": None,
+    }
+    assert values["devices"][1]["fault"] == "handle: GPU is lost"
+    assert [device["uuid"] for device in values["hidden"]] == ["GPU-b"]
+    assert (values["driver"], values["cuda_driver"], values["notes"]) == ("570.86.15", "12.8", ["[bold]a note"])
+    assert list(values["capabilities"]) == list(VOCABULARY)
+    assert values["capabilities"]["driver"] == {"value": "570.86.15", "detail": "", "text": "570.86.15"}
+    assert values["capabilities"]["memory"] == {"value": 80 * 2**30, "detail": "", "text": "80.0GiB"}
+    assert values["capabilities"]["mig"]["value"] is False
+
+
+def test_json_says_why_something_is_absent() -> None:
+    values = as_json(BARE, detect(BARE, CPU))
+    assert values["nvml_error"] == "nvml does not answer: NVML Shared Library Not Found"
+    assert values["capabilities"]["compute_capability"] == {
+        "value": None,
+        "detail": "the device is the cpu",
+        "text": "absent (the device is the cpu)",
+    }
+
+
+def test_tables_show_every_device_and_read_no_markup() -> None:
+    shown = _shown(MACHINE, GPU)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
+    assert ["0", "GPU-a", "Fake [red]GPU", "80.0GiB", "9.0", "00000000:10:00.0", "off", "usable"] in rows
+    assert ["1", "nvml:1", "unknown GPU", "", "", "", "", "handle: GPU is lost"] in rows
+    assert ["2", "GPU-b", "Fake GPU", "", "", "", "", "hidden"] in rows
+    assert ["[bold]a note"] in rows
+    assert ["driver", "570.86.15"] in rows
+
+
+def test_tables_of_a_machine_without_nvml() -> None:
+    shown = _shown(BARE, CPU)
+    assert "nvml does not answer: NVML Shared Library Not Found" in shown
+    assert len(as_tables(BARE, detect(BARE, CPU))) == 3
+
+
+def test_no_table_of_notes_without_notes() -> None:
+    machine = Inventory(devices=(GPU,), driver="570.86.15")
+    assert [table.title for table in as_tables(machine, detect(machine, GPU))] == ["devices", "capabilities"]

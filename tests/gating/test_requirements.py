@@ -1,0 +1,259 @@
+"""Requirements: what can be asked, what is refused, and what meets what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.devices.capabilities import VOCABULARY, Capabilities, Kind, detect
+from harness.devices.device import CPU, Device, Inventory
+from harness.devices.finding import Finding, Value
+from harness.errors import HarnessError
+from harness.gating.requirements import (
+    Clause,
+    Requirement,
+    RequirementError,
+    Unmet,
+    devices_wanted,
+    evaluate,
+    from_marks,
+    parse,
+)
+
+
+def offering(**values: Value | None) -> Capabilities:
+    """Capabilities of these values; what is None is absent for a reason."""
+    findings = {name: Finding(value, "not there" if value is None else "") for name, value in values.items()}
+    return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
+
+
+def meets(name: str, condition: object, value: Value | None) -> bool:
+    return evaluate(parse({name: condition}), offering(**{name: value})) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "condition", "met_by", "unmet_by"),
+    [
+        ("compute_capability", ">=8.0", [(8, 0), (8, 6), (9, 0), (10, 0)], [(7, 5), None]),
+        ("compute_capability", "8.0", [(8, 0)], [(8, 6), None]),
+        ("compute_capability", "==8", [(8, 0), (8, 9)], [(9, 0), (7, 5)]),
+        ("compute_capability", ">8", [(9, 0)], [(8, 9), (8, 0)]),
+        ("torch", ">=2.11,<2.13", [(2, 11, 0), (2, 12, 5)], [(2, 10, 9), (2, 13, 0), None]),
+        ("torch", ">=2.13", [(2, 13, 0), (2, 13), (3,)], [(2, 12, 9)]),
+        ("torch", "==2.13", [(2, 13, 0), (2, 13, 1), (2, 13)], [(2, 14, 0), (2, 1, 3)]),
+        ("torch", "!=2.13", [(2, 14, 0)], [(2, 13, 0), (2, 13, 1), None]),
+        ("torch", ">2.13", [(2, 14, 0)], [(2, 13, 1)]),
+        ("torch", "<=2.13", [(2, 13, 1), (2, 12, 0)], [(2, 14, 0)]),
+        ("torch", "==2.13.1", [(2, 13, 1)], [(2, 13, 0), (2, 13)]),
+        ("torch", "==2.13.0", [(2, 13), (2, 13, 0)], [(2, 13, 1)]),
+        ("torch", " >= 2.11 , < 2.13 ", [(2, 11, 0)], [(2, 13, 0)]),
+        ("driver", ">=535", [(570, 86, 15), (535, 1)], [(470, 2)]),
+        ("memory", ">=12GiB", [12 * 2**30, 80 * 2**30], [12 * 2**30 - 1, None]),
+        ("memory", ">=12GB", [12 * 10**9], [12 * 10**9 - 1]),
+        ("memory", "<1.5TiB", [3 * 2**39 - 1], [3 * 2**39]),
+        ("memory", ">=1024 KiB", [2**20], [2**20 - 1]),
+        ("memory", ">1MB,<=1MiB", [2**20], [10**6, 2**20 + 1]),
+        ("triton", True, [(3, 6, 0)], [None]),
+        ("triton", False, [None], [(3, 6, 0)]),
+        ("triton", ">=3", [(3, 6, 0)], [(2, 9), None]),
+        ("cuda_graphs", True, [True], [False, None]),
+        ("ecc", False, [False, None], [True]),
+        ("device", "cuda", ["cuda"], ["cpu"]),
+        ("device", "cpu", ["cuda", "cpu"], []),
+        ("platform", "linux-x86_64", ["linux-x86_64"], ["linux-aarch64"]),
+        ("platform", "!=linux-x86_64", ["linux-aarch64"], ["linux-x86_64"]),
+        ("platform", "!=a,!=b", ["c"], ["a", "b"]),
+        ("devices", 2, [2, 8], [1]),
+        ("devices", "2", [2, 8], [1]),
+        ("devices", "==2", [2, 8], [1]),
+        ("devices", "<=4", [1, 8], []),
+        ("devices", ">=2,<=4", [2, 8], [1]),
+        ("devices", ">1,!=2", [3], [2]),
+        ("device_count", 2, [2, 8], [1]),
+        ("device_count", "==2", [2], [1, 8]),
+    ],
+)
+def test_what_meets_a_condition(
+    name: str, condition: object, met_by: list[Value | None], unmet_by: list[Value | None]
+) -> None:
+    assert [value for value in met_by if not meets(name, condition, value)] == []
+    assert [value for value in unmet_by if meets(name, condition, value)] == []
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "capabilities", "text"),
+    [
+        ({"memory": ">=12GiB"}, offering(memory=8 * 2**30), "memory: wanted >=12GiB, found 8.0GiB"),
+        ({"triton": True}, offering(triton=None), "triton: wanted True, found absent (not there)"),
+        ({"torch": ">=2.11,<2.13"}, offering(torch=(2, 13, 0)), "torch: wanted >=2.11,<2.13, found 2.13.0"),
+        ({"devices": 2}, detect(Inventory((CPU,)), CPU), "devices: wanted 2, found 1 (cpu)"),
+        ({"memory": ">=1TiB", "device": "cuda"}, offering(device="cpu", memory=1), "device: wanted cuda, found cpu"),
+    ],
+)
+def test_what_is_told_of_an_unmet_requirement(
+    kwargs: Mapping[str, object], capabilities: Capabilities, text: str
+) -> None:
+    unmet = evaluate(parse(kwargs), capabilities)
+    assert unmet is not None
+    assert unmet.text == text
+
+
+def test_unmet_has_its_parts() -> None:
+    unmet = evaluate(parse({"memory": ">=12GiB"}), offering(memory=8 * 2**30))
+    assert unmet == Unmet(capability="memory", wanted=">=12GiB", found="8.0GiB")
+
+
+def test_nothing_asked_is_met_and_nothing_is_looked_for() -> None:
+    assert evaluate((), Capabilities({})) is None
+    assert parse({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error"),
+    [
+        ({"memmory": ">=1GiB"}, "requires(memmory='>=1GiB'): there is no capability 'memmory'; did you mean 'memory'?"),
+        ({"gpus": 2}, "requires(gpus=2): there is no capability 'gpus'; known are device, devices, "),
+        ({"memory": "12GiB"}, "requires(memory='12GiB'): memory takes '>=12GiB'"),
+        ({"memory": ">=12"}, "memory takes '>=12GiB'"),
+        ({"memory": ">=12gib"}, "memory takes '>=12GiB'"),
+        ({"memory": ">=12GiB,"}, "memory takes '>=12GiB'"),
+        ({"memory": 2**30}, "memory takes '>=12GiB'"),
+        ({"memory": True}, "memory takes '>=12GiB'"),
+        ({"compute_capability": 8.0}, "requires(compute_capability=8.0): compute_capability takes '>=2.11'"),
+        ({"compute_capability": (8, 0)}, "compute_capability takes"),
+        ({"torch": ""}, "torch takes '>=2.11', '>=2.11,<2.13', True or False"),
+        ({"torch": ">="}, "torch takes"),
+        ({"torch": "~=2.11"}, "torch takes"),
+        ({"torch": "=>2.11"}, "torch takes"),
+        ({"torch": ">=2.13.0+cpu"}, "torch takes"),
+        ({"torch": ">=2.x"}, "torch takes"),
+        ({"torch": ">=2."}, "torch takes"),
+        ({"torch": "latest"}, "torch takes"),
+        ({"torch": ">=٣"}, "torch takes"),
+        ({"torch": ">=" + "9" * 5000}, "torch takes"),
+        ({"torch": None}, "requires(torch=None): torch takes"),
+        ({"torch": 2}, "requires(torch=2): torch takes"),
+        ({"mig": "yes"}, "requires(mig='yes'): mig takes True or False"),
+        ({"mig": 1}, "mig takes True or False"),
+        ({"devices": 0}, "requires(devices=0): devices takes 2, '==2' or '>=2,<=4'"),
+        ({"devices": -1}, "devices takes"),
+        ({"devices": True}, "devices takes"),
+        ({"devices": 1.5}, "devices takes"),
+        ({"devices": ">=4,<2"}, "requires(devices='>=4,<2'): no number of devices fits"),
+        ({"device": "gpu"}, "requires(device='gpu'): device takes 'cuda' or 'cpu'"),
+        ({"device": "==cuda"}, "device takes 'cuda' or 'cpu'"),
+        ({"device": True}, "device takes 'cuda' or 'cpu'"),
+        ({"platform": ">linux"}, "platform takes 'linux-x86_64' or '!=linux-x86_64'"),
+        ({"platform": "linux x86"}, "platform takes"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(kwargs: Mapping[str, object], error: str) -> None:
+    with pytest.raises(RequirementError) as caught:
+        parse(kwargs)
+    assert isinstance(caught.value, HarnessError)
+    assert error in str(caught.value)
+
+
+def test_marks_are_merged_and_all_must_hold() -> None:
+    marks = [
+        pytest.mark.requires(memory=">=12GiB", device="cuda").mark,
+        pytest.mark.requires(device="cuda", memory="<40GiB").mark,
+        pytest.mark.requires(device="cpu").mark,
+    ]
+    requirements = from_marks(marks)
+    assert [(requirement.capability, requirement.wanted) for requirement in requirements] == [
+        ("device", "cuda,cpu"),
+        ("memory", ">=12GiB,<40GiB"),
+    ]
+    assert evaluate(requirements, offering(device="cuda", memory=24 * 2**30)) is None
+    assert evaluate(requirements, offering(device="cuda", memory=80 * 2**30)) is not None
+    assert evaluate(requirements, offering(device="cpu", memory=24 * 2**30)) is not None
+
+
+def test_no_marks() -> None:
+    assert from_marks([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("mark", "error"),
+    [
+        (pytest.mark.requires("cuda"), "requires('cuda'): takes keyword arguments only, such as device='cuda'"),
+        (pytest.mark.requires("cuda", 2, triton=True), "requires('cuda', 2): takes keyword arguments only"),
+        (pytest.mark.requires(), "requires() asks for nothing: name a capability, such as device='cuda'"),
+    ],
+)
+def test_marks_that_cannot_be_read(mark: pytest.MarkDecorator, error: str) -> None:
+    with pytest.raises(RequirementError) as caught:
+        from_marks([mark.mark])
+    assert error in str(caught.value)
+
+
+def test_marks_that_no_number_of_devices_fits_together() -> None:
+    with pytest.raises(RequirementError, match="no number of devices fits"):
+        from_marks([pytest.mark.requires(devices="==2").mark, pytest.mark.requires(devices=3).mark])
+
+
+@pytest.mark.parametrize(
+    ("conditions", "count"),
+    [([], 1), ([2], 2), (["==3"], 3), (["<=4"], 1), ([">2"], 3), (["!=1"], 2), (["!=1,!=2"], 3), ([2, "!=2,!=3"], 4)],
+)
+def test_devices_wanted(conditions: list[object], count: int) -> None:
+    marks = [pytest.mark.requires(devices=condition, device="cuda").mark for condition in conditions]
+    assert devices_wanted(from_marks(marks)) == count
+
+
+def test_two_gpus_are_two_devices_and_two_instances_are_not() -> None:
+    def gpu(uuid: str, parent: str | None = None) -> Device:
+        return Device(uuid=uuid, kind="cuda", name="A", mig_parent=parent)
+
+    wanted = parse({"device": "cuda", "devices": 2})
+    whole, cut = Inventory((gpu("GPU-a"), gpu("GPU-b"))), Inventory((gpu("MIG-a", "GPU-c"), gpu("MIG-b", "GPU-c")))
+    assert evaluate(wanted, detect(whole, whole.devices[0])) is None
+    unmet = evaluate(wanted, detect(cut, cut.devices[0]))
+    assert unmet is not None
+    assert unmet.text == "devices: wanted 2, found 1 (cuda, for a process sees one mig instance only)"
+
+
+_SIGNS = st.sampled_from([">=", "<=", "==", "!=", ">", "<"])
+_VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4).map(tuple)
+
+
+@settings(derandomize=True, database=None)
+@given(clauses=st.lists(st.tuples(_SIGNS, _VERSIONS), min_size=1, max_size=3), gap=st.sampled_from(["", " "]))
+def test_a_written_condition_is_read_back(clauses: list[tuple[str, tuple[int, ...]]], gap: str) -> None:
+    text = ",".join(f"{gap}{sign}{gap}{'.'.join(map(str, version))}{gap}" for sign, version in clauses)
+    expected = tuple(Clause(sign, version) for sign, version in clauses)
+    assert parse({"torch": text}) == (Requirement("torch", text, expected),)
+
+
+@settings(derandomize=True, database=None)
+@given(wanted=_VERSIONS, found=_VERSIONS)
+def test_of_less_equal_and_greater_exactly_one_holds(wanted: tuple[int, ...], found: tuple[int, ...]) -> None:
+    text = ".".join(map(str, wanted))
+    holding = [sign for sign in ("<", "==", ">") if meets("torch", f"{sign}{text}", found)]
+    assert len(holding) == 1
+    assert meets("torch", f">={text}", found) == (holding != ["<"])
+    assert meets("torch", f"<={text}", found) == (holding != [">"])
+    assert meets("torch", f"!={text}", found) == (holding != ["=="])
+
+
+_CONDITIONS = st.one_of(
+    st.text(), st.text(alphabet=">=<!,. 0123456789GiBKM"), st.integers(), st.floats(), st.booleans(), st.none()
+)
+
+
+@settings(derandomize=True, database=None)
+@given(name=st.sampled_from(sorted(VOCABULARY)), condition=_CONDITIONS)
+def test_a_condition_is_either_read_or_refused_and_never_met_by_absence(name: str, condition: object) -> None:
+    try:
+        requirements = parse({name: condition})
+    except RequirementError:
+        return
+    asks_for_absence = condition is False or name == "device"
+    assert meets(name, condition, None) == (asks_for_absence and condition != "cuda")
+    assert requirements[0].wanted == str(condition)
+    assert VOCABULARY[name].kind is not Kind.BOOL or isinstance(condition, bool)

@@ -1,0 +1,35 @@
+"""What a zygote is told, and what its executors find in their environment."""
+
+from __future__ import annotations
+
+from harness.isolation.spec import ZygoteSpec, executor_environment, overriding_arguments
+
+
+def test_a_spec_survives_its_one_line() -> None:
+    spec = ZygoteSpec(
+        args=("suites", "-k", "a\nb"),
+        overrides=("--capture=no",),
+        sys_path=("", "/x"),
+        preload=(),
+        parent=12,
+        skip_early_exit_handlers=True,
+    )
+    line = spec.to_json()
+    assert "\n" not in line
+    assert ZygoteSpec.from_json(line) == spec
+
+
+def test_overrides_name_only_options_of_plugins_that_are_there() -> None:
+    assert "--numprocesses=0" in overriding_arguments(xdist=True, logging=True)
+    assert not any("numprocesses" in word or "log" in word for word in overriding_arguments(xdist=False, logging=False))
+
+
+def test_an_executor_gets_its_devices_and_what_collection_had_changed_is_put_back() -> None:
+    outer = {"OPENBLAS_NUM_THREADS": "8", "PYTEST_XDIST_WORKER": "gw1", "HOME": "/root"}
+    made = executor_environment(outer, {"CUDA_VISIBLE_DEVICES": "GPU-1"}, ["PYTEST_XDIST_WORKER", "ABSENT"])
+    assert made == {
+        "OPENBLAS_NUM_THREADS": "8",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": None,
+        "PYTEST_XDIST_WORKER": "gw1",
+        "CUDA_VISIBLE_DEVICES": "GPU-1",
+    }

@@ -1,0 +1,106 @@
+"""Events as plain dicts, as the harness appends them to a journal, and as the models that a reader gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.outcome import Outcome
+from harness.reporting.events import EVENT, Event
+from harness.reporting.journal import digest
+
+Line = dict[str, Any]
+
+
+def run(**changes: Any) -> Line:
+    return {
+        "event": "run",
+        "t": 1_760_000_000.25,
+        "schema": 1,
+        "run_id": "r1",
+        "argv": ["pytest", "suites/"],
+        "seed": 7,
+        "isolation": "batch",
+        "host": "node1",
+        "pid": 10,
+        "devices": ["cpu"],
+        "fail_on_flaky": False,
+        "rootdir": "/here",
+        **changes,
+    }
+
+
+def collected(*ids: str, worker: str = "gw0", **changes: Any) -> Line:
+    return {
+        "event": "collected",
+        "t": 1_760_000_001.0,
+        "worker": worker,
+        "count": len(ids),
+        "hash": digest(ids),
+        "ids": list(ids),
+        **changes,
+    }
+
+
+def start(case: str, **changes: Any) -> Line:
+    return {
+        "event": "start",
+        "t": 1_760_000_002.0,
+        "case": case,
+        "attempt": 1,
+        "worker": "gw0",
+        "executor": "gw0-1",
+        "devices": ["cpu"],
+        "seed": 11,
+        **changes,
+    }
+
+
+def finish(case: str, outcome: Outcome = Outcome.PASSED, **changes: Any) -> Line:
+    return {
+        "event": "finish",
+        "t": 1_760_000_003.0,
+        "case": case,
+        "attempt": 1,
+        "worker": "gw0",
+        "executor": "gw0-1",
+        "devices": ["cpu"],
+        "seed": 11,
+        "outcome": outcome.value,
+        "final": True,
+        "duration": 0.5,
+        **changes,
+    }
+
+
+def executor(name: str = "gw0-1", state: str = "started", **changes: Any) -> Line:
+    return {
+        "event": "executor",
+        "t": 1_760_000_001.5,
+        "executor": name,
+        "worker": name.partition("-")[0],
+        "pid": 11,
+        "state": state,
+        **changes,
+    }
+
+
+def finding(message: str, **changes: Any) -> Line:
+    return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
+
+
+def end(**changes: Any) -> Line:
+    return {"event": "end", "t": 1_760_000_005.0, "exit_status": 0, "duration": 5.0, **changes}
+
+
+def broke_and(case: str, first: Outcome, second: Outcome | None, **changes: Any) -> list[Line]:
+    """A case that broke in company and was tried again alone, with `second` None: whose second try never ended."""
+    return [
+        start(case),
+        finish(case, first, final=False, message="broke here", **changes),
+        start(case, attempt=2, alone=True, executor="gw0-2"),
+        *([] if second is None else [finish(case, second, attempt=2, alone=True, executor="gw0-2")]),
+    ]
+
+
+def events(*lines: Line) -> list[Event]:
+    return [EVENT.validate_python(line, strict=False) for line in lines]

@@ -1,0 +1,427 @@
+"""junit.xml: each outcome its element, totals that add up, and a file that every reader takes, whatever cases print."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import pytest
+import xmlschema
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from junitparser import xunit2
+
+from harness.outcome import Outcome
+from harness.reporting import journal, junit
+from harness.reporting.atomic import WriteError
+from harness.reporting.ledger import Ledger
+from harness.reporting.text import clean
+from tests.reporting import build
+
+CASE = "suites/streams/test_events.py::TestX::test_y[cpu-3]"
+
+
+@cache
+def strict_schema() -> Any:
+    return xmlschema.XMLSchema(Path(__file__).with_name("strict_junit.xsd"))
+
+
+def ledger(*lines: build.Line) -> Ledger:
+    return Ledger.from_events(build.events(*lines))
+
+
+def checked(data: bytes) -> Element:
+    """The root of a report that is well-formed, strictly valid, read alike by junitparser, and adds up."""
+    root = ElementTree.fromstring(data)
+    strict_schema().validate(root)
+    cases = root.findall("testsuite/testcase")
+    read = xunit2.JUnitXml.fromstring(data)
+    assert sum(1 for suite in read for _ in suite) == len(cases) == int(root.attrib["tests"])
+    for tag, total in (("failure", "failures"), ("error", "errors")):
+        assert len(root.findall(f"testsuite/testcase/{tag}")) == int(root.attrib[total])
+    for suite in root:
+        assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
+        assert len(suite.findall("testcase/skipped")) == int(suite.attrib["skipped"])
+    pairs = [(case.attrib["classname"], case.attrib["name"]) for case in cases]
+    assert len(set(pairs)) == len(pairs)
+    return root
+
+
+def report(*lines: build.Line) -> Element:
+    data, _ = junit.serialise(ledger(*lines))
+    return checked(data)
+
+
+def only_case(*lines: build.Line, **facts: Any) -> Element:
+    (case,) = report(build.run(**facts), build.collected(CASE), *lines).findall("testsuite/testcase")
+    return case
+
+
+ELEMENTS = {
+    Outcome.NOT_RUN: "skipped",
+    Outcome.GATED: "skipped",
+    Outcome.SKIPPED: "skipped",
+    Outcome.WAIVED: "skipped",
+    Outcome.PASSED: None,
+    Outcome.UNEXPECTED_PASS: "failure",
+    Outcome.LOST: "error",
+    Outcome.CONTAMINATED: "failure",
+    Outcome.LEAKED: "failure",
+    Outcome.FAILED: "failure",
+    Outcome.ERROR: "error",
+    Outcome.POISONED: "error",
+    Outcome.TIMEOUT: "error",
+    Outcome.CRASHED: "error",
+}
+
+
+def test_the_table_has_every_outcome() -> None:
+    assert set(Outcome) - set(ELEMENTS) == {Outcome.FLAKY}
+
+
+@pytest.mark.parametrize("outcome", ELEMENTS)
+def test_each_outcome_has_its_element(outcome: Outcome) -> None:
+    case = only_case(
+        build.start(CASE), build.finish(CASE, outcome, message="what happened", detail="trace", stdout="out")
+    )
+    expected = [ELEMENTS[outcome], "system-out"] if ELEMENTS[outcome] else ["system-out"]
+    assert [child.tag for child in case] == expected
+    if outcome is not Outcome.PASSED:
+        result = case[0]
+        assert result.attrib == {"type": outcome.value, "message": "what happened"}
+        assert result.text is not None
+        assert result.text.startswith("what happened\n")
+        assert result.text.endswith("\n\ntrace")
+
+
+def test_a_case_that_never_started_is_skipped_as_not_run() -> None:
+    case = only_case()
+    assert [child.tag for child in case] == ["skipped"]
+    assert case[0].attrib == {"type": "not_run", "message": "the run ended before it started"}
+
+
+def test_a_case_that_never_finished_is_an_error_of_the_harness() -> None:
+    case = only_case(build.start(CASE, seed=5, devices=["GPU-1"]))
+    assert [child.tag for child in case] == ["error"]
+    assert case[0].attrib["type"] == "lost"
+    assert "devices GPU-1, seed 5" in case[0].attrib["message"]
+
+
+def test_a_flaky_case_is_green_and_shows_what_broke() -> None:
+    case = only_case(*build.broke_and(CASE, Outcome.CRASHED, Outcome.PASSED, stdout="o", stderr="e", detail="stack"))
+    assert [child.tag for child in case] == ["flakyFailure"]
+    assert case[0].attrib == {"type": "crashed", "message": "broke here"}
+    assert [child.tag for child in case[0]] == ["stackTrace", "system-out", "system-err"]
+    trace, out, err = (child.text for child in case[0])
+    assert trace is not None
+    assert trace.startswith("broke here\nattempt 1 (in company) on worker gw0, executor gw0-1, devices cpu, seed 11\n")
+    assert trace.endswith("\n\nstack")
+    assert (out, err) == ("o", "e")
+
+
+def test_a_flaky_case_is_a_failure_too_where_the_run_says_so() -> None:
+    lines = build.broke_and(CASE, Outcome.CRASHED, Outcome.PASSED, reproduce="pytest it")
+    case = only_case(*lines, fail_on_flaky=True)
+    assert [child.tag for child in case] == ["failure", "flakyFailure"]
+    assert case[0].attrib == {"type": "flaky", "message": "crashed in company, passed alone: broke here"}
+    assert "\nreproduce: pytest it\n" in (case[0].text or "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tags"),
+    [
+        (Outcome.CRASHED, Outcome.TIMEOUT, ["error", "rerunError"]),
+        (Outcome.LEAKED, Outcome.LEAKED, ["failure", "rerunFailure"]),
+        (Outcome.LEAKED, Outcome.CRASHED, ["error", "rerunFailure"]),
+        (Outcome.CRASHED, None, ["error", "rerunError"]),
+    ],
+)
+def test_earlier_attempts_of_a_red_case_are_shown(first: Outcome, second: Outcome | None, tags: list[str]) -> None:
+    case = only_case(*build.broke_and(CASE, first, second))
+    assert [child.tag for child in case] == tags
+    assert case[-1].attrib == {"type": first.value, "message": "broke here"}
+
+
+@pytest.mark.parametrize("second", [Outcome.SKIPPED, Outcome.GATED, Outcome.WAIVED])
+def test_a_first_attempt_that_broke_is_never_erased(second: Outcome) -> None:
+    case = only_case(*build.broke_and(CASE, Outcome.CRASHED, second))
+    assert case[-1].tag == "flakyFailure"
+    assert case[-1].attrib["type"] == "crashed"
+
+
+def test_the_text_identifies_the_failure() -> None:
+    case = only_case(
+        build.start(CASE),
+        build.finish(
+            CASE,
+            Outcome.CRASHED,
+            message="SIGSEGV during call",
+            exit_status=-11,
+            devices=["GPU-1", "GPU-2"],
+            notes=["free memory 3 MiB"],
+            reproduce="pytest 'x[1]' --seed 7",
+            alone=True,
+            attempt=2,
+            detail="the stack",
+        ),
+    )
+    assert case[0].text == (
+        "SIGSEGV during call\n"
+        "reproduce: pytest 'x[1]' --seed 7\n"
+        "attempt 2 (alone) on worker gw0, executor gw0-1, devices GPU-1 GPU-2, seed 11\n"
+        "the executor ended with SIGSEGV\n"
+        "free memory 3 MiB\n"
+        "\n"
+        "the stack"
+    )
+
+
+def test_suites_properties_and_totals() -> None:
+    a, b, c = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b", "suites/streams/test_a.py::T::c"
+    root = report(
+        build.run(), build.collected(a, b, c), build.finish(a), build.finish(b, Outcome.FAILED, duration=0.25)
+    )
+    names = {
+        suite.attrib["name"]: [
+            (c.attrib["classname"], c.attrib["name"], c.attrib["time"]) for c in suite.iter("testcase")
+        ]
+        for suite in root
+    }
+    assert names == {
+        "amp": [("suites.amp.test_b", "b", "0.25")],
+        "streams": [("suites.streams.test_a", "a", "0.5"), ("suites.streams.test_a.T", "c", "0.0")],
+    }
+    assert root.attrib == {"name": "conformance", "tests": "3", "failures": "1", "errors": "0", "time": "0.75"}
+    for suite in root:
+        assert suite.attrib["hostname"] == "node1"
+        assert suite.attrib["timestamp"] == "2025-10-09T08:53:20+00:00"
+        properties = {p.attrib["name"]: p.attrib["value"] for p in suite.iter("property")}
+        assert properties == {
+            "run_id": "r1",
+            "command": '["pytest", "suites/"]',
+            "seed": "7",
+            "isolation": "batch",
+            "devices": "cpu",
+            "rootdir": "/here",
+            "fail_on_flaky": "false",
+        }
+    assert not root.findall(".//testcase/properties")
+
+
+def test_findings_stand_in_a_suite_without_cases() -> None:
+    root = report(
+        build.run(), build.collected(CASE), build.finish(CASE), build.finding("the GPU fell off", cases=["a", "b"])
+    )
+    assert root.attrib["tests"] == "1"
+    suite = root.find("testsuite[@name='harness']")
+    assert suite is not None
+    assert suite.findtext("system-err") == "device_lost: the GPU fell off [a, b]"
+
+
+def test_cases_that_were_not_collected_are_reported_as_well() -> None:
+    root = report(build.run(), build.finish(CASE, Outcome.FAILED))
+    assert (root.attrib["tests"], root.attrib["failures"]) == ("1", "1")
+    assert "not_collected" in (root.findtext("testsuite[@name='harness']/system-err") or "")
+
+
+def test_an_empty_run_gives_an_empty_report() -> None:
+    assert report().attrib["tests"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("case", "pair"),
+    [
+        ("suites/a/test_b.py::C::D::test_e[x::y/z.py-1]", ("suites.a.test_b.C.D", "test_e[x::y/z.py-1]")),
+        ("test_b.py::test_e", ("test_b", "test_e")),
+        ("suites/a/cases.yaml::first", ("suites.a.cases.yaml", "first")),
+        ("/abs/test_b.py::t", ("abs.test_b", "t")),
+        ("suites/a/README.md", ("suites.a.README.md", "suites/a/README.md")),
+        ("test_b.py::", ("test_b", "test_b.py::")),
+        ("::", ("", "::")),
+        ("a.py::t[\x00]", ("a", "t[\\x00]")),
+    ],
+)
+def test_names(case: str, pair: tuple[str, str]) -> None:
+    assert junit.unique_names([case]) == {case: pair}
+
+
+def test_names_that_would_be_alike_are_told_apart_whatever_else_runs() -> None:
+    alike = ["a/b.py::t", "a.b.py::t", "x.py::t[\x00]", "x.py::t[\\x00]"]
+    names = junit.unique_names([*alike, "other.py::t"])
+    assert len(set(names.values())) == 5
+    assert names["other.py::t"] == ("other", "t")
+    assert junit.unique_names(alike[::-1]) == {case: names[case] for case in alike}
+    assert re.fullmatch(r"t #[0-9a-f]{12}", names["a/b.py::t"][1])
+
+
+TEXT = st.text(st.characters(), max_size=20)
+CASE_ID = st.text(st.characters(), min_size=1, max_size=20)
+
+
+@st.composite
+def hostile_lines(draw: st.DrawFn) -> list[build.Line]:
+    ids = draw(st.lists(CASE_ID, max_size=4))
+    texts = {
+        name: draw(TEXT) for name in ("message", "detail", "stdout", "stderr", "log", "reproduce", "worker", "executor")
+    }
+    lines = [
+        build.run(host=draw(TEXT), run_id=draw(CASE_ID), rootdir=draw(TEXT), argv=draw(st.lists(TEXT, max_size=2))),
+        build.collected(*ids, worker=draw(TEXT)),
+        build.finding(draw(TEXT), kind=draw(CASE_ID), cases=draw(st.lists(TEXT, max_size=2))),
+    ]
+    for case in ids:
+        final = draw(st.booleans())
+        duration = draw(st.floats(0, 1e9))
+        seen = {**texts, "final": final, "duration": duration, "notes": [draw(TEXT)], "devices": [draw(TEXT)]}
+        lines += [build.start(case), build.finish(case, draw(st.sampled_from(Outcome)), **seen)]
+        if not final:
+            lines.append(build.finish(case, draw(st.sampled_from(Outcome)), duration=1e-7, stdout=draw(TEXT)))
+    return lines
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(hostile_lines())
+@example([build.run(), build.collected("\udc80\ud83d\x00::[", "a\nb::\t\r")])
+@example(
+    [build.collected("a"), build.finish("a", Outcome.FAILED, message="\n", detail="]]><![CDATA[<&>", stdout="\x1b\r")]
+)
+def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder)
+        with journal.Journal(run_dir / journal.FILE_NAME) as writer:
+            for line in [build.run(), *lines]:
+                writer.append(line)
+        contents = journal.read(run_dir / journal.FILE_NAME)
+        assert not contents.damaged
+        account = Ledger.from_journal(contents)
+        written = junit.write(run_dir)
+        root = checked(written.path.read_bytes())
+        assert len(root.findall("testsuite/testcase")) == len(account.verdicts)
+        for case in root.iter("testcase"):
+            for text in (case.findtext("system-out"), *case.attrib.values()):
+                assert text is None or clean(text) == text
+        # A pure function of the journal.
+        assert junit.write(run_dir).path.read_bytes() == junit.serialise(account)[0]
+
+
+@pytest.mark.parametrize(
+    ("costs", "budget", "limit"),
+    [
+        ([], 0, 64),
+        ([100] * 10, 640, 64),
+        ([100] * 10, 639, 32),
+        ([5] * 10, 50, 64),
+        ([1000, 5, 5], 20, 8),
+        ([1] * 10, 9, 0),
+    ],
+)
+def test_fitting_limit(costs: list[int], budget: int, limit: int) -> None:
+    assert junit.fitting_limit(costs, budget, most=64) == limit
+
+
+def test_long_texts_keep_head_and_tail() -> None:
+    long = "HEAD" + "x" * 200_000 + "TAIL"
+    case = only_case(build.finish(CASE, Outcome.FAILED, message="no", detail=long, stdout=long, stderr=long, log=long))
+    for text in (case[0].text, case.findtext("system-out"), case.findtext("system-err")):
+        assert text is not None
+        assert len(text) < junit.MOST_TEXT + 1000
+        assert "HEAD" in text
+        assert text.endswith("TAIL")
+        assert re.search(r"\[\.\.\. \d+ of \d+ characters cut \.\.\.\]", text)
+
+
+def test_ten_thousand_noisy_cases_stay_within_what_readers_take() -> None:
+    # Control characters and markup grow when written: what counts is the size of the file.
+    noise = "<&>" * 2_000 + "\x00é" * 1_000 + "the last words"
+    ids = [f"suites/s{n % 10}/test_noise.py::test_{n}" for n in range(10_000)]
+    lines: list[build.Line] = [build.run(), build.collected(*ids)]
+    for n, case in enumerate(ids):
+        outcome = Outcome.FAILED if n % 2 else Outcome.PASSED
+        lines.append(
+            build.finish(case, outcome, message=f"broke {n}", detail=noise, stdout=noise, reproduce="pytest x")
+        )
+    data, limit = junit.serialise(ledger(*lines))
+    assert len(data) <= junit.MOST_BYTES < 30_000_000
+    assert 0 < limit < junit.MOST_TEXT
+    assert len(data) > junit.MOST_BYTES / 8, "not cut more than needed"
+    root = ElementTree.fromstring(data)
+    assert root.attrib["tests"] == "10000"
+    failures = root.findall("testsuite/testcase/failure")
+    assert len(failures) == 5000
+    assert all("reproduce: pytest x" in (failure.text or "") for failure in failures)
+    assert all((failure.text or "").endswith("the last words") for failure in failures)
+
+
+def test_what_cannot_shrink_is_written_whole() -> None:
+    account = ledger(build.collected(CASE), build.finish(CASE, Outcome.FAILED, stdout="x" * 100))
+    data, limit = junit.serialise(account, most_bytes=10)
+    assert limit == 0
+    assert checked(data).attrib["failures"] == "1"
+    assert b"xxx" not in data
+
+
+def test_the_old_report_is_replaced_at_once_and_nothing_else_is_left(tmp_path: Path) -> None:
+    with journal.Journal(tmp_path / journal.FILE_NAME) as writer:
+        writer.append(build.run())
+    (tmp_path / junit.FILE_NAME).write_text("old")
+    written = junit.write(tmp_path)
+    assert written.path == tmp_path / "junit.xml"
+    assert written.size == written.path.stat().st_size
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.ndjson", "junit.xml"]
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / junit.FILE_NAME / "in the way").mkdir(parents=True)
+    with pytest.raises(WriteError, match=r"cannot write '.*junit\.xml'; make the folder writable"):
+        junit.write(tmp_path, ledger(build.run()))
+    assert [path.name for path in tmp_path.iterdir()] == ["junit.xml"]
+
+
+def strict(body: str = "", *, suite: str = "", case: str = 'time="0.1"') -> bool:
+    """Whether the schema takes a report of one case with this content and these attributes."""
+    return bool(
+        strict_schema().is_valid(
+            '<testsuites name="n" tests="1" failures="0" errors="0" time="0">'
+            f'<testsuite name="s" tests="1" failures="0" errors="0" skipped="0" time="0.5" {suite}>'
+            f'<testcase classname="c" name="n" {case}>{body}</testcase></testsuite></testsuites>'
+        )
+    )
+
+
+def test_the_schema_takes_a_plain_report() -> None:
+    assert strict("<system-out>x</system-out>", suite='hostname="h"')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<properties><property name='a' value='b'/></properties>",
+        "<rerunFailure message='m'><stackTrace/></rerunFailure>",
+        "<flakyFailure type='t' message='m'><system-out/><stackTrace/></flakyFailure>",
+        "<failure type='t' message='m'><b/></failure>",
+        "<output/>",
+    ],
+)
+def test_the_schema_refuses_what_jenkins_refuses(body: str) -> None:
+    assert not strict(body)
+    assert not strict(case='time="0.1" file="f"')
+    assert not strict(suite='colour="red"')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<flakyFailure type='t' message='m'>text outside the stack trace<stackTrace/></flakyFailure>",
+        "<failure type='t' message='m'/><error type='t' message='m'/>",
+        "<system-out/><system-out/>",
+        "<system-out/><failure type='t' message='m'/>",
+    ],
+)
+def test_the_schema_refuses_what_the_harness_never_writes(body: str) -> None:
+    assert not strict(body)
+    assert not strict(case='time="1e-05"')

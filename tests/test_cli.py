@@ -1,0 +1,249 @@
+"""The `harness` command as its users meet it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.outcome import Outcome
+from harness.reporting import journal
+from tests.reporting import build
+
+ROOT = Path(__file__).parent.parent
+A, B = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b"
+
+CASES = '''
+"""Cases."""
+import os
+import unittest
+
+import pytest
+
+print("a module that prints")
+os.system("echo and one that runs programs")
+pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.covers("rows 1 to 3")]
+
+
+@pytest.mark.timeout(12.5)
+@pytest.mark.covers("row 4", "row 5")
+@pytest.mark.requires(memory=">=12GiB", devices=2)
+@pytest.mark.parametrize("size", [1, 2])
+def test_sum(size):
+    """What is added
+    is in the sum.
+
+    More of it.
+    """
+    raise AssertionError("this must not run")
+
+
+class TestGroup:
+    def test_undocumented(self):
+        raise AssertionError("this must not run")
+
+
+class TestOld(unittest.TestCase):
+    def test_old(self):
+        """An old one."""
+'''
+
+CONFTEST = """
+def pytest_configure(config):
+    for name in ("requires", "covers", "timeout"):
+        config.addinivalue_line("markers", f"{name}(): for these tests")
+"""
+
+
+def harness(
+    *arguments: str, cwd: Path = ROOT, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", **(environ or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of an error that the harness knows."""
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert "Traceback (most recent call last)" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with suites whose markers are registered by a conftest."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nstrict_markers = true\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "suites" / "streams").mkdir(parents=True)
+    (tmp_path / "suites" / "streams" / "test_sums.py").write_text(CASES)
+    return tmp_path
+
+
+def run_directory(folder: Path, *lines: build.Line) -> Path:
+    with journal.Journal(folder / journal.FILE_NAME) as writer:
+        for line in lines:
+            writer.append(line)
+    return folder
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+    heavy = ("torch", "pytest", "pydantic", "junitparser", "pynvml", "psutil")
+    code = (
+        "import sys, runpy; import harness.cli; sys.argv = ['harness', '--help']\n"
+        "try: harness.cli.main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        f"sys.exit(', '.join(name for name in {heavy} if name in sys.modules) or None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("devices", "catalog", "report"):
+        assert name in done.stdout
+
+
+def test_devices_as_json_and_as_tables() -> None:
+    done = harness("devices", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    facts = json.loads(done.stdout)
+    assert facts["devices"]
+    shown = harness("devices")
+    assert shown.returncode == 0
+    for device in facts["devices"]:
+        assert device["uuid"] in shown.stdout
+
+
+def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
+    done = harness("catalog", "--format", "json", cwd=project)
+    assert (done.returncode, done.stderr) == (0, "")
+    entries = json.loads(done.stdout)
+    module = {"requires": [{"device": "cuda"}], "covers": ["rows 1 to 3"], "timeout": None, "description": ""}
+    place = {"suite": "streams", "file": "suites/streams/test_sums.py"}
+    assert entries == [
+        *(
+            {
+                "id": f"suites/streams/test_sums.py::test_sum[{size}]",
+                **place,
+                "line": 13,
+                "description": "What is added is in the sum.",
+                "requires": [{"device": "cuda"}, {"memory": ">=12GiB", "devices": 2}],
+                "covers": ["rows 1 to 3", "row 4", "row 5"],
+                "timeout": 12.5,
+            }
+            for size in (1, 2)
+        ),
+        {"id": "suites/streams/test_sums.py::TestGroup::test_undocumented", **place, "line": 27, **module},
+        {
+            "id": "suites/streams/test_sums.py::TestOld::test_old",
+            **place,
+            "line": 32,
+            **module,
+            "description": "An old one.",
+        },
+    ]
+    assert not (project / ".pytest_cache").exists()
+
+
+def test_catalog_is_whole_whatever_options_the_project_sets(project: Path) -> None:
+    (project / "pytest.ini").write_text("[pytest]\naddopts = -n 2 -k nothing -v -s\n")
+    done = harness("catalog", "--format", "json", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)) == 4
+
+
+def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
+    done = harness("catalog", "suites/streams/test_sums.py::TestGroup", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "test_undocumented" in done.stdout
+    assert "test_sum[1]" not in done.stdout
+    assert "1 cases in 1 suites" in done.stdout
+    whole = harness("catalog", cwd=project, environ={"COLUMNS": "60"})
+    assert "…" not in whole.stdout
+    assert "4 cases in 1 suites" in whole.stdout
+
+
+def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:
+    (project / "suites" / "streams" / "test_broken.py").write_text("import no_such_module_here\n")
+    done = harness("catalog", "--format", "json", cwd=project)
+    assert refused(done) == "harness: collecting 'suites' failed with pytest's exit status 2: see its output above"
+    assert "no_such_module_here" in done.stderr
+
+
+def test_catalog_without_cases_and_without_the_folder(project: Path, tmp_path: Path) -> None:
+    (project / "suites" / "streams" / "test_sums.py").unlink()
+    assert "there are no cases in 'suites'" in refused(harness("catalog", cwd=project))
+    done = harness("catalog", "nowhere", cwd=tmp_path)
+    assert "collecting 'nowhere' failed with pytest's exit status 4" in refused(done)
+    assert "nowhere" in done.stderr
+
+
+def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
+    crash = "SIGSEGV in [bold]call\x1b[31m"
+    command = "pytest 'suites/streams/test_a.py::a' --seed 7 " + "--long-option " * 20
+    run_dir = run_directory(
+        tmp_path,
+        build.run(),
+        build.collected(A, B, "c.py::c"),
+        build.executor(startup=0.25),
+        build.start(A),
+        build.finish(A, Outcome.CRASHED, message=crash, reproduce=command),
+        build.finish(B),
+    )
+    with (run_dir / journal.FILE_NAME).open("ab") as file:
+        file.write(b'{"event":"weather","t":1}\n{"event":"fin')
+    done = harness("report", str(run_dir))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[:5] == [
+        f"CRASHED {A}",
+        "    SIGSEGV in [bold]call\\x1b[31m",
+        f"    reproduce: {command.strip()}",
+        "NOT_RUN c.py::c",
+        "    the run ended before it started",
+    ]
+    assert lines[5].startswith("FINDING damaged_journal: 1 unreadable lines in the journal (line 8)")
+    assert lines[6].startswith("unreadable line 8 of the journal: Invalid JSON")
+    assert lines[7:11] == [
+        "line 7 of the journal is of unknown kind 'weather', left out",
+        "the run did not come to its own end",
+        "1 not_run, 1 passed, 1 crashed (3 in all); exit status 1",
+        "isolation: 1 executors in 0.2 s of start-up, 0 restarts, 0 retries",
+    ]
+    assert lines[11].startswith(f"wrote {run_dir / 'junit.xml'} (")
+    assert b'tests="3"' in (run_dir / "junit.xml").read_bytes()
+
+
+def test_report_of_a_green_run_names_no_case(tmp_path: Path) -> None:
+    run_directory(tmp_path, build.run(), build.collected(A), build.finish(A), build.end())
+    done = harness("report", str(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "1 passed (1 in all); exit status 0"
+
+
+def test_report_of_a_folder_without_a_journal(tmp_path: Path) -> None:
+    line = refused(harness("report", str(tmp_path)))
+    assert line.startswith(f"harness: there is no journal at '{tmp_path}/journal.ndjson': give the run directory")
+    assert not (tmp_path / "junit.xml").exists()
+
+
+def test_report_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / journal.FILE_NAME).write_text("<xml/>")
+    assert "is not a journal" in refused(harness("report", str(tmp_path)))
+
+
+def test_report_that_cannot_be_written(tmp_path: Path) -> None:
+    run_directory(tmp_path, build.run())
+    (tmp_path / "junit.xml").mkdir()
+    assert f"cannot write '{tmp_path}/junit.xml'" in refused(harness("report", str(tmp_path)))

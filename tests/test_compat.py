@@ -1,0 +1,54 @@
+"""Each private name this package leans on still does what it is used for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from harness import _compat
+
+pytest_plugins = ["pytester"]
+
+
+def test_run_exit_callbacks() -> None:
+    code = (
+        "import atexit; from harness import _compat\n"
+        "atexit.register(print, 'first'); atexit.register(print, 'second')\n"
+        "_compat.run_exit_callbacks(); print('after')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["second", "first", "after"]
+
+
+def test_tear_down_all(pytester: pytest.Pytester) -> None:
+    class RunFirst:
+        """Runs the first item as if another were to follow in the same module, then asks for the end."""
+
+        seen: list[str] = []  # noqa: RUF012
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtestloop(self, session: pytest.Session) -> bool:
+            first, second = session.items
+            first.ihook.pytest_runtest_protocol(item=first, nextitem=second)
+            self.seen.append((pytester.path / "log").read_text())
+            _compat.tear_down_all(session)
+            self.seen.append((pytester.path / "log").read_text())
+            return True
+
+    pytester.makepyfile(
+        """
+        import pathlib, pytest
+        @pytest.fixture(scope="module")
+        def shared():
+            yield
+            with open("log", "a") as file: file.write("down ")
+        def test_a(shared):
+            pathlib.Path("log").write_text("ran ")
+        def test_b(shared): pass
+        """
+    )
+    plugin = RunFirst()
+    pytester.inline_run("-p", "no:harness", plugins=[plugin])
+    assert plugin.seen == ["ran ", "ran down "]

@@ -1,0 +1,88 @@
+"""Settings: one order of sources, and an error that names the source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.options import OPTIONS, OptionError, case_limit, resolve
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "ini", "expected"),
+    [
+        (None, {}, None, "batch"),
+        (None, {}, "case", "case"),
+        (None, {"HARNESS_ISOLATION": "none"}, "case", "none"),
+        ("batch", {"HARNESS_ISOLATION": "none"}, "case", "batch"),
+        (None, {"HARNESS_ISOLATION": ""}, "", "batch"),
+    ],
+)
+def test_the_nearer_source_wins(line: str | None, environ: dict[str, str], ini: str | None, expected: str) -> None:
+    assert resolve("isolation", line, environ, ini) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "environ", "ini", "message"),
+    [
+        ("isolation", "process", {}, None, "--isolation='process': expected one of batch, case, none"),
+        (
+            "case_timeout",
+            None,
+            {"HARNESS_CASE_TIMEOUT": "-1"},
+            None,
+            "HARNESS_CASE_TIMEOUT='-1': expected a number above",
+        ),
+        ("case_timeout", None, {}, "inf", "harness_case_timeout='inf': expected a number above 0"),
+        ("case_timeout", "nan", {}, None, "--case-timeout='nan'"),
+        ("timeout_multiplier", "x", {}, None, "--timeout-multiplier='x': expected a number above 0"),
+        ("seed", "1.5", {}, None, "--seed='1.5': expected a whole number from 0"),
+        ("seed", str(2**64), {}, None, "expected a whole number"),
+        (
+            "fail_on_flaky",
+            None,
+            {"HARNESS_FAIL_ON_FLAKY": "maybe"},
+            None,
+            "HARNESS_FAIL_ON_FLAKY='maybe': expected 1, 0",
+        ),
+        ("results_dir", "", {}, None, "--results-dir='': expected a folder"),
+    ],
+)
+def test_a_bad_value_is_refused_by_the_name_of_its_source(
+    name: str, line: str | None, environ: dict[str, str], ini: str | None, message: str
+) -> None:
+    with pytest.raises(OptionError, match=message.replace("(", r"\(").replace(".", r"\.")):
+        resolve(name, line, environ, ini)
+
+
+def test_every_option_has_a_default_that_needs_no_source() -> None:
+    assert {name: resolve(name, None, {}, None) for name in OPTIONS} == {
+        name: option.default for name, option in OPTIONS.items()
+    }
+
+
+def _timeout(*args: Any, **kwargs: Any) -> list[pytest.Mark]:
+    return [pytest.mark.timeout(*args, **kwargs).mark]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ([], 600.0),
+        (_timeout(3), 6.0),
+        (_timeout(0.5), 1.0),
+        (_timeout(seconds=4), 8.0),
+        (_timeout(1) + _timeout(9), 2.0),
+    ],
+)
+def test_the_nearest_mark_gives_the_limit(marks: list[pytest.Mark], expected: float) -> None:
+    assert case_limit(marks, 300.0, 2.0) == expected
+
+
+@pytest.mark.parametrize(
+    "marks", [_timeout(), _timeout("3"), _timeout(True), _timeout(0), _timeout(-1), _timeout(1, 2), _timeout(limit=3)]
+)
+def test_a_malformed_timeout_is_refused(marks: list[pytest.Mark]) -> None:
+    with pytest.raises(OptionError, match=r"timeout.*expected"):
+        case_limit(marks, 300.0, 1.0)
