@@ -67,7 +67,7 @@ def settle(attempts: Sequence[Attempt], started: int) -> Outcome:
     """The verdict on a case from its finished attempts, in order, and the number of attempts started.
 
     A case that never started is `not_run`; one that started and has no final attempt is `lost`: the
-    harness, not the case, is to blame. A final attempt that passed after an earlier one that broke is
+    harness, not the case, is to blame. A final attempt that is not red after an earlier one that broke is
     `flaky`. Several final attempts (a case that the scheduler sent to more than one worker) count as
     the most severe of them.
     """
@@ -79,8 +79,8 @@ def settle(attempts: Sequence[Attempt], started: int) -> Outcome:
         if not attempt.final:
             broken_before = broken_before or attempt.outcome.is_red
             continue
-        passed_late = attempt.outcome is Outcome.PASSED and broken_before
-        verdicts.append(Outcome.FLAKY if passed_late else attempt.outcome)
+        recovered = broken_before and not attempt.outcome.is_red
+        verdicts.append(Outcome.FLAKY if recovered else attempt.outcome)
         broken_before = False
     return max(verdicts, key=lambda outcome: outcome.severity)
 

@@ -6,6 +6,7 @@ xdist, the controller itself; the *zygote* only collects. A session that has no 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """``-n auto``: one worker a GPU, or as many as CPU and memory bear."""
-    if not _has_cases(config):
+    if not _scope(config).any:
         return None
     from harness.devices.inventory import discover
     from harness.scheduling import workers
@@ -49,7 +50,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in fixtures.MARKERS:
         config.addinivalue_line("markers", marker)
-    if _in_zygote(config) or _runs_nothing(config) or not _has_cases(config):
+    if _in_zygote(config) or _runs_nothing(config) or not _scope(config).any:
         return
     from harness.context import RunContext
     from harness.devices.inventory import discover
@@ -156,7 +157,7 @@ class InlineHooks:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep the id under which a case was collected: xdist's ``loadgroup`` changes it later, in its workers alone."""
-    if _is_case(item):
+    if _scope(item.config).has(item.path):
         from harness.worker import CASE_ID
 
         item.stash[CASE_ID] = item.nodeid
@@ -168,7 +169,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """A case whose marks cannot be read is a collection error that names file and case."""
     report = yield
-    if report.passed and any(isinstance(node, pytest.Item) for node in report.result) and _has_cases(collector.config):
+    if report.passed and any(isinstance(node, pytest.Item) for node in report.result) and _scope(collector.config).any:
         errors = [text for node in report.result if isinstance(node, pytest.Item) for text in _mark_errors(node)]
         if errors:
             report.outcome = "failed"
@@ -224,28 +225,33 @@ def _named(config: pytest.Config) -> bool:
     return config.pluginmanager.get_plugin("harness.plugin") is not None
 
 
-def _takes_all(config: pytest.Config) -> bool:
-    return _named(config) or options.given(config)
+class _Scope:
+    """Which tests of a session are cases: all, or those under some folders, or none."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.all = _named(config) or options.given(config)
+        self.folders = () if self.all else tuple(f"{folder}{os.sep}" for folder in config.getini("harness_suites"))
+        if hasattr(config, "workerinput"):
+            self.any = _CONTEXT in config.workerinput
+        else:
+            self.any = self.all or self._named_below(config)
+        self._cases: dict[Path, bool] = {}
+
+    def _named_below(self, config: pytest.Config) -> bool:
+        here = config.invocation_params.dir
+        wanted = [f"{(here / argument.partition('::')[0]).resolve()}{os.sep}" for argument in config.args]
+        return any(path.startswith(f) or f.startswith(path) for path in wanted for f in self.folders)
+
+    def has(self, path: Path) -> bool:
+        if path not in self._cases:
+            self._cases[path] = self.any and (self.all or str(path).startswith(self.folders))
+        return self._cases[path]
 
 
-def _has_cases(config: pytest.Config) -> bool:
-    """Whether this session is one of ours: it was asked for, or one of its arguments lies under a folder of suites."""
-    if hasattr(config, "workerinput"):
-        return _CONTEXT in config.workerinput
-    if _takes_all(config):
-        return True
-    folders = [Path(folder) for folder in config.getini("harness_suites")]
-    wanted = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    return any(path.is_relative_to(folder) or folder.is_relative_to(path) for path in wanted for folder in folders)
+_SCOPE = pytest.StashKey[_Scope]()
 
 
-def _is_case(item: pytest.Item) -> bool:
-    config = item.config
-    if hasattr(config, "workerinput"):
-        if _CONTEXT not in config.workerinput:
-            return False
-    elif not _has_cases(config):
-        return False
-    if _takes_all(config):
-        return True
-    return any(item.path.is_relative_to(folder) for folder in config.getini("harness_suites"))
+def _scope(config: pytest.Config) -> _Scope:
+    if _SCOPE not in config.stash:
+        config.stash[_SCOPE] = _Scope(config)
+    return config.stash[_SCOPE]

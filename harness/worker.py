@@ -155,19 +155,26 @@ class Worker:
 
     def _connect(self) -> ZygoteLink:
         """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError."""
-        context = self.context
-        run_dir = Path(context.run_dir)
-        if context.zygote is not None and not self._own:
-            try:
-                return ZygoteLink(context.zygote, run_dir / "zygote.log")
-            except ZygoteUnfitError:
-                raise
-            except ZygoteError as error:
-                finding = {"event": "finding", "kind": "zygote", "message": str(error), "cases": []}
-                self.journal.append(finding)
-        if len(self._own) >= _OWN_ZYGOTES:
-            raise ZygoteError(f"worker {self.name} has lost {_OWN_ZYGOTES} zygotes, see {run_dir}")
+        run_dir = Path(self.context.run_dir)
+        if self.context.zygote is not None and not self._own:
+            link = self._link(self.context.zygote, run_dir / "zygote.log")
+            if link is not None:
+                return link
         log = run_dir / f"zygote-{self.name}.log"
-        spec = ZygoteSpec.of(context, skip_early_exit_handlers=self._device.kind == "cpu")
-        self._own.append(Zygote(spec, folder=Path(context.invocation_dir), log=log))
-        return ZygoteLink(self._own[-1].address, log)
+        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._device.kind == "cpu")
+        while len(self._own) < _OWN_ZYGOTES:
+            self._own.append(Zygote(spec, folder=Path(self.context.invocation_dir), log=log))
+            link = self._link(self._own[-1].address, log)
+            if link is not None:
+                return link
+        raise ZygoteError(f"worker {self.name} has lost {_OWN_ZYGOTES} zygotes of its own; see {log}")
+
+    def _link(self, address: str, log: Path) -> ZygoteLink | None:
+        """A connection, or None, and a finding, when the zygote there is gone. Raises ZygoteUnfitError."""
+        try:
+            return ZygoteLink(address, log)
+        except ZygoteUnfitError:
+            raise
+        except ZygoteError as error:
+            self.journal.append({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
+            return None

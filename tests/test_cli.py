@@ -84,7 +84,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with suites whose markers are registered by a conftest."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\nstrict_markers = true\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nstrict_markers = true\nfilterwarnings = error\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "suites" / "streams").mkdir(parents=True)
     (tmp_path / "suites" / "streams" / "test_sums.py").write_text(CASES)

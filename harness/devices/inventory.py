@@ -101,11 +101,12 @@ class _Questions:
         return None if answer is None else _printable(answer)
 
     def uuid(self, handle: object) -> str | None:
+        """The one fact that a device is of no use without, so that "not supported" is a fault as well."""
         answer = self.text("uuid", pynvml.nvmlDeviceGetUUID, handle)
-        if answer is not None and not _UUID.fullmatch(answer):
-            self.faults.append(f"uuid: {answer!r} has not the form GPU-… or MIG-…")
-            return None
-        return answer
+        if answer is not None and _UUID.fullmatch(answer):
+            return answer
+        self.faults.append(f"uuid: {answer!r} has not the form GPU-… or MIG-…" if answer else "uuid: nvml tells none")
+        return None
 
     def memory(self, handle: object) -> int | None:
         answer = self("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)

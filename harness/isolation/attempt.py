@@ -13,7 +13,7 @@ from harness.isolation import reports
 from harness.isolation.handle import ExecutorHandle, Happened
 from harness.isolation.nursery import ZygoteError
 from harness.isolation.verdict import Evidence, Judgement, Phase, judge, phase_of
-from harness.isolation.wire import Message, ProtocolError
+from harness.isolation.wire import Message, ProtocolError, decode
 from harness.outcome import Outcome
 
 #: Seconds that the supervisor's deadline stands behind the watchdog in the executor.
@@ -146,38 +146,40 @@ class _Listener:
         handle.send({**message, "seed": request.seed})
         handle.cases.append(request.case)
         deadline = time.monotonic() + request.limit + GRACE
-        while not (self.over or self.unknown or self.garbled):
-            heard = handle.receive(deadline)
-            if isinstance(heard, Happened):
-                self.late = heard is Happened.DEADLINE
-                break
-            try:
-                self._take(heard)
-            except ProtocolError as error:
-                self.garbled = str(error)
+        heard = handle.receive(deadline)
+        self.late = heard is Happened.DEADLINE
+        try:
+            if isinstance(heard, dict):
+                self._take_end(heard)
+            self._take_facts()
+        except ProtocolError as error:
+            self.garbled, self.over = str(error), False
         if self.over and request.leave and not self.interruption:
             self.leaving = True
             self.late = not leave(handle, request.limit, light=request.light)
         if self.late or not (self.over or self.unknown):
             handle.kill()
 
-    def _take(self, message: Message) -> None:
-        """Note what one message says. Raises ProtocolError."""
-        op = message["op"]
-        if op in ("pass", "report"):
-            report = reports.unpack(self.request.item.config, self.request.item, message)
-            self._add_output(report, message)
-            self.reports.append(report)
-            self.phases.append(phase_of(report))
-        elif op == "done":
+    def _take_end(self, message: Message) -> None:
+        """Note what the executor says at the end of the case. Raises ProtocolError."""
+        if message["op"] == "done":
             self.over = True
             self.poison = str(message.get("poison", ""))
             self.interruption = str(message.get("interruption", ""))
             self.problems = _problems(message.get("problems", []))
-        elif op == "unknown":
+        elif message["op"] == "unknown":
             self.unknown = True
         else:
-            raise ProtocolError(f"executor {self.handle.name} sent an unknown message {op!r}")
+            raise ProtocolError(f"executor {self.handle.name} sent an unknown message {message['op']!r}")
+
+    def _take_facts(self) -> None:
+        """Note the reports that the executor wrote down. Raises ProtocolError."""
+        peer = f"executor {self.handle.name}"
+        messages = [decode(line, peer) for line in self.handle.new_facts()]
+        self.reports = reports.unpack(self.request.item, messages)
+        for report, message in zip(self.reports, messages, strict=True):
+            self._add_output(report, message)
+            self.phases.append(phase_of(report))
 
     def _add_output(self, report: pytest.TestReport, message: Message) -> None:
         marks = _marks(message)

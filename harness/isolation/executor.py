@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -26,10 +26,12 @@ from harness import _compat
 from harness.checks import poison, process
 from harness.fixtures import CURRENT, Current
 from harness.isolation import linux, reports, seeding
-from harness.isolation.wire import Channel, Message
+from harness.isolation.wire import Channel, Message, encode
 
 #: Exit status of an executor whose channel a case has closed or replaced: it can no longer say anything.
 EXIT_CHANNEL_GONE = 241
+#: What ends an executor whose case is not over in time. A real-time signal, which nothing else is likely to use.
+WATCHDOG_SIGNAL = signal.SIGRTMAX - 1
 #: Exit status of an executor that had no memory left to send a report.
 EXIT_NO_MEMORY = 242
 
@@ -44,13 +46,11 @@ class Nest:
     case_modules: frozenset[str]
 
 
-def become_executor(
-    nest: Nest, order: Message, control: int, output: Sequence[int], stacks: int, zygote: int
-) -> NoReturn:
+def become_executor(nest: Nest, order: Message, control: int, files: Sequence[int], zygote: int) -> NoReturn:
     """Turn this freshly forked process into the executor that `order` describes, serve, and exit.
 
-    `control` is the socket to the supervisor, `output` the files for standard output and error, `stacks` the file for
-    faulthandler; `zygote` is the parent's process id. Nothing of the zygote's that could be shared by mistake (standard
+    `control` is the socket to the supervisor, `files` those of `harness.isolation.handle.Outputs` in their order,
+    `zygote` the parent's process id. Nothing of the zygote's that could be shared by mistake (standard
     streams, session, process group, temporary folder, signal handlers) survives.
     """
     os.setsid()
@@ -58,7 +58,8 @@ def become_executor(
     linux.adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    _new_standard_streams(output)
+    out, err, stacks, facts = files
+    _new_standard_streams(out, err)
     for name, value in order["env"].items():
         if value is None:
             os.environ.pop(name, None)
@@ -67,18 +68,20 @@ def become_executor(
     os.environ["TMPDIR"] = order["temp"]
     tempfile.tempdir = None
     faulthandler.enable(file=stacks, all_threads=True)
+    # Chained to the default action: all stacks are written by C code, whoever holds the GIL, then the process dies.
+    faulthandler.register(WATCHDOG_SIGNAL, file=stacks, all_threads=True, chain=True)
     if order["workerinput"] is not None:
         # What tests and plugins ask to know which xdist worker they are in.
         nest.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     channel = Channel(socket.socket(fileno=control), "the supervisor")
-    Executor(nest, channel, stacks, cuda=bool(order["cuda"])).serve()
+    Executor(nest, channel, (stacks, facts), cuda=bool(order["cuda"])).serve()
 
 
-def _new_standard_streams(output: Sequence[int]) -> None:
+def _new_standard_streams(out: int, err: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (output[0], 1), (output[1], 2)):
+    for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target, inheritable=True)
-    for source in (null, *output):
+    for source in (null, out, err):
         os.close(source)
     linux.line_buffer_c_stdio()
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
@@ -105,13 +108,14 @@ class _Unbuffered(io.FileIO):
 class Executor:
     """Runs cases on request until told to leave."""
 
-    def __init__(self, nest: Nest, channel: Channel, stacks: int, *, cuda: bool) -> None:
+    def __init__(self, nest: Nest, channel: Channel, files: tuple[int, int], *, cuda: bool) -> None:
+        """`files` are those for stacks and facts."""
         self._nest = nest
         self._channel = channel
-        self._channel_identity = process.identity(channel.fileno())
-        self._stacks = stacks
+        self._facts = files[1]
         self._cuda = cuda
-        self._state = process.capture((0, 1, 2, channel.fileno(), stacks))
+        self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
+        self._state = process.capture((0, 1, 2, channel.fileno(), *files))
         self._limits = self._state.limits
         self._children: list[int] = []
         nest.session.config.pluginmanager.register(self, "harness-executor")
@@ -129,8 +133,14 @@ class Executor:
                 self._leave(message)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Each phase is sent as it ends, so that what is known survives what comes next."""
-        self._send(reports.pack(self._nest.session.config, report))
+        """Each phase is written down as it ends, so that what is known survives what comes next.
+
+        Into a file, which unlike a message wakes nobody.
+        """
+        message = reports.pack(self._nest.session.config, report)
+        self._flush_output()
+        message["out"] = [_size(1), _size(2)]
+        self._guarded(lambda: _write(self._facts, encode(message)))
 
     def _run(self, message: Message) -> None:
         item = self._nest.items.get(message["case"])
@@ -140,14 +150,14 @@ class Executor:
         nextitem = self._nest.items.get(message["next"]) if message["next"] is not None else None
         item.config.stash[CURRENT] = Current(cuda=self._cuda, seed=message["seed"])
         seeding.seed_everything(message["seed"], cuda=self._cuda)
-        faulthandler.dump_traceback_later(message["limit"], exit=True, file=self._stacks)
+        self._watchdog.start(message["limit"])
         interruption = ""
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         except (KeyboardInterrupt, pytest.exit.Exception) as error:
             interruption = f"raised {type(error).__name__}: {error}".rstrip(": ")
         poisoned = poison.sticky_error()
-        faulthandler.cancel_dump_traceback_later()
+        self._watchdog.stop()
         state = process.capture(self._state.descriptors)
         problems = process.compare(self._state, state)
         if linux.has_children():
@@ -165,29 +175,32 @@ class Executor:
         self._send(done)
 
     def _send(self, message: Message) -> None:
-        if process.identity(self._channel.fileno()) != self._channel_identity:
-            os._exit(EXIT_CHANNEL_GONE)
+        self._guarded(lambda: self._channel.send(message))
+
+    def _guarded(self, speak: Callable[[], object]) -> None:
+        """Say something, if the case has left us the means to."""
+        for number in (self._channel.fileno(), self._facts):
+            if process.identity(number) != self._state.descriptors[number]:
+                os._exit(EXIT_CHANNEL_GONE)
         try:
-            self._attach_output(message)
-            self._channel.send(message)
+            speak()
         except MemoryError:
             self._restore_limits()
             try:
-                self._channel.send(message)
+                speak()
             except MemoryError:
                 os._exit(EXIT_NO_MEMORY)
         except BrokenPipeError:
             os._exit(0)
 
-    def _attach_output(self, message: Message) -> None:
-        """Say where each output file ends now: what lies between two such marks belongs to the phase between."""
+    def _flush_output(self) -> None:
+        """Have all that was printed in the files, whose sizes then tell one phase's output from the next's."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except (OSError, ValueError):
                 continue  # the case closed it; the check of the descriptors tells
         linux.flush_c_stdio()
-        message["out"] = [_size(1), _size(2)]
 
     def _restore_limits(self) -> None:
         for name, (soft, _) in self._limits.items():
@@ -198,7 +211,7 @@ class Executor:
 
     def _leave(self, message: Message) -> NoReturn:
         """Tear down what is still set up, then end the way the request says, under the watchdog."""
-        faulthandler.dump_traceback_later(message["limit"], exit=True, file=self._stacks)
+        self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
         try:
             _compat.tear_down_all(self._nest.session)
@@ -235,6 +248,11 @@ class Executor:
         linux.flush_c_stdio()
         linux.c_exit(0)
         raise AssertionError("exit returned")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def _size(descriptor: int) -> int:

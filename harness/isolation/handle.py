@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -54,7 +55,12 @@ class OutputFile:
         head, tail = os.pread(self.descriptor, half, start), os.pread(self.descriptor, half, end - half)
         return f"{_text(head)}\n[… {length - 2 * half} bytes cut …]\n{_text(tail)}"
 
+    def lines(self, start: int) -> list[bytes]:
+        """All whole lines from byte `start`; a last one that a killed writer left unfinished is dropped."""
+        return os.pread(self.descriptor, self.size() - start, start).split(b"\n")[:-1]
+
     def empty(self) -> None:
+        """Drop all that was written."""
         os.ftruncate(self.descriptor, 0)
 
     def close(self) -> None:
@@ -66,22 +72,30 @@ def _text(data: bytes) -> str:
 
 
 class Outputs:
-    """The three files of an executor: standard output, standard error, and the stacks that faulthandler writes."""
+    """The files of an executor: standard output and error, the stacks that faulthandler writes, and the facts.
+
+    Facts are messages about a case that is not over: nobody has to hear them at once, but they must survive a crash.
+    """
 
     def __init__(self) -> None:
-        self.out, self.err, self.stacks = OutputFile(), OutputFile(), OutputFile()
+        self.out, self.err, self.stacks, self.facts = (OutputFile() for _ in range(4))
 
-    def descriptors(self) -> tuple[int, int, int]:
-        return self.out.descriptor, self.err.descriptor, self.stacks.descriptor
+    @property
+    def _all(self) -> tuple[OutputFile, ...]:
+        return self.out, self.err, self.stacks, self.facts
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What an executor is given, in this order."""
+        return tuple(file.descriptor for file in self._all)
 
     def empty(self, *, over: int = 0) -> None:
         """Empty those files that hold more than `over` bytes."""
-        for file in (self.out, self.err, self.stacks):
+        for file in self._all:
             if file.size() > over:
                 file.empty()
 
     def close(self) -> None:
-        for file in (self.out, self.err, self.stacks):
+        for file in self._all:
             file.close()
 
 
@@ -113,6 +127,7 @@ class ExecutorHandle:
         self._link = link
         outputs.empty()
         self.marks = (0, 0)
+        self._facts_start = 0
         temp.mkdir(mode=0o700, parents=True)
         ours, theirs = socket.socketpair()
         order: Message = {
@@ -131,10 +146,8 @@ class ExecutorHandle:
 
     def send(self, message: Message) -> None:
         """Send a request; when the executor is gone already, the next `receive` tells."""
-        try:
+        with contextlib.suppress(OSError):  # a dead executor's story is told by its exit status, which `receive` sees
             self._channel.send(message)
-        except OSError:
-            pass
 
     def receive(self, deadline: float) -> Message | Happened:
         """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError."""
@@ -179,10 +192,17 @@ class ExecutorHandle:
         """Let go of the channel."""
         self._channel.close()
 
+    def new_facts(self) -> list[bytes]:
+        """The lines of facts about the case that runs, or ran last."""
+        return self.outputs.facts.lines(self._facts_start)
+
     def trim_output(self) -> None:
-        """Between two cases: empty files that have grown, so that one loud case does not fill the disk."""
+        """Between two cases: forget what was about the last, and empty files that have grown big."""
+        if self.outputs.stacks.size():
+            self.outputs.stacks.empty()
         self.outputs.empty(over=_OUTPUT_KEPT)
         self.marks = (self.outputs.out.size(), self.outputs.err.size())
+        self._facts_start = self.outputs.facts.size()
 
     def _hear(self) -> None:
         self._channel.receive()

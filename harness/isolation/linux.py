@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -79,6 +80,55 @@ def line_buffer_c_stdio() -> None:
 def flush_c_stdio() -> None:
     """Flush every C output stream."""
     _libc.fflush(None)
+
+
+class _SignalEvent(ctypes.Structure):
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("padding", ctypes.c_char * 48),
+    )
+
+
+class _TimerTimes(ctypes.Structure):
+    _fields_ = (
+        ("interval_seconds", ctypes.c_long),
+        ("interval_nanoseconds", ctypes.c_long),
+        ("seconds", ctypes.c_long),
+        ("nanoseconds", ctypes.c_long),
+    )
+
+
+class Timer:
+    """A POSIX timer of this process that raises a signal once, on the monotonic clock.
+
+    Not `signal.setitimer`, since there is one of those a process, and cases and other plugins use it.
+    """
+
+    def __init__(self, number: int) -> None:
+        """`number` is the signal. Raises OSError."""
+        self._timer = ctypes.c_void_p()
+        event = _SignalEvent(signal=number, notify=0)  # SIGEV_SIGNAL
+        self._check(_libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
+
+    def start(self, seconds: float) -> None:
+        """Raise the signal in `seconds`, above 0, instead of whenever it would have been."""
+        whole = int(seconds)
+        self._set(_TimerTimes(0, 0, whole, max(1, int((seconds - whole) * 1e9))))
+
+    def stop(self) -> None:
+        """Raise it no more."""
+        self._set(_TimerTimes(0, 0, 0, 0))
+
+    def _set(self, times: _TimerTimes) -> None:
+        self._check(_libc.timer_settime(self._timer, 0, ctypes.byref(times), None))
+
+    @staticmethod
+    def _check(result: int) -> None:
+        if result != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"timer: {os.strerror(code)}")
 
 
 def exit_before_earlier_handlers() -> bool:

@@ -86,13 +86,14 @@ class ZygoteLink:
             raise ZygoteError(f"no zygote answers at {address!r}") from error
         self.channel = Channel(connection, "the zygote")
         self._inbox: deque[Message] = deque()
+        self._ready = False
         connection.settimeout(START_LIMIT)
         try:
             hello = self.wait("hello")
         except TimeoutError as error:
             raise ZygoteError(f"the zygote was not ready after {START_LIMIT:g} s, see {log}") from error
         connection.settimeout(None)
-        self.pid = int(hello["pid"])
+        self._ready = True
         if hello["unfit"]:
             raise ZygoteUnfitError(
                 f"the process that collected the cases must not be forked: {hello['unfit']}; look for a module or "
@@ -147,8 +148,11 @@ class ZygoteLink:
         self.channel.close()
 
     def _gone(self) -> ZygoteError:
+        text = f"the zygote is gone, see {self._log}"
+        if self._ready:
+            return ZygoteError(text)
         try:
             tail = self._log.read_text(errors="backslashreplace")[-2000:].strip()
-        except OSError:
-            tail = ""
-        return ZygoteError(f"the zygote is gone, see {self._log}" + (f"; it last said:\n{tail}" if tail else ""))
+        except OSError as error:
+            tail = f"(its log cannot be read: {error.strerror})"
+        return ZygoteError(f"{text}; before it was ready it said:\n{tail}")

@@ -13,10 +13,7 @@ from harness.outcome import Outcome
 Report = pytest.TestReport
 
 #: The attributes of a plain report; one with more was marked by a plugin and travels whole.
-_PLAIN = {"nodeid", "location", "keywords", "outcome", "longrepr", "when", "start", "stop", "duration"} | {
-    "sections",
-    "user_properties",
-}
+_PLAIN = vars(Report("", ("", None, ""), {}, "passed", None, "call")).keys()
 _PHASES = ("setup", "call", "teardown")
 
 
@@ -36,30 +33,35 @@ def pack(config: pytest.Config, report: Report) -> Message:
     return {"op": "report", "data": data}
 
 
-def unpack(config: pytest.Config, item: pytest.Item, message: Message) -> Report:
-    """The report of `item` that `message` holds. Raises ProtocolError when it holds none."""
+def unpack(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
+    """The reports of `item` that `messages` hold. Raises ProtocolError when one holds none."""
+    keywords = dict.fromkeys(item.keywords, 1)
     try:
-        if message["op"] == "pass":
-            return pytest.TestReport(
-                nodeid=item.nodeid,
-                location=item.location,
-                keywords=dict.fromkeys(item.keywords, 1),
-                outcome="passed",
-                longrepr=None,
-                when=_phase(message["when"]),
-                sections=[(str(name), str(text)) for name, text in message["sections"]],
-                duration=float(message["duration"]),
-                start=float(message["start"]),
-                stop=float(message["stop"]),
-                user_properties=[(name, value) for name, value in message["properties"]],
-            )
-        data = message["data"]
-        data["nodeid"] = item.nodeid  # --dist=loadgroup has its own idea of the id in the worker
-        report = config.hook.pytest_report_from_serializable(config=config, data=data)
+        return [_unpacked(item, keywords, message) for message in messages]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the executor sent a report that cannot be read ({error!r})") from error
+
+
+def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> Report:
+    if message["op"] == "pass":
+        return pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords=keywords,
+            outcome="passed",
+            longrepr=None,
+            when=_phase(message["when"]),
+            sections=[(str(name), str(text)) for name, text in message["sections"]],
+            duration=float(message["duration"]),
+            start=float(message["start"]),
+            stop=float(message["stop"]),
+            user_properties=[(name, value) for name, value in message["properties"]],
+        )
+    data = message["data"]
+    data["nodeid"] = item.nodeid  # --dist=loadgroup has its own idea of the id in the worker
+    report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
     if not isinstance(report, pytest.TestReport):
-        raise ProtocolError(f"the executor sent a {type(report).__name__}, expected a test report")
+        raise TypeError(f"a {type(report).__name__}, expected a test report")
     return report
 
 

@@ -212,19 +212,17 @@ class Supervisor:
         """The reports pytest is shown: the last attempt's own, or ones that stand for what pytest has no word for."""
         tried = tries[-1]
         own = list(tried.reports)
+        recovered = len(tries) > 1 and not tried.outcome.is_red
+        if not tried.outcome.is_red and not recovered:
+            return own
         footer = ("harness", self._footer(case, tries))
-        if tried.outcome is Outcome.PASSED and len(tries) > 1:
-            for report in own:
-                report.sections.append(footer)
-                if report.when == "call":
-                    reports.mark(report, Outcome.FLAKY)
-            return own
-        if not tried.outcome.is_red:
-            return own
         failing = [report for report in own if report.failed]
-        if failing and not tried.outcome.breaks_executor:
-            for report in failing:
+        if recovered or (failing and not tried.outcome.breaks_executor):
+            for report in own if recovered else failing:
                 report.sections.append(footer)
+            for report in own if recovered else []:
+                if report.when == "call" or report.skipped:
+                    reports.mark(report, Outcome.FLAKY)
             return own
         when = tried.judgement.when if tried.judgement.when == "setup" else "call"
         text = f"{tried.outcome}: {tried.judgement.message}"
@@ -252,6 +250,8 @@ class Supervisor:
 
 def _detail(tried: Attempted) -> str:
     """Tracebacks of failed phases, then the stacks of all threads when the process broke."""
+    if not tried.evidence.stacks and not tried.outcome.is_red:
+        return ""
     return "\n\n".join(part for part in (tracebacks(tried.reports), fold(tried.evidence.stacks).strip()) if part)
 
 

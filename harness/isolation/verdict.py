@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from harness.checks.process import Problem
-from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY
+from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.outcome import Outcome
-
-#: How faulthandler begins when its own timer fires, as against a fatal signal.
-_TIMER_HEADER = "Timeout ("
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +146,7 @@ def _found_after(seen: Evidence) -> list[Judgement]:
 
 
 def _timer_fired(seen: Evidence) -> bool:
-    return seen.exit_status is not None and seen.stacks.startswith(_TIMER_HEADER)
+    return seen.exit_status == -WATCHDOG_SIGNAL
 
 
 def _current_phase(seen: Evidence) -> str:

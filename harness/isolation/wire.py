@@ -16,6 +16,10 @@ from harness.errors import HarnessError
 
 Message = dict[str, Any]
 
+# Made once: json.dumps and json.loads make or look up theirs anew at each call, and these run for every case.
+_encode = json.JSONEncoder(separators=(",", ":"), default=repr).encode
+_decode = json.JSONDecoder().decode
+
 _CHUNK = 1 << 18
 _MAX_LINE = 64 << 20
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89abABcdefCDEF]")
@@ -90,13 +94,13 @@ class Channel:
 
 def encode(message: Message) -> bytes:
     """One line of ASCII. A value that JSON does not know becomes its repr, so that no report is lost to it."""
-    return json.dumps(message, separators=(",", ":"), default=repr).encode() + b"\n"
+    return _encode(message).encode() + b"\n"
 
 
 def decode(line: bytes, peer: str) -> Message:
     """The message of one line, every lone surrogate in it made visible. Raises ProtocolError."""
     try:
-        message = json.loads(line)
+        message = _decode(line.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{peer} sent {line[:80]!r}, expected a line of JSON") from error
     if not isinstance(message, dict) or not isinstance(message.get("op"), str):

@@ -128,7 +128,7 @@ class Nursery:
 
     def _hear(self, client: _Client) -> None:
         try:
-            client.channel.receive(max_fds=4)
+            client.channel.receive(max_fds=5)
             while (message := client.channel.pop()) is not None:
                 if message["op"] == "spawn":
                     self._spawn(client, message)
@@ -151,7 +151,7 @@ class Nursery:
             self._bury(child)
 
     def _spawn(self, client: _Client, order: Message) -> None:
-        descriptors = client.channel.take_fds(4)
+        descriptors = client.channel.take_fds(5)
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -174,8 +174,7 @@ class Nursery:
                 client.channel.socket.close()
             for child in self._by_pid.values():
                 os.close(child.pidfd)
-            control, out, err, stacks = descriptors
-            executors.become_executor(self._nest, order, control, (out, err), stacks, self._pid)
+            executors.become_executor(self._nest, order, descriptors[0], descriptors[1:], self._pid)
         except BaseException:  # noqa: BLE001
             # An exception must never unwind into the zygote's own frames, which this process has a copy of.
             sys.excepthook(*sys.exc_info())

@@ -207,7 +207,7 @@ def _facts(attempt: Finish) -> Iterable[str]:
     where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"
     company = "alone" if attempt.alone else "in company"
     yield f"attempt {attempt.attempt} ({company}) on {where}, devices {devices}, seed {attempt.seed}"
-    if attempt.exit_status is not None:
+    if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
         yield f"the executor ended with {describe_exit(attempt.exit_status)}"
     if attempt.gate is not None:
         yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"

@@ -37,6 +37,8 @@ def summary(ledger: Ledger, run_dir: Path) -> list[str]:
         lines += _told(verdict)
     if len(told) - len(not_run) > SHOWN:
         lines.append(f"… and {len(told) - len(not_run) - SHOWN} more, see {run_dir / 'junit.xml'}")
+    if not_run:
+        lines.append(f"NOT_RUN {len(not_run)} cases, the first {not_run[0].case} - {not_run[0].message}")
     lines += [f"FINDING {finding.kind}: {finding.message}" for finding in ledger.findings]
     cost = ledger.cost
     lines.append(

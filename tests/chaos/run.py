@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 import psutil
 
 from harness.reporting import journal
-from harness.reporting.events import Executor
+from harness.reporting.events import Executor, Start
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
 
@@ -34,6 +35,7 @@ _FIRST_STEP, _LAST_STEP = 10, 800
 _RUN_LIMIT = 120.0
 _DEATH_LIMIT = 30.0
 _MARKER = "CHAOS_RUN"
+_DONE, _READY = "done", "ready"
 
 _CASES = f"""
 import os
@@ -45,19 +47,30 @@ import pytest
 @pytest.mark.parametrize("number", range({CASES // _FILES}))
 def test_waits(number, request):
     reader, writer = os.pipe()
-    select.select([reader], [], [], 0.002)
+    select.select([reader], [], [], 0.001)
     os.close(reader)
     os.close(writer)
-    with open(os.environ["CHAOS_DONE"], "ab", buffering=0) as done:
-        done.write(f"{{request.node.nodeid}} {{os.getpid()}}\\n".encode())
+    with open(os.path.join(os.environ["{_MARKER}"], "{_DONE}"), "a") as done:
+        print(request.node.nodeid, os.getpid(), file=done)
+"""
+
+_CONFTEST = f"""
+import os
+
+
+def pytest_collection_finish(session):
+    if hasattr(session.config, "workerinput"):
+        with open(os.path.join(os.environ["{_MARKER}"], "{_READY}"), "a") as ready:
+            print(os.getpid(), file=ready)
 """
 
 
 class Victim(StrEnum):
-    """The kinds of processes that a run has."""
+    """The kinds of processes that a run has. A worker is a starting one until it has collected."""
 
     EXECUTOR = "executor"
     WORKER = "worker"
+    STARTING_WORKER = "starting worker"
     ZYGOTE = "zygote"
     CONTROLLER = "controller"
 
@@ -97,22 +110,29 @@ class ChaosRun:
         """What the run printed."""
         return (self.folder / "output").read_text(errors="backslashreplace")
 
+    @cached_property
     def journal(self) -> JournalContents:
+        """What the journal holds; to be asked for when every process is gone."""
         return journal.read(self.results / journal.FILE_NAME)
 
+    @cached_property
     def ledger(self) -> Ledger:
-        return Ledger.from_journal(self.journal())
+        return Ledger.from_journal(self.journal)
+
+    def pids(self) -> dict[tuple[str, int], int | None]:
+        """By case and number of the attempt, the process id of its executor."""
+        return {(event.case, event.attempt): event.pid for event in self.journal.events if isinstance(event, Start)}
 
     def completed(self) -> list[tuple[str, int]]:
         """Case id and process id of each time a case came to its last line, as the cases themselves wrote it."""
-        lines = [line.rsplit(" ", 1) for line in _done_file(self.folder).read_text().splitlines()]
+        lines = [line.rsplit(" ", 1) for line in (self.folder / _DONE).read_text().splitlines()]
         return [(case, int(pid)) for case, pid in lines]
 
     def killed_executors(self) -> dict[int, int | None]:
         """By process id, the exit status that the journal gives for each executor that was hit."""
         ended = {
             event.pid: event.exit_status
-            for event in self.journal().events
+            for event in self.journal.events
             if isinstance(event, Executor) and event.state == "ended"
         }
         return {pid: ended.get(pid) for victim, pid in self.killed if victim is Victim.EXECUTOR}
@@ -167,24 +187,34 @@ class ChaosRun:
         controller = psutil.Process(self.process.pid)
         if victim is Victim.CONTROLLER:
             return [controller]
-        parents: dict[Victim, list[psutil.Process]] = {kind: [] for kind in Victim}
-        descendants = controller.children(recursive=True)
-        zygotes = {process.pid for process in descendants if _is_zygote(process)}
-        for process in descendants:
-            try:
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                parent = process.ppid()
-            except psutil.NoSuchProcess:
-                continue
-            if process.pid in zygotes and parent in zygotes:
-                kind = Victim.EXECUTOR  # forked from the zygote, it shows the same command line
-            elif process.pid in zygotes:
-                kind = Victim.ZYGOTE
-            else:
-                kind = Victim.WORKER
-            parents[kind].append(process)
-        return sorted(parents[victim], key=lambda process: process.pid)
+        below = _children(controller)
+        workers = [process for process in below if not _is_zygote(process)]
+        # The run's own, and those that workers have started in its place. Executors show the same command line.
+        zygotes = [process for process in below if _is_zygote(process)]
+        zygotes += [process for worker in workers for process in _children(worker) if _is_zygote(process)]
+        executors = [process for zygote in zygotes for process in _children(zygote)]
+        ready = (self.folder / _READY).read_text().split()
+        found = {
+            Victim.WORKER: [worker for worker in workers if str(worker.pid) in ready],
+            Victim.STARTING_WORKER: [worker for worker in workers if str(worker.pid) not in ready],
+            Victim.ZYGOTE: zygotes,
+            Victim.EXECUTOR: executors,
+        }
+        return sorted(found[victim], key=lambda process: process.pid)
+
+
+def _children(parent: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [child for child in parent.children() if _is_alive(child)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_zygote(process: psutil.Process) -> bool:
@@ -216,10 +246,6 @@ class _Progress:
         return self._steps
 
 
-def _done_file(folder: Path) -> Path:
-    return folder / "done"
-
-
 @contextmanager
 def chaos_run(folder: Path, seed: int) -> Iterator[ChaosRun]:
     """A run of CASES cases on two workers in `folder`; afterwards none of its processes is left."""
@@ -228,12 +254,14 @@ def chaos_run(folder: Path, seed: int) -> Iterator[ChaosRun]:
     for number in range(_FILES):
         (suite / f"test_waits_{number}.py").write_text(_CASES)
     (folder / "pytest.ini").write_text("[pytest]\nharness_suites = suites\nharness_preload =\n")
-    _done_file(folder).touch()
+    (suite / "conftest.py").write_text(_CONFTEST)
+    (folder / _DONE).touch()
+    (folder / _READY).touch()
     temporary = folder / "tmp"
     temporary.mkdir()
     # Nothing that pytest or the harness was told about the run of these tests is meant for that one.
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HARNESS_"))}
-    own = {_MARKER: str(folder), "CHAOS_DONE": str(_done_file(folder)), "TMPDIR": str(temporary)}
+    own = {_MARKER: str(folder), "TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "pytest", "suites", "-n2", "-p", "no:cacheprovider", "--results-dir=results"]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(

@@ -19,7 +19,6 @@ import xmlschema
 
 from harness import cli
 from harness.outcome import Outcome
-from harness.reporting.events import Start
 from harness.reporting.ledger import Ledger
 from tests.chaos.run import CASES, ChaosRun, Kill, Victim, chaos_run, plan
 
@@ -45,7 +44,7 @@ def test_executors_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Mon
     shot = {pid for pid, status in statuses.items() if status == -signal.SIGKILL}
     touched = [verdict for verdict in ledger.verdicts if verdict.outcome is not Outcome.PASSED]
     assert 1 <= len(touched) <= len(shot)
-    where = executor_of_attempt(run)
+    where = run.pids()
     for verdict in touched:
         broken = [finish for finish in verdict.finishes if finish.outcome is Outcome.CRASHED]
         assert broken
@@ -68,6 +67,16 @@ def test_workers_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Monke
     assert run.process.returncode == 1
 
 
+def test_a_worker_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """xdist gives a run up when the replacement of a worker dies too soon; then too all is accounted for, and red."""
+    with chaos_run(tmp_path, SEEDS[0]) as run:
+        run.endure([Kill(100, Victim.WORKER), Kill(100, Victim.STARTING_WORKER)])
+        ledger = sound(run, monkeypatch)
+    assert set(ledger.counts) <= {Outcome.PASSED, Outcome.LOST, Outcome.NOT_RUN}
+    ended_by_itself(run, ledger)
+    assert run.process.returncode in (1, 3)
+
+
 @each_seed
 def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ran in its executors is lost, the harness's own fault, and each worker starts a zygote for itself."""
@@ -79,6 +88,17 @@ def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Monke
     workers = 2
     assert ledger.counts[Outcome.PASSED] >= CASES - workers * len(kills)
     assert "zygote" in {finding.kind for finding in ledger.findings}
+    ended_by_itself(run, ledger)
+    assert run.process.returncode == 1
+
+
+def test_a_zygote_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's zygote goes, and the first that a worker starts in its place, before it has forked anything."""
+    with chaos_run(tmp_path, SEEDS[0]) as run:
+        run.endure([Kill(100, Victim.ZYGOTE), Kill(100, Victim.ZYGOTE)])
+        ledger = sound(run, monkeypatch)
+    assert set(ledger.counts) <= {Outcome.PASSED, Outcome.LOST}
+    assert ledger.counts[Outcome.PASSED] >= CASES - 2
     ended_by_itself(run, ledger)
     assert run.process.returncode == 1
 
@@ -108,12 +128,12 @@ def announced(kills: list[Kill], seed: int) -> list[Kill]:
 def sound(run: ChaosRun, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """The ledger of a run that is over, once all that must hold after any death has been checked."""
     assert run.survivors() == []
-    contents = run.journal()
+    contents = run.journal
     deadly = [victim for victim, _ in run.killed if victim is not Victim.EXECUTOR]
     # A writer may be killed between two pages of one line; that costs this line and no other.
     assert len(contents.damaged) <= len(deadly), contents.damaged
     assert not contents.unknown
-    ledger = Ledger.from_journal(contents)
+    ledger = run.ledger
     one_verdict_each(ledger)
     nothing_passed_unfinished(run, ledger)
     report_is_valid(run, ledger, monkeypatch)
@@ -132,8 +152,8 @@ def one_verdict_each(ledger: Ledger) -> None:
 
 def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
     """The cases' own word is asked: a pass is one that came to its last line in the process that is said to have it."""
-    completed = Counter(run.completed())
-    where = executor_of_attempt(run)
+    completed: Counter[tuple[str, int | None]] = Counter(run.completed())
+    where = run.pids()
     for verdict in ledger.verdicts:
         for finish in verdict.finishes:
             if finish.outcome is Outcome.PASSED:
@@ -145,7 +165,7 @@ def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
 
 
 def report_is_valid(run: ChaosRun, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``harness report`` writes junit.xml anew: well-formed, valid, every case in it once, totals equal the ledger's."""
+    """``harness report`` writes junit.xml anew: well-formed, valid, each case once, totals equal to the ledger's."""
     target = run.results / "junit.xml"
     target.unlink(missing_ok=True)
     monkeypatch.setattr(sys, "argv", ["harness", "report", str(run.results)])
@@ -176,8 +196,3 @@ def ended_by_itself(run: ChaosRun, ledger: Ledger) -> None:
     assert ledger.end is not None, run.output
     assert ledger.end.exit_status == run.process.returncode
     assert not list((run.folder / "tmp").glob("harness-*/zygote")), "a socket was left behind"
-
-
-def executor_of_attempt(run: ChaosRun) -> dict[tuple[str, int], int | None]:
-    """By case and number of the attempt, the process id of its executor."""
-    return {(event.case, event.attempt): event.pid for event in run.journal().events if isinstance(event, Start)}

@@ -213,6 +213,12 @@ def test_a_uuid_that_could_not_stand_in_a_mask_is_a_fault(nvml_folder: Path, uui
     assert found.devices[0].fault == f"uuid: {uuid!r} has not the form GPU-… or MIG-…"
 
 
+def test_a_gpu_that_has_no_uuid_is_at_fault(nvml_folder: Path) -> None:
+    found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, FAKE_NVML_UUID="none"))
+    assert found.devices[0].fault == "uuid: nvml tells none"
+    assert found.gpus == ()
+
+
 def test_a_machine_without_nvml_has_the_cpu(tmp_path: Path) -> None:
     # A file that is no library stands before any real one, so that this holds on machines with a driver too.
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")

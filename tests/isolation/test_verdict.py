@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.checks.process import Problem
-from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY
+from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.isolation.verdict import Evidence, Phase, exit_text, judge
 from harness.outcome import Outcome
 
@@ -55,11 +55,10 @@ def _failed(when: str) -> Phase:
         (Evidence(phases=(SETUP,), exit_status=3), Outcome.CRASHED, "exit status 3 in call"),
         (Evidence(phases=(SETUP,), exit_status=1), Outcome.CRASHED, "exit status 1 in call"),
         (
-            Evidence(phases=(SETUP,), exit_status=1, stacks="Timeout (0:00:02)!", limit=2),
+            Evidence(phases=(SETUP,), exit_status=-WATCHDOG_SIGNAL, limit=2),
             Outcome.TIMEOUT,
             "2 s, in call",
         ),
-        (Evidence(phases=(SETUP,), exit_status=SEGV, stacks="Timeout (0:00:02)!"), Outcome.TIMEOUT, "in call"),
         (Evidence(phases=(SETUP,), exit_status=SEGV, stacks="Fatal Python error"), Outcome.CRASHED, "SIGSEGV"),
         (Evidence(exit_status=-9, late=True, limit=1.5), Outcome.TIMEOUT, "1.5 s, in setup"),
         (Evidence(exit_status=None, late=True, unkillable=True), Outcome.TIMEOUT, "in setup"),

@@ -5,14 +5,14 @@
  *
  *   FAKE_NVML_GPUS    how many GPUs, 0 to 16; 8 unless set
  *   FAKE_NVML_MIG     these have MIG mode on
- *   FAKE_NVML_SLICES  how many instances each of those is cut into, 0 to 7; 2 unless set
+ *   FAKE_NVML_SLICES  how many instances each of those is cut into, 0 to 6; 2 unless set
  *   FAKE_NVML_LOST    these answer "GPU is lost" to everything after their UUID
  *   FAKE_NVML_GONE    these answer "GPU is lost" when asked for their handle
  *   FAKE_NVML_LOST_SLICES, FAKE_NVML_GONE_SLICES  the same for instances, by their slot, which counts from 1
  *   FAKE_NVML_NO_ECC  these have no ECC to switch; of the rest, those with an even index have it on
  *   FAKE_NVML_OTHER   these are another model, with less memory
  *   FAKE_NVML_NAME    the model's name
- *   FAKE_NVML_UUID    what every GPU says its UUID is
+ *   FAKE_NVML_UUID    what every GPU says its UUID is; with "none", it says that this is not supported
  *   FAKE_NVML_INIT    the status that nvmlInitWithFlags returns
  *   FAKE_NVML_COUNT   the status that nvmlDeviceGetCount_v2 returns
  *   FAKE_NVML_LOG     a file to which each call appends its name and a newline
@@ -143,6 +143,8 @@ Status nvmlDeviceGetUUID(Device device, char *text, unsigned length) {
     if (device->slice != WHOLE)
         snprintf(text, length, "MIG-%x%x%x%x0000-0000-4000-8000-00000000000%d", device->gpu, device->gpu, device->gpu,
                  device->gpu, device->slice);
+    else if (given && !strcmp(given, "none"))
+        return NOT_SUPPORTED;
     else if (given)
         snprintf(text, length, "%s", given);
     else

@@ -1,0 +1,24 @@
+"""Fixtures of the acceptance tests. The fixture suites are for projects of their own, not for this session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.project import Project
+
+collect_ignore = ["fixture_suites"]
+
+MakeProject = Callable[..., Project]
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> MakeProject:
+    """Makes the test's project from copies of fixture suites: ``make_project("deaths", "hangs")``."""
+
+    def make(*topics: str) -> Project:
+        return Project(tmp_path / "project", *topics)
+
+    return make

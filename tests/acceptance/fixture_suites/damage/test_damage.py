@@ -1,0 +1,143 @@
+"""Cases that harm the process they run in."""
+
+import os
+import resource
+import sys
+import tempfile
+
+import pytest
+
+EXPECTED = {
+    "test_before": "passed",
+    "test_memory_limit": "failed: MemoryError",
+    "test_memory_to_the_last_byte": "contaminated: left the process without memory to report with",
+    "test_between": "passed",
+    "test_limit_left_behind": "contaminated: left RLIMIT_NOFILE at",
+    "test_closes_above_2": "contaminated: closed or replaced a descriptor that is not its own",
+    "test_closes_standard_streams": "contaminated: closed descriptor 0, which belongs to the process",
+    "test_closes_all": "contaminated: closed or replaced a descriptor that is not its own",
+    "test_prints_afterwards": "passed",
+    "test_replaces_all": "contaminated: closed or replaced a descriptor that is not its own",
+    "test_writes_garbage": "contaminated: wrote into a descriptor of the harness",
+    "test_writes_half_a_line": "contaminated: wrote into a descriptor of the harness",
+    "test_changes_folder": "contaminated: left the working folder at",
+    "test_changes_folder_and_back": "passed",
+    "test_removes_folder": "contaminated: left the working folder at 'a removed folder'",
+    "test_fails_in_another_folder": "failed: assert",
+    "test_closes_stdout": "contaminated",
+    "test_prints_after_that": "passed",
+    "test_after": "passed",
+}
+
+HOARD: list[bytearray] = []
+
+
+def test_before() -> None:
+    assert os.path.exists("pytest.ini")
+
+
+def limit_memory(room: int) -> None:
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def test_memory_limit() -> None:
+    limit_memory(64 << 20)
+    bytearray(1 << 30)
+
+
+def test_memory_to_the_last_byte() -> None:
+    limit_memory(64 << 20)
+    size = 1 << 20
+    while True:
+        try:
+            HOARD.append(bytearray(size))
+        except MemoryError:
+            if size == 1:
+                raise
+            size //= 2
+
+
+def test_between() -> None:
+    assert os.path.exists("pytest.ini")
+
+
+def test_limit_left_behind() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+
+
+def test_closes_above_2() -> None:
+    os.closerange(3, 4096)
+
+
+def test_closes_standard_streams() -> None:
+    os.closerange(0, 3)
+
+
+def test_closes_all() -> None:
+    os.closerange(0, 4096)
+
+
+def test_prints_afterwards() -> None:
+    print("to standard output")
+    print("to standard error", file=sys.stderr)
+
+
+def open_descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def test_replaces_all() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in open_descriptors():
+        if number != null:
+            os.dup2(null, number)
+
+
+def write_everywhere(data: bytes) -> None:
+    for number in open_descriptors():
+        try:
+            os.write(number, data)
+        except OSError:
+            continue  # closed since it was listed, or not for writing
+
+
+def test_writes_garbage() -> None:
+    write_everywhere(b"\x00garbage\xff\n{}\n")
+
+
+def test_writes_half_a_line() -> None:
+    write_everywhere(b'{"op": ')
+
+
+def test_changes_folder() -> None:
+    os.chdir("/")
+
+
+def test_changes_folder_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+
+
+def test_removes_folder() -> None:
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    os.rmdir(folder)
+
+
+def test_fails_in_another_folder() -> None:
+    os.chdir("/")
+    assert os.path.exists("pytest.ini")
+
+
+def test_closes_stdout() -> None:
+    sys.stdout.close()
+
+
+def test_prints_after_that() -> None:
+    print("to standard output")
+
+
+def test_after() -> None:
+    assert os.path.exists("pytest.ini")

@@ -1,0 +1,69 @@
+"""Cases that leave what looks like a dead CUDA context. The torch they leave it in is a fake: there is no GPU here."""
+
+import sys
+import types
+
+import pytest
+
+EXPECTED = {
+    "test_before": "passed",
+    "test_poisons": "poisoned: left the CUDA context unusable: CUDA error: device-side assert triggered",
+    "test_after": "passed",
+    "test_fails_and_poisons": "poisoned: left the CUDA context unusable",
+    "test_sound_context": "passed",
+    "test_poisons_in_company": {
+        "batch": "flaky: poisoned in company, passed alone: left the CUDA context unusable",
+        "case": "passed",
+    },
+    "test_last": "passed",
+}
+
+RAN: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def note_the_case(request: pytest.FixtureRequest) -> None:
+    RAN.append(request.node.name)
+
+
+def leave_fake_torch(*, poisoned: bool) -> None:
+    """Put a fake torch in the place of the real one, its CUDA context in use and, it may be, dead."""
+
+    def synchronize(_: int) -> None:
+        if poisoned:
+            raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be reported later")
+
+    fake = types.ModuleType("torch")
+    generator = types.SimpleNamespace(manual_seed=lambda _: None)
+    cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, synchronize=synchronize)
+    vars(fake).update(default_generator=generator, cuda=cuda)
+    sys.modules["torch"] = fake
+
+
+def test_before() -> None:
+    pass
+
+
+def test_poisons() -> None:
+    leave_fake_torch(poisoned=True)
+
+
+def test_after() -> None:
+    pass
+
+
+def test_fails_and_poisons() -> None:
+    leave_fake_torch(poisoned=True)
+    raise AssertionError("a kernel has failed")
+
+
+def test_sound_context() -> None:
+    leave_fake_torch(poisoned=False)
+
+
+def test_poisons_in_company() -> None:
+    leave_fake_torch(poisoned=len(RAN) > 1)
+
+
+def test_last() -> None:
+    pass

@@ -1,0 +1,13 @@
+"""Says which process is which worker, for those who want to end one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker's own process notes its number; zygotes and executors come from another one."""
+    told = getattr(config, "workerinput", None)
+    if told is not None:
+        (Path(os.environ["PROBE_DIR"]) / told["workerid"]).write_text(str(os.getpid()))

@@ -1,0 +1,30 @@
+"""Cases before, while and after which something outside them is killed."""
+
+import signal
+
+import pytest
+
+EXPECTED = {
+    "test_before[0]": "passed",
+    "test_before[1]": "passed",
+    "test_waits": "lost: never finished",
+    "test_after[0]": "passed",
+    "test_after[1]": "passed",
+    "test_after[2]": "passed",
+    "test_after[3]": "passed",
+}
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_before(number: int) -> None:
+    assert number < 2
+
+
+def test_waits() -> None:
+    print("waiting")
+    signal.pause()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_after(number: int) -> None:
+    assert number < 4

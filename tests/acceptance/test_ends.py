@@ -1,0 +1,40 @@
+"""Cases that break the end of their process, when the last result has long been reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import compare, expected
+from tests.acceptance.project import SUITES
+
+FILES = sorted(path.name for path in (SUITES / "exits").glob("test_*.py"))
+
+
+@pytest.mark.parametrize("spread", [("-n0",), ("-n2",)], ids=" ".join)
+def test_each_alone(make_project: MakeProject, spread: tuple[str, ...]) -> None:
+    """Every case in its own process: the end of that process is a part of the case."""
+    project = make_project("exits")
+    result = project.run("--isolation=case", *spread)
+    compare(result, expected(project, "case"), alone=True)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_among_others(make_project: MakeProject, name: str) -> None:
+    """Several cases in one process, which ends badly: the one that makes it so is found among them."""
+    project = make_project("exits")
+    for path in (project.folder / "suites" / "exits").glob("test_*.py"):
+        if path.name != name:
+            path.unlink()
+    result = project.run("-n0", "--case-timeout=1")
+    compare(result, expected(project, "batch"))
+
+
+def test_several_among_others(make_project: MakeProject) -> None:
+    """Several cases break the end of the process that they share: each of them is found."""
+    project = make_project("exits")
+    for name in ("test_atexit_hangs.py", "test_thread_stays.py"):
+        (project.folder / "suites" / "exits" / name).unlink()
+    result = project.run("-n0")
+    compare(result, expected(project, "batch"))
+
