@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import platform
 import random
@@ -105,7 +106,11 @@ class Run:
 
         What pytest found is never made milder, but its "all passed" is not believed: the ledger decides.
         """
+        # Everything alive now outlives the report: without this the collector walks through xdist's reports again and
+        # again while the ledger is built, which doubles the time that takes for 10,000 cases.
+        gc.freeze()
         ledger = Ledger.from_journal(journals.read(self.context.journal))
+        gc.unfreeze()
         if status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
             status = ledger.exit_status()
         elif status == EXIT_OK:

@@ -165,13 +165,15 @@ class Project:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def start(self, *arguments: str, suites: str | None = "suites", env: Mapping[str, str] | None = None) -> Running:
-        """Start ``pytest suites ARGUMENTS`` and return at once."""
+    def start(
+        self, *arguments: str, suites: str = "suites", env: Mapping[str, str] | None = None, results_dir: bool = True
+    ) -> Running:
+        """Start ``pytest SUITES ARGUMENTS`` and return at once; with `results_dir` in a run directory of our choice."""
         name = f"run-{secrets.token_hex(4)}"
         run_dir = self.folder / name
         mark = secrets.token_hex(8)
-        command = [sys.executable, "-m", "pytest", *([suites] if suites else []), *arguments]
-        if "no:harness" not in arguments:
+        command = [sys.executable, "-m", "pytest", suites, *arguments]
+        if results_dir and "no:harness" not in arguments:
             command.append(f"--results-dir={name}")
         if not any(argument in ("--lf", "--ff") for argument in arguments):
             command += ["-p", "no:cacheprovider"]
@@ -198,14 +200,20 @@ class Project:
             )
         return Running(process, output, run_dir, mark)
 
-    def run(self, *arguments: str, suites: str | None = "suites", env: Mapping[str, str] | None = None) -> Result:
-        """Run ``pytest suites ARGUMENTS`` to its end."""
-        running = self.start(*arguments, suites=suites, env=env)
+    def run(
+        self, *arguments: str, suites: str = "suites", env: Mapping[str, str] | None = None, results_dir: bool = True
+    ) -> Result:
+        """As `start`, to its end."""
+        running = self.start(*arguments, suites=suites, env=env, results_dir=results_dir)
         try:
             return running.result()
         except BaseException:
             running.kill_all()
             raise
+
+    def probe_names(self) -> list[str]:
+        """The names of the files that cases have made in their PROBE_DIR."""
+        return sorted(path.name for path in (self.folder / "probe").iterdir())
 
     def probe(self, name: str) -> list[str]:
         """The lines that cases have appended to this file in their PROBE_DIR; none when there is no such file."""

@@ -1,6 +1,8 @@
 """Cases before, while and after which something outside them is killed."""
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,8 @@ def test_before(number: int) -> None:
 
 
 def test_waits() -> None:
-    print("waiting")
+    print("waiting", flush=True)
+    (Path(os.environ["PROBE_DIR"]) / f"waits-{os.getpid()}").touch()
     signal.pause()
 
 

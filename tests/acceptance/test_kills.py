@@ -1,0 +1,186 @@
+"""What is killed from outside while a run goes on: nothing that had finished is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from harness.reporting.junit import FILE_NAME
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import Expected, check_journal, compare, compare_junit, expected
+from tests.acceptance.project import Project, Result, Running, interrupt
+
+WAITS = "::test_waits"
+SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def project(make_project: MakeProject) -> Project:
+    return make_project("waiting")
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[Start]:
+    """Starts a run of the waiting suite, and returns once a case of it waits and no other can run meanwhile."""
+    begun: list[Running] = []
+
+    def start(*arguments: str) -> Running:
+        running = project.start(*arguments)
+        begun.append(running)
+        until_it_waits(project, running)
+        if "-n2" in arguments:
+            mine = running.started(WAITS)["worker"]
+            running.wait_for(
+                lambda: any(
+                    line["event"] == "executor" and line["state"] == "ended" and line["worker"] != mine
+                    for line in running.lines()
+                ),
+                "the other worker to have nothing more to do",
+            )
+        return running
+
+    yield start
+    for running in begun:
+        running.kill_all()
+
+
+def until_it_waits(project: Project, running: Running, not_in: int = 0) -> None:
+    """Wait until the case waits, in another process than `not_in`."""
+    running.wait_for(
+        lambda: any(
+            line["event"] == "start" and line["case"].endswith(WAITS) and line["pid"] != not_in
+            and f"waits-{line['pid']}" in project.probe_names()
+            for line in running.lines()
+        ),
+        f"{WAITS} to wait",
+    )
+
+
+def executor_of(running: Running) -> psutil.Process:
+    """The process that runs the waiting case."""
+    return psutil.Process(running.started(WAITS)["pid"])
+
+
+def report_again(result: Result) -> None:
+    """``harness report DIR`` writes the report anew, whatever had become of the run."""
+    (result.run_dir / FILE_NAME).unlink(missing_ok=True)
+    command = [sys.executable, "-m", "harness.cli", "report", str(result.run_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert WAITS in done.stdout
+
+
+def check_cut_short(result: Result, wanted: Expected) -> dict[str, str]:
+    """Check a run that was ended: each case has the verdict it had reached, is `lost`, or is `not_run`."""
+    check_journal(result)
+    verdicts = result.verdicts
+    assert verdicts.keys() == wanted.cases.keys()
+    for case, outcome in verdicts.items():
+        assert outcome in ("lost" if case.endswith(WAITS) else "passed", "not_run"), case
+    assert next(outcome for case, outcome in verdicts.items() if case.endswith(WAITS)) == "lost"
+    compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
+    return verdicts
+
+
+@SPREADS
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_controller(project: Project, start: Start, number: signal.Signals, spread: str) -> None:
+    running = start(spread)
+    running.process.send_signal(number)
+    result = running.result()  # nothing of the run is left
+    assert result.status == -number
+    finished = {line["case"] for line in result.lines if line["event"] == "finish" and line["outcome"] != "lost"}
+    report_again(result)
+    verdicts = check_cut_short(result, expected(project, "batch"))
+    assert {case for case, outcome in verdicts.items() if outcome == "passed"} == finished
+    if spread == "-n0":
+        assert list(verdicts.values()) == ["passed", "passed", "lost", *["not_run"] * 4]
+    assert result.ledger.exit_status() == 1
+
+
+def test_worker(project: Project, start: Start) -> None:
+    """xdist puts another worker in the place of the killed one; the case that was running is lost, and only that."""
+    running = start("-n2", "--dist=load")
+    line = running.started(WAITS)
+    executor = executor_of(running)
+    os.kill(int(project.probe(line["worker"])[0]), signal.SIGKILL)
+    running.wait_for(lambda: not executor.is_running(), "the end of the executor whose supervisor is gone")
+    result = running.result()
+    wanted = expected(project, "batch")
+    assert result.verdicts == wanted.outcomes, result.tail()
+    assert result.status == 1
+    check_journal(result)
+    compare_junit(result, wanted.cases)
+    report_again(result)
+    compare_junit(result, wanted.cases)
+
+
+@SPREADS
+def test_executor(project: Project, start: Start, spread: str) -> None:
+    """Killed from outside it looks like any case that dies: tried again alone, killed again, blamed."""
+    running = start(spread)
+    alone, first = running.started(WAITS)["alone"], executor_of(running)
+    first.kill()
+    if not alone:
+        until_it_waits(project, running, not_in=first.pid)
+        executor_of(running).kill()
+    result = running.result()
+    wanted = expected(project, "batch")
+    cases = {
+        case: ("crashed", "SIGKILL in call") if case.endswith(WAITS) else value for case, value in wanted.cases.items()
+    }
+    compare(result, replace(wanted, cases=cases, counts={"passed": 6, "failed": 1}))
+
+
+@SPREADS
+def test_zygote(project: Project, start: Start, spread: str) -> None:
+    """The harness's own process is gone: a finding, and a case that is lost and not blamed; another zygote goes on."""
+    running = start(spread)
+    zygote = executor_of(running).parent()
+    assert zygote is not None
+    zygote.kill()
+    result = running.result()
+    wanted = expected(project, "batch")
+    assert result.verdicts == wanted.outcomes, result.tail()
+    assert result.status == 1
+    check_journal(result)
+    assert {finding.kind for finding in result.ledger.findings} == {"zygote"}
+    compare_junit(result, {case: (outcome, "") for case, outcome in wanted.outcomes.items()})
+    assert "lost its zygote" in next(verdict.message for verdict in result.ledger.red)
+
+
+@SPREADS
+def test_interrupt(project: Project, start: Start, spread: str) -> None:
+    """Ctrl-C: exit status 2, and the report is there at once, with what did not run."""
+    running = start(spread)
+    interrupt(running)
+    result = running.result()
+    assert result.status == 2, result.tail()
+    verdicts = check_cut_short(result, expected(project, "batch"))
+    if spread == "-n0":
+        assert list(verdicts.values()) == ["passed", "passed", "lost", *["not_run"] * 4]
+    assert result.lines[-1]["event"] == "end"
+    assert result.lines[-1]["exit_status"] == 2
+    assert "cases: " in result.terminal
+    report_again(result)
+
+
+@SPREADS
+def test_impatient_interrupt(start: Start, spread: str) -> None:
+    """Ctrl-C twice, as people do: nothing is left behind."""
+    running = start(spread)
+    interrupt(running)
+    interrupt(running)
+    result = running.result()
+    assert result.status != 0
+    report_again(result)
+

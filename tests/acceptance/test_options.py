@@ -1,0 +1,253 @@
+"""pytest's own options, with the harness at work, at rest, and away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import RED, Expected, check_journal, compare, compare_junit, expected
+from tests.acceptance.project import Project, Result
+
+SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+
+
+def stopped_early(result: Result, wanted: Expected) -> dict[str, str]:
+    """Check a run that ended before its end: what ran has its verdict, the rest is `not_run`, all is reported."""
+    check_journal(result)
+    verdicts = result.verdicts
+    assert verdicts.keys() == wanted.cases.keys()
+    for case, outcome in verdicts.items():
+        assert outcome in (wanted.outcomes[case], "not_run")
+    compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
+    return verdicts
+
+
+@SPREADS
+def test_exitfirst(make_project: MakeProject, spread: str) -> None:
+    project = make_project("mixed")
+    result = project.run("-x", spread)
+    verdicts = stopped_early(result, expected(project, "batch"))
+    assert result.status == 1 if spread == "-n0" else result.status in (1, 2)
+    assert "not_run" in verdicts.values()
+    if spread == "-n0":
+        assert list(verdicts.values()) == ["passed", "crashed", *["not_run"] * (len(verdicts) - 2)]
+
+
+def test_maxfail(make_project: MakeProject) -> None:
+    project = make_project("mixed")
+    result = project.run("-n0", "--maxfail=2")
+    verdicts = stopped_early(result, expected(project, "batch"))
+    assert result.status == 1
+    assert [outcome for outcome in verdicts.values() if outcome in RED - {"not_run"}] == ["crashed", "failed"]
+
+
+@SPREADS
+def test_keyword(make_project: MakeProject, spread: str) -> None:
+    project = make_project("mixed")
+    result = project.run("-k", "parametrised or crashes", spread)
+    names = ("test_parametrised[0]", "test_parametrised[1]", "test_parametrised[2]", "test_crashes")
+    compare(result, expected(project, "batch").only(names))
+
+
+@pytest.mark.parametrize(("arguments", "what"), [(("-k", "nothing_like_it"), "deselected"), (("-m", "gpu"), "")])
+def test_empty_selection(make_project: MakeProject, arguments: tuple[str, ...], what: str) -> None:
+    project = make_project("plain")
+    project.write("pytest.ini", (project.folder / "pytest.ini").read_text() + "markers = gpu\n")
+    result = project.run(*arguments, "-n0")
+    assert result.status == 5, result.tail()
+    assert result.verdicts == {}
+    assert what in result.terminal
+    check_journal(result)
+    compare_junit(result, {})
+
+
+@SPREADS
+@pytest.mark.parametrize("isolation", ["batch", "none"])
+def test_all_gated(make_project: MakeProject, isolation: str, spread: str) -> None:
+    project = make_project("gated")
+    wanted = expected(project, "batch")
+    assert wanted.status() == 5
+    compare(project.run(f"--isolation={isolation}", spread), wanted)
+
+
+@SPREADS
+def test_last_failed(make_project: MakeProject, spread: str) -> None:
+    """What was red, however it became so, and nothing else is run again."""
+    project = make_project("mixed", "fixtures")
+    wanted = expected(project, "batch")
+    first = project.run("--lf", spread)
+    compare(first, wanted)
+    second = project.run("--lf", spread)
+    red = [case for case, outcome in wanted.outcomes.items() if outcome in RED]
+    assert sorted(second.verdicts) == sorted(red), second.tail()
+    assert second.verdicts == {case: wanted.outcomes[case] for case in red}
+
+
+@SPREADS
+def test_own_junit_of_pytest(make_project: MakeProject, spread: str) -> None:
+    """pytest's own report can be had as well, with every case in it."""
+    project = make_project("mixed")
+    wanted = expected(project, "batch")
+    result = project.run("--junitxml=own.xml", spread)
+    compare(result, wanted)
+    own = ElementTree.parse(project.folder / "own.xml").getroot()
+    names = [element.attrib["name"] for element in own.iter("testcase")]
+    assert sorted(names) == sorted(case.split("::")[-1] for case in wanted.cases)
+    red = [element for element in own.iter("testcase") if {child.tag for child in element} & {"failure", "error"}]
+    assert len(red) == sum(outcome in RED for outcome in wanted.outcomes.values())
+
+
+def test_reasons_are_shown(make_project: MakeProject) -> None:
+    project = make_project("mixed", "verdicts")
+    result = project.run("-n0", "-ra")
+    compare(result, expected(project, "batch"))
+    assert "not today" in result.terminal
+    assert "gated: memory: wanted >=1000TiB" in result.terminal
+
+
+@pytest.mark.parametrize(
+    ("option", "more"), [("--pdb", ("-k", "test_fails")), ("--trace", ("-k", "test_passes")), ("-s", ())]
+)
+def test_isolation_steps_aside(make_project: MakeProject, option: str, more: tuple[str, ...]) -> None:
+    """Who wants to be in the process of the case is there; standard input is closed, so a debugger leaves at once."""
+    project = make_project("plain")
+    result = project.run(option, "-n0", *more)
+    assert f"isolation none (for {option})" in result.terminal
+    assert not any(line["event"] == "executor" for line in result.lines)
+    check_journal(result)
+    if option == "-s":
+        compare(result, expected(project, "batch"))
+        assert "to standard output, by a plain case" in result.terminal
+    else:
+        assert "(Pdb)" in result.terminal
+        assert result.status == (2 if option == "--pdb" else 0), result.tail()
+
+
+def test_setup_plan(make_project: MakeProject) -> None:
+    project = make_project("fixtures")
+    result = project.run("--setup-plan", "-n0")
+    assert "isolation none (for --setup-" in result.terminal
+    assert "SETUP    S in_session" in result.terminal
+    assert project.probe_names() == []
+    check_journal(result)
+
+
+@SPREADS
+def test_isolation_none(make_project: MakeProject, spread: str) -> None:
+    project = make_project("plain", "verdicts")
+    wanted = expected(project, "batch")
+    result = project.run("--isolation=none", spread)
+    compare(result, wanted)
+    assert not any(line["event"] == "executor" for line in result.lines)
+
+
+def test_without_the_plugin(make_project: MakeProject) -> None:
+    """``-p no:harness`` is plain pytest: no run directory, no word of the harness, pytest's own counts."""
+    project = make_project("plain")
+    project.write("pytest.ini", "[pytest]\n")
+    before = set(project.folder.iterdir())
+    result = project.run("-p", "no:harness")
+    assert result.status == 1
+    assert result.counts == {"passed": 2, "failed": 1, "skipped": 1, "xfailed": 1}
+    assert "harness" not in result.terminal.replace(str(project.folder), "")
+    assert {path.name for path in set(project.folder.iterdir()) - before} <= {f"{result.run_dir.name}.out", "probe"}
+
+
+def test_collect_only(make_project: MakeProject) -> None:
+    """Listing the cases runs none and leaves no run directory."""
+    project = make_project("mixed")
+    result = project.run("--collect-only", "-q", "-n0")
+    assert result.status == 0
+    assert not result.run_dir.exists()
+    listed = [line for line in result.terminal.splitlines() if "::" in line]
+    assert sorted(listed) == sorted(expected(project, "batch").cases)
+
+
+def test_default_run_directory(make_project: MakeProject) -> None:
+    """Without an option the harness takes what lies under its suites, and names the run directory itself."""
+    project = make_project("plain")
+    project.write("elsewhere/test_elsewhere.py", "def test_other():\n    pass\n")
+    result = project.run("-n0", suites=".", results_dir=False)
+    made = list((project.folder / "results").iterdir())
+    assert len(made) == 1
+    inside = Result(result.status, result.terminal, made[0], result.seconds)
+    assert result.counts["passed"] == 3
+    assert inside.verdicts == expected(project, "batch").outcomes
+    assert {path.name for path in made[0].iterdir()} >= {"journal.ndjson", "junit.xml", "environment.json"}
+    json.loads((made[0] / "environment.json").read_text())
+
+
+@SPREADS
+@pytest.mark.parametrize(
+    ("mark", "complaint"),
+    [
+        ("requires(flux_capacitor=True)", "flux_capacitor"),
+        ("requires(memory='much')", "much"),
+        ("requires('cuda')", "cuda"),
+        ("timeout('soon')", "soon"),
+        ("timeout(0)", "0"),
+        ("timeout()", "number of seconds"),
+    ],
+)
+def test_malformed_mark(make_project: MakeProject, mark: str, complaint: str, spread: str) -> None:
+    """An error of collection that names file and case: nothing is run, nothing is green."""
+    if spread == "-n2" and not mark.startswith("timeout(0"):
+        pytest.skip("one malformed mark is enough to see what workers make of it")
+    project = make_project("plain")
+    project.write(
+        "suites/plain/test_malformed.py",
+        f"import pytest\n\n@pytest.mark.{mark}\n@pytest.mark.parametrize('n', [7])\ndef test_marked(n):\n    pass\n",
+    )
+    result = project.run(spread)
+    assert result.status == 2 if spread == "-n0" else result.status in (1, 2)
+    assert "suites/plain/test_malformed.py::test_marked[7]" in result.terminal
+    assert complaint in result.terminal
+    assert "passed" not in result.terminal
+    check_journal(result)
+
+
+def test_flaky_is_green(make_project: MakeProject) -> None:
+    project, path = flaky_project(make_project)
+    result = project.run("-n0")
+    assert result.status == 0, result.tail()
+    compare(result, expected(project, "batch"))
+    attempts = [line for line in result.lines if line["event"] == "finish" and line["case"] == f"{path}::test_flaky"]
+    assert [(line["outcome"], line["alone"], line["final"]) for line in attempts] == [
+        ("crashed", False, False),
+        ("passed", True, True),
+    ]
+
+
+def test_flaky_is_red_on_request(make_project: MakeProject) -> None:
+    project, _ = flaky_project(make_project)
+    result = project.run("-n0", "--fail-on-flaky")
+    assert result.status == 1
+    compare(result, expected(project, "batch"), fail_on_flaky=True)
+
+
+def flaky_project(make_project: MakeProject) -> tuple[Project, Path]:
+    """A project with a flaky case and an innocent one, and the file they are in."""
+    project = make_project()
+    path = Path("suites/flaky/test_flaky.py")
+    project.write(
+        str(path),
+        """
+import os
+
+EXPECTED = {"test_first": "passed", "test_flaky": "flaky: crashed in company, passed alone: exit status 3 in call"}
+
+RAN = []
+
+def test_first():
+    RAN.append(1)
+
+def test_flaky():
+    if RAN:
+        os._exit(3)
+""",
+    )
+    return project, path

@@ -1,0 +1,200 @@
+"""When the plugin takes part in a session, what it says, and what it refuses. Each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from harness import plugin
+
+pytest_plugins = ["pytester"]
+
+_INI = "[pytest]\nharness_suites = suites\nharness_preload =\n"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with one case in a suite, and one test beside it."""
+    for name in [name for name in os.environ if name.startswith(("HARNESS_", "PYTEST_ADDOPTS"))]:
+        monkeypatch.delenv(name)
+    (pytester.path / "pytest.ini").write_text(_INI)
+    _write(pytester, "suites/a/test_case.py", "def test_case(): pass\n")
+    _write(pytester, "plain/test_plain.py", "def test_plain(): pass\n")
+    return pytester
+
+
+def _write(pytester: pytest.Pytester, name: str, text: str) -> None:
+    path = pytester.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _runs(pytester: pytest.Pytester) -> list[Path]:
+    return sorted((pytester.path / "results").glob("*/journal.ndjson"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cases"),
+    [
+        (["suites"], 1),
+        (["suites/a/test_case.py::test_case"], 1),
+        (["."], 1),  # plain tests beside them are pytest's
+        (["plain"], None),
+        (["plain", "--seed=3"], 1),
+        (["plain", "-p", "harness.plugin"], 1),
+        (["suites", "-p", "no:harness"], None),
+        (["suites", "--collect-only"], None),
+        (["suites", "--fixtures"], None),
+        (["suites", "--markers"], None),
+        (["suites", "--isolation=none"], 1),
+    ],
+)
+def test_the_plugin_takes_part_when_asked_or_when_there_are_cases(
+    project: pytest.Pytester, arguments: list[str], cases: int | None
+) -> None:
+    result = project.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
+    assert result.ret == 0
+    runs = _runs(project)
+    assert len(runs) == (cases is not None)
+    if cases is not None:
+        lines = [json.loads(line) for line in runs[0].read_text().splitlines()]
+        assert [line["count"] for line in lines if line["event"] == "collected"] == [cases]
+
+
+def test_torch_is_not_imported_by_having_the_plugin(project: pytest.Pytester) -> None:
+    _write(project, "plain/test_plain.py", "import sys\ndef test_plain(): assert 'torch' not in sys.modules\n")
+    project.runpytest_subprocess("plain").assert_outcomes(passed=1)
+
+
+def test_the_header_and_the_summary_say_what_an_operator_needs(project: pytest.Pytester) -> None:
+    result = project.runpytest_subprocess("suites", "--seed=77", "--results-dir=here")
+    result.stdout.fnmatch_lines(
+        [
+            "harness: devices *; driver *; torch *",
+            f"harness: isolation batch; seed 77; results in {project.path}/here",
+            "1 cases: 1 passed",
+            "isolation: 1 executors started in * s, 0 restarts, 0 retries",
+        ]
+    )
+    assert sorted(path.name for path in (project.path / "here").iterdir()) == [
+        "environment.json",
+        "journal.ndjson",
+        "junit.xml",
+        "zygote.log",
+    ]
+
+
+def test_a_run_directory_is_not_used_twice(project: pytest.Pytester) -> None:
+    assert project.runpytest_subprocess("suites", "--results-dir=here").ret == 0
+    before = (project.path / "here" / "journal.ndjson").read_bytes()
+    result = project.runpytest_subprocess("suites", "--results-dir=here")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*--results-dir='here' holds a run already*"])
+    assert (project.path / "here" / "journal.ndjson").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--isolation=prozess"], "*--isolation='prozess': expected one of batch, case, none*"),
+        (["--case-timeout=0"], "*--case-timeout='0': expected a number above 0*"),
+        (["--seed=x"], "*--seed='x': expected a whole number*"),
+        (["--results-dir=pytest.ini/x"], "*cannot be made*"),
+    ],
+)
+def test_a_bad_option_is_a_usage_error(project: pytest.Pytester, arguments: list[str], message: str) -> None:
+    result = project.runpytest_subprocess("suites", *arguments)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([message])
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("requires(compute_capabilty='>=8')", "*test_bad.py::test_bad: *'compute_capabilty'*compute_capability*"),
+        ("requires(memory='lots')", "*test_bad.py::test_bad: *memory*lots*"),
+        ("timeout('1')", "*test_bad.py::test_bad: timeout*expected one number*"),
+    ],
+)
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_mark_that_cannot_be_read_is_a_collection_error(
+    project: pytest.Pytester, mark: str, message: str, workers: str
+) -> None:
+    _write(project, "suites/a/test_bad.py", f"import pytest\n@pytest.mark.{mark}\ndef test_bad(): pass\n")
+    result = project.runpytest_subprocess("suites", workers)
+    assert result.ret in (1, 2)  # xdist ends a session with collection errors as failed, pytest as interrupted
+    result.stdout.fnmatch_lines([message])
+
+
+@pytest.mark.parametrize(
+    ("conftest", "reason"),
+    [
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, name='mine', daemon=True).start()\n",
+            "*must not be forked*'mine'*",
+        ),
+        (
+            "import sys, types\n"
+            "fake = types.ModuleType('torch')\n"  # a fake, since no CUDA can be initialised without a GPU
+            "fake.cuda = types.SimpleNamespace(is_initialized=lambda: True)\n"
+            "sys.modules['torch'] = fake\n",
+            "*must not be forked*cuda is initialised*",
+        ),
+    ],
+    ids=["thread", "cuda"],
+)
+def test_a_collection_that_must_not_be_forked_runs_nothing_and_says_why(
+    project: pytest.Pytester, conftest: str, reason: str
+) -> None:
+    _write(project, "suites/a/conftest.py", conftest)
+    result = project.runpytest_subprocess("suites")
+    assert result.ret == 2
+    result.stdout.fnmatch_lines([reason])
+    result.stdout.fnmatch_lines(["1 cases: 1 not_run"])
+
+
+def test_n_auto_is_left_to_xdist_in_a_session_without_cases(project: pytest.Pytester) -> None:
+    assert plugin.pytest_xdist_auto_num_workers(project.parseconfig("plain")) is None
+    assert (plugin.pytest_xdist_auto_num_workers(project.parseconfig("suites")) or 0) >= 1
+
+
+def test_fixtures_give_device_and_seed(project: pytest.Pytester) -> None:
+    _write(
+        project,
+        "suites/a/test_fixtures.py",
+        """
+import random
+from harness.isolation.seeding import case_seed as expected
+def test_device(device): assert device.type == "cpu" and device.index is None
+def test_seed(case_seed, request):
+    assert case_seed == expected(5, request.node.nodeid)
+    first = random.random()
+    random.seed(case_seed)
+    assert random.random() == first
+""",
+    )
+    result = project.runpytest_subprocess("suites/a/test_fixtures.py", "--seed=5", "-n0")
+    result.assert_outcomes(passed=2)
+    result = project.runpytest_subprocess("suites/a/test_fixtures.py", "--seed=5", "-n0", "--isolation=none")
+    result.assert_outcomes(passed=2)
+
+
+def test_the_line_that_reproduces_a_failure_does(project: pytest.Pytester) -> None:
+    _write(
+        project,
+        "suites/a/test_seeded.py",
+        "import random, pytest\n"
+        "@pytest.mark.parametrize('word', ['a b', \"it's\"])\n"
+        "def test_draw(word): assert random.random() < 0, f'drew {random.getstate()[1][0]}'\n",
+    )
+    result = project.runpytest_subprocess("suites/a/test_seeded.py", "-n0")
+    assert result.ret == 1
+    lines = [line.removeprefix("reproduce: ") for line in result.outlines if line.startswith("reproduce: ")]
+    drew = [line for line in result.outlines if line.startswith("E ") and "drew" in line]
+    assert len(lines) == len(drew) == 2
+    again = project.run("bash", "-c", lines[1])
+    assert again.ret == 1
+    assert [line for line in again.outlines if line.startswith("E ") and "drew" in line] == [drew[1]]
