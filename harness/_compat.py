@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import weakref
+from typing import Any
 
 import pytest
 
@@ -19,3 +21,8 @@ def tear_down_all(session: pytest.Session) -> None:
 def run_exit_callbacks() -> None:
     """Run what was registered with `atexit`, last first, as the interpreter does when it ends."""
     atexit._run_exitfuncs()
+
+
+def finalizers() -> list[weakref.finalize[..., Any]]:
+    """The living `weakref.finalize` objects, each of which may run when the interpreter ends."""
+    return list(weakref.finalize._registry)  # type: ignore[attr-defined]

@@ -22,6 +22,21 @@ def test_run_exit_callbacks() -> None:
     assert done.stdout.split() == ["second", "first", "after"]
 
 
+def test_finalizers_can_be_kept_from_running_at_exit() -> None:
+    code = (
+        "import weakref; from harness import _compat\n"
+        "class Thing: pass\n"
+        "thing, other = Thing(), Thing()\n"
+        "weakref.finalize(thing, print, 'inherited')\n"
+        "inherited = _compat.finalizers()\n"
+        "weakref.finalize(other, print, 'new')\n"
+        "for finalizer in inherited: finalizer.atexit = False\n"
+        "_compat.run_exit_callbacks()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["new"]
+
+
 def test_tear_down_all(pytester: pytest.Pytester) -> None:
     class RunFirst:
         """Runs the first item as if another were to follow in the same module, then asks for the end."""

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import pytest
 
+from harness import _compat
 from harness.devices import guard
 from harness.isolation import executor as executors
 from harness.isolation import linux
@@ -71,6 +72,7 @@ class ZygotePlugin:
             items={item.nodeid: item for item in session.items},
             modules=frozenset(sys.modules),
             case_modules=frozenset(case_modules),
+            finalizers=_compat.finalizers(),
         )
         Nursery(nest, self._listener, unfit=self._unfit()).serve()
         raise AssertionError("the zygote serves until it ends")

@@ -111,13 +111,17 @@ def test_chained_non_blocking_copies_convert_in_order(device: torch.device, elem
     assert seen_in_trials(trial), NOT_SHOWN
 
 
-def convert(source: torch.Tensor, target: torch.device, **options: bool) -> tuple[torch.Tensor, bool]:
-    """`source.to(target)` on a stream that sleeps, and whether the stream was still at work when the call returned."""
-    stream = torch.cuda.Stream(source.device if source.is_cuda else target)
-    torch.cuda.synchronize()
+def convert(
+    stream: torch.cuda.Stream, source: torch.Tensor, target: torch.device, *, non_blocking: bool
+) -> tuple[torch.Tensor, bool]:
+    """`source.to(target)` on a stream that sleeps, and whether the stream was still at work when the call returned.
+
+    One stream for all trials: the first may wait for fresh memory, the next find it in the stream's cache.
+    """
+    stream.synchronize()
     sleep_on(stream)
     with torch.cuda.stream(stream):
-        result = source.to(target, **options)
+        result = source.to(target, non_blocking=non_blocking)
         at_work = not stream.query()
     stream.synchronize()
     return result, at_work
@@ -144,10 +148,12 @@ def test_a_non_blocking_to_returns_while_the_stream_is_at_work(
     """Contract: `to(…, non_blocking=True)` from or to pinned memory does not wait for the stream, whose sleep must once
     be seen to outlast it; what it made for the host is pinned; after the stream is done the values are there."""
     source, target = make(device)
+    stream = torch.cuda.Stream(device)
     calibrate(device)
+    torch.cuda.synchronize(device)
 
     def returned_early() -> bool:
-        result, at_work = convert(source, target, non_blocking=True)
+        result, at_work = convert(stream, source, target, non_blocking=True)
         assert torch.equal(result.cpu(), source.cpu())
         assert result.is_pinned() == (target.type == "cpu")
         return at_work
@@ -163,10 +169,12 @@ def test_a_blocking_to_returns_when_the_stream_is_done(
     """Contract: `to(…, non_blocking=False)` between pinned memory and the device waits for the stream, each time, and
     what it made for the host is not pinned."""
     source, target = make(device)
+    stream = torch.cuda.Stream(device)
     calibrate(device)
+    torch.cuda.synchronize(device)
 
     for _ in range(TRIALS):
-        result, at_work = convert(source, target, non_blocking=False)
+        result, at_work = convert(stream, source, target, non_blocking=False)
         assert not at_work
         assert torch.equal(result.cpu(), source.cpu())
         assert not result.is_pinned()

@@ -44,8 +44,8 @@ def ask(*expressions: str) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.timeout(120)
 def test_without_a_device_cuda_streams_and_events_are_refused_clearly() -> None:
-    """Contract: with no CUDA device to be seen, whatever would need one raises an error that speaks of CUDA, its driver,
-    the accelerator or the device. None crashes, none gives an object that seems to work."""
+    """Contract: with no CUDA device to be seen, whatever would need one raises an error that speaks of CUDA, of its
+    driver, of the accelerator or of the device. None crashes, none gives an object that seems to work."""
     answers = ask(
         "torch.cuda.Stream().synchronize()",
         "torch.cuda.Event().record()",

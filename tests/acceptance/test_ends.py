@@ -37,4 +37,3 @@ def test_several_among_others(make_project: MakeProject) -> None:
         (project.folder / "suites" / "exits" / name).unlink()
     result = project.run("-n0")
     compare(result, expected(project, "batch"))
-

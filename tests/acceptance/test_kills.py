@@ -57,7 +57,9 @@ def until_it_waits(project: Project, running: Running, not_in: int = 0) -> None:
     """Wait until the case waits, in another process than `not_in`."""
     running.wait_for(
         lambda: any(
-            line["event"] == "start" and line["case"].endswith(WAITS) and line["pid"] != not_in
+            line["event"] == "start"
+            and line["case"].endswith(WAITS)
+            and line["pid"] != not_in
             and f"waits-{line['pid']}" in project.probe_names()
             for line in running.lines()
         ),
@@ -183,4 +185,3 @@ def test_impatient_interrupt(start: Start, spread: str) -> None:
     result = running.result()
     assert result.status != 0
     report_again(result)
-

@@ -1,0 +1,270 @@
+"""What isolation costs: the harness against a bare fork, plain pytest, one pytest a case, and plain xdist.
+
+Every way runs the same generated cases, in turn, several times over; figures are medians. Each is measured with few and
+with many cases, so that what a run costs once (start-up: imports, collection, reports) and what each case adds are told
+apart. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from measuring import Line, Patience, Sample, machine_facts, median, run
+
+_TORCH_CASES = """
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("n", range({count}))
+def test_n(n):
+    assert torch.ones(2).sum() == 2
+"""
+
+_EMPTY_CASES = """
+import pytest
+
+
+@pytest.mark.parametrize("n", range({count}))
+def test_n(n):
+    assert n >= 0
+"""
+
+_FORK_AND_EXIT = """
+import os
+import sys
+
+import torch
+
+for _ in range(int(sys.argv[1])):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+_FORK_CASE_AND_EXIT = _FORK_AND_EXIT.replace("os._exit(0)", "os._exit(0 if torch.ones(2).sum() == 2 else 1)")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Numbers of cases, few and many, with torch and without, and how many are started one at a time."""
+
+    torch: tuple[int, int]
+    empty: tuple[int, int]
+    singly: int
+    repeats: int
+
+
+FULL = Sizes(torch=(50, 200), empty=(1_000, 10_000), singly=3, repeats=5)
+QUICK = Sizes(torch=(4, 12), empty=(50, 200), singly=1, repeats=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run `count` cases: a command in a folder, and what it prints when it has done so."""
+
+    name: str
+    family: str
+    arguments: tuple[str, ...]
+    program: str = ""
+
+    def command(self, count: int) -> list[str]:
+        if self.program:
+            return [sys.executable, "-c", self.program, str(count)]
+        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *self.arguments]
+
+    def says(self, count: int) -> str:
+        return "" if self.program else f"{count} passed"
+
+
+FORK, FORK_CASE = "fork, exit", "fork, case body, exit"
+CASE, BATCH, PLAIN = "harness --isolation=case -n0", "harness --isolation=batch -n0", "pytest -p no:harness"
+SINGLY = "pytest, one process a case"
+BATCH_2, PLAIN_2 = "harness --isolation=batch -n2", "xdist -n2 -p no:harness"
+
+WAYS = (
+    Way(FORK, "torch", (), _FORK_AND_EXIT),
+    Way(FORK_CASE, "torch", (), _FORK_CASE_AND_EXIT),
+    Way(CASE, "torch", ("suites", "--isolation=case", "-n0")),
+    Way(BATCH, "torch", ("suites", "--isolation=batch", "-n0")),
+    Way(PLAIN, "torch", ("suites", "-p", "no:harness")),
+    Way(BATCH_2, "empty", ("suites", "--isolation=batch", "-n2")),
+    Way(PLAIN_2, "empty", ("suites", "-p", "no:harness", "-n2")),
+)
+
+#: What is compared with what, on which figure, and the ratio aimed at.
+AIMS = (
+    ("case, each case, over a bare fork", CASE, FORK, "each", 2.5),
+    ("batch, whole run, over plain pytest", BATCH, PLAIN, "total", 2.0),
+    ("batch -n2, whole run, over plain xdist", BATCH_2, PLAIN_2, "total", 1.5),
+)
+
+
+def make_project(folder: Path, family: str, count: int) -> Path:
+    """A project of `count` cases in files of at most 25 (with torch) or 250 (without)."""
+    source, per_file = (_TORCH_CASES, 25) if family == "torch" else (_EMPTY_CASES, 250)
+    project = folder / f"{family}-{count}"
+    suite = project / "suites" / "trivial"
+    suite.mkdir(parents=True)
+    for number, first in enumerate(range(0, count, per_file)):
+        text = source.format(count=min(per_file, count - first))
+        (suite / f"test_trivial_{number:03}.py").write_text(text)
+    preload = "" if family == "torch" else "harness_preload =\n"
+    (project / "pytest.ini").write_text(f"[pytest]\nharness_suites = suites\n{preload}")
+    return project
+
+
+class Bench:
+    """Collects samples by way and number of cases."""
+
+    def __init__(self, folder: Path, sizes: Sizes, patience: Patience) -> None:
+        self.sizes = sizes
+        self.samples: dict[tuple[str, int], list[Sample]] = {}
+        self._patience = patience
+        self._projects = {
+            (family, count): make_project(folder, family, count)
+            for family, counts in (("torch", sizes.torch), ("empty", sizes.empty))
+            for count in counts
+        }
+        # What was said to the harness, or pytest, around this script is not meant for what it measures.
+        self._environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HARNESS_"))
+        }
+
+    def take(self) -> None:
+        """One round: every way at both its numbers of cases, then cases one at a time."""
+        for way in WAYS:
+            for count in self._counts(way.family):
+                self._sample(way.name, count, way.command(count), self._projects[way.family, count], way.says(count))
+        project = self._projects["torch", self.sizes.torch[1]]
+        for number in range(self.sizes.singly):
+            case = f"suites/trivial/test_trivial_000.py::test_n[{number}]"
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:harness", case]
+            self._sample(SINGLY, 1, command, project, "1 passed")
+
+    def wall(self, name: str, count: int) -> float:
+        return median([sample.wall for sample in self.samples[name, count]])
+
+    def cpu(self, name: str, count: int) -> float:
+        return median([sample.cpu for sample in self.samples[name, count]])
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """By way: seconds of the whole run, of start-up, and of each case, wall and processor time."""
+        table = {}
+        for way in WAYS:
+            few, many = self._counts(way.family)
+            wall = Line.through(few, self.wall(way.name, few), many, self.wall(way.name, many))
+            cpu = Line.through(few, self.cpu(way.name, few), many, self.cpu(way.name, many))
+            table[way.name] = {
+                "cases": many,
+                "total": self.wall(way.name, many),
+                "startup": wall.startup,
+                "each": wall.each,
+                "total_cpu": self.cpu(way.name, many),
+                "each_cpu": cpu.each,
+            }
+        one, many = self.wall(SINGLY, 1), self.sizes.torch[1]
+        one_cpu = self.cpu(SINGLY, 1)
+        table[SINGLY] = {
+            "cases": many,
+            "total": one * many,  # extrapolated: see README.md
+            "startup": 0.0,
+            "each": one,
+            "total_cpu": one_cpu * many,
+            "each_cpu": one_cpu,
+        }
+        return table
+
+    def _counts(self, family: str) -> tuple[int, int]:
+        return self.sizes.torch if family == "torch" else self.sizes.empty
+
+    def _sample(self, name: str, count: int, command: Sequence[str], project: Path, says: str) -> None:
+        def once() -> Sample:
+            return run(command, project, says=says, environment=self._environment)
+
+        sample = self._patience.measure(once)
+        self.samples.setdefault((name, count), []).append(sample)
+        print(
+            f"  {count:6} cases {sample.wall:8.3f} s, others {sample.others:4.0%}  {name}", file=sys.stderr, flush=True
+        )
+
+
+def ratios(figures: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """Each aim with the figures it is about, in wall and in processor time, and whether it is met."""
+    return [
+        {
+            "what": what,
+            "ratio": figures[ours][figure] / figures[theirs][figure],
+            "ratio_cpu": figures[ours][f"{figure}_cpu"] / figures[theirs][f"{figure}_cpu"],
+            "aim": aim,
+            "met": figures[ours][figure] <= aim * figures[theirs][figure],
+        }
+        for what, ours, theirs, figure, aim in AIMS
+    ]
+
+
+def print_tables(figures: dict[str, dict[str, float]], compared: list[dict[str, Any]], busiest: float) -> None:
+    """The figures for people."""
+    print(
+        f"{'':30} {'cases':>6} {'total s':>9} {'start-up s':>10} {'each ms':>9} {'cpu total s':>11} {'cpu each ms':>11}"
+    )
+    for name, row in figures.items():
+        mark = "*" if name == SINGLY else " "
+        print(
+            f"{name:30} {row['cases']:6.0f} {row['total']:8.2f}{mark} {row['startup']:10.2f} {row['each'] * 1e3:9.3f}"
+            f" {row['total_cpu']:10.2f}{mark} {row['each_cpu'] * 1e3:11.3f}"
+        )
+    print("* extrapolated from single runs")
+    print()
+    print(f"{'':42} {'ratio':>6} {'by cpu':>6} {'aim':>5}")
+    for row in compared:
+        met = "met" if row["met"] else "not met"
+        print(f"{row['what']:42} {row['ratio']:6.2f} {row['ratio_cpu']:6.2f} {row['aim']:5.1f}  {met}")
+    extra = figures[CASE]["total"] / figures[FORK]["total"]
+    print(f"{'case, whole run, over forks (import incl.)':42} {extra:6.2f}")
+    print()
+    print(f"other processes used up to {busiest:.0%} of the machine during a measurement that counts")
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, help="write figures, samples and the facts of the machine here, as JSON")
+    parser.add_argument("--quick", action="store_true", help="few cases, once: shows that it works, measures nothing")
+    parser.add_argument("--repeats", type=int, help="rounds (default: 5, with --quick 1)")
+    parser.add_argument("--share", type=float, default=0.1, help="share of the machine that others may use (0.1)")
+    parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for others to be quiet (30)")
+    parser.add_argument("--tries", type=int, default=3, help="how often to measure again what others disturbed (3)")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else FULL
+    patience = Patience(options.share, 0.0 if options.quick else options.wait, 1 if options.quick else options.tries)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        bench = Bench(Path(folder), sizes, patience)
+        repeats = options.repeats or sizes.repeats
+        for number in range(repeats):
+            print(f"round {number + 1} of {repeats}", file=sys.stderr)
+            bench.take()
+    figures = bench.figures()
+    compared = ratios(figures)
+    print_tables(figures, compared, max(sample.others for taken in bench.samples.values() for sample in taken))
+    if options.output is not None:
+        samples = [
+            {"way": name, "cases": count, **asdict(sample)}
+            for (name, count), taken in bench.samples.items()
+            for sample in taken
+        ]
+        document = {"machine": machine_facts(), "figures": figures, "ratios": compared, "samples": samples}
+        options.output.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Cases that harm more than their own process, or make it hard to be rid of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import check_journal, compare, compare_junit, expected
+
+SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+
+
+@SPREADS
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_killed_parent(make_project: MakeProject, mode: str, spread: str) -> None:
+    """The zygote is killed by a case: that is the harness's loss, and the next case has a new one."""
+    project = make_project("parent")
+    result = project.run(f"--isolation={mode}", spread, "--dist=no" if spread == "-n0" else "--dist=loadfile")
+    wanted = expected(project, mode)
+    assert result.verdicts == wanted.outcomes, result.tail()
+    assert {finding.kind for finding in result.ledger.findings} == {"zygote"}
+    assert result.status == 1
+    check_journal(result)
+    compare_junit(result, wanted.cases)
+
+
+def test_killed_parent_of_two(make_project: MakeProject) -> None:
+    """Two workers share the zygote that a case kills while the other runs an innocent one: which is not lost."""
+    project = make_project()
+    project.write(
+        "suites/parent/test_kills.py",
+        """
+import os, pathlib, signal, time
+
+EXPECTED = {"test_kills_its_parent": "lost"}
+
+def test_kills_its_parent():
+    while not (pathlib.Path(os.environ["PROBE_DIR"]) / "innocent").exists():
+        time.sleep(0.01)
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
+""",
+    )
+    project.write(
+        "suites/parent/test_innocent.py",
+        """
+import os, pathlib, signal
+
+EXPECTED = {"test_innocent": "passed"}
+
+def test_innocent():
+    mine = pathlib.Path(os.environ["PROBE_DIR"]) / "innocent"
+    if not mine.exists():
+        mine.touch()
+        signal.pause()  # until the kernel ends this process with the zygote
+""",
+    )
+    result = project.run("-n2", "--dist=loadfile", "--case-timeout=20")
+    assert result.verdicts == expected(project, "batch").outcomes, result.tail()
+
+
+def test_stubborn(make_project: MakeProject) -> None:
+    """The watchdog in its process is off, SIGTERM is ignored, the process is stopped: the ladder's last rung helps."""
+    project = make_project("stubborn")
+    result = project.run("-n0")
+    compare(result, expected(project, "batch"))
+    assert result.seconds < 30
+
+
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_forgotten_fork(make_project: MakeProject, mode: str) -> None:
+    """A case forks and the child forgets to exit: it comes back as if it were the executor, and must not be heard."""
+    project = make_project()
+    project.write(
+        "suites/fork/test_fork.py",
+        """
+import os
+
+EXPECTED = {
+    "test_before": "passed",
+    "test_forks": "leaked: left a child process running",
+    "test_between": "passed",
+    "test_child_fails": "leaked: left a child process running",
+    "test_fails": "failed: AssertionError: on purpose",
+    "test_after": "passed",
+}
+
+def test_before():
+    pass
+
+def test_forks():
+    os.fork()
+
+def test_between():
+    pass
+
+def test_child_fails():
+    assert os.fork()
+
+def test_fails():
+    raise AssertionError("on purpose")
+
+def test_after():
+    pass
+""",
+    )
+    result = project.run("-n0", f"--isolation={mode}", "--case-timeout=20")
+    compare(result, expected(project, mode), alone=mode == "case")
+
+
+def test_exit_of_the_session(make_project: MakeProject) -> None:
+    """A case that asks pytest to stop (`pytest.exit`) stops the run; what comes after it is not run."""
+    project = make_project()
+    project.write(
+        "suites/stop/test_stop.py",
+        """
+import pytest
+
+EXPECTED = {"test_before": "passed", "test_stops": "failed: enough", "test_after": "not_run"}
+
+def test_before():
+    pass
+
+def test_stops():
+    pytest.exit("enough")
+
+def test_after():
+    pass
+""",
+    )
+    result = project.run("-n0")
+    assert result.verdicts == expected(project, "batch").outcomes, result.tail()
+    assert result.status in (1, 2)
+    check_journal(result)
+
+
+def test_shared_fixture_that_kills(make_project: MakeProject) -> None:
+    """What dies in the teardown of a shared fixture is blamed on the case after which it is torn down."""
+    project = make_project()
+    project.write(
+        "suites/shared/test_shared.py",
+        """
+import os
+import pytest
+
+EXPECTED = {
+    "TestUsers::test_first": "passed",
+    "TestUsers::test_last": "crashed: SIGABRT in teardown",
+    "test_after": "passed",
+}
+
+@pytest.fixture(scope="class")
+def explosive():
+    yield
+    os.abort()
+
+@pytest.mark.usefixtures("explosive")
+class TestUsers:
+    def test_first(self):
+        pass
+
+    def test_last(self):
+        pass
+
+def test_after():
+    pass
+""",
+    )
+    result = project.run("-n0")
+    compare(result, expected(project, "batch"))
+
+
+def test_session_fixture_that_fails_in_teardown(make_project: MakeProject) -> None:
+    """The teardown of a session's fixture fails when the last case is over: an error of that case."""
+    project = make_project()
+    project.write(
+        "suites/shared/test_shared.py",
+        """
+import pytest
+
+EXPECTED = {
+    "test_first": "passed",
+    "test_last": "error: RuntimeError: cannot clean up",
+}
+COUNTS = {"passed": 1}
+
+@pytest.fixture(scope="session")
+def shared():
+    yield
+    raise RuntimeError("cannot clean up")
+
+def test_first(shared):
+    pass
+
+def test_last(shared):
+    pass
+""",
+    )
+    result = project.run("-n0")
+    compare(result, expected(project, "batch"))
+
+
+def test_session_fixture_of_a_crashed_executor(make_project: MakeProject) -> None:
+    """A shared fixture that fails in teardown after its executor was retired for another reason is not passed over."""
+    project = make_project()
+    project.write(
+        "suites/shared/test_shared.py",
+        """
+import os
+import pytest
+
+EXPECTED = {
+    "test_first": "passed",
+    "test_moves": "contaminated: left the working folder",
+    "test_last": "error: RuntimeError: cannot clean up",
+}
+FINDINGS = ["teardown"]
+COUNTS = {"passed": 1}
+
+@pytest.fixture(scope="session")
+def shared():
+    yield
+    raise RuntimeError("cannot clean up")
+
+def test_first(shared):
+    pass
+
+def test_moves():
+    os.chdir("/")
+
+def test_last(shared):
+    pass
+""",
+    )
+    result = project.run("-n0")
+    compare(result, expected(project, "batch"))
