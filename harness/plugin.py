@@ -36,10 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """``-n auto``: one worker a GPU, or as many as CPU and memory bear."""
-    if not _scope(config).any:
+    """``-n auto``: one worker a GPU, or as many as CPU and memory bear; xdist's own variable overrides that."""
+    if not _scope(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from harness.devices.inventory import discover
     from harness.scheduling import workers
@@ -87,8 +87,8 @@ class ControllerHooks:
         node.workerinput[_DEVICE] = self._run.leases.take(node.gateway.id)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: WorkerController) -> None:
-        self._run.leases.give_back(node.gateway.id)
+    def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
+        self._run.worker_down(node.gateway.id, error)
 
     def pytest_report_header(self) -> list[str]:
         from harness.reporting import terminal

@@ -101,6 +101,13 @@ class Run:
     def run_dir(self) -> Path:
         return Path(self.context.run_dir)
 
+    def worker_down(self, worker: str, error: object | None) -> None:
+        """A worker has ended: its device is free. One that died is a finding, since it never runs a case itself."""
+        self.leases.give_back(worker)
+        if error:
+            message = f"worker {worker} died ({error}); what it had not finished is lost or went to others"
+            self.journal.append({"event": "finding", "kind": "worker", "message": message, "cases": []})
+
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.
 

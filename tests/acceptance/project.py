@@ -166,9 +166,16 @@ class Project:
         path.write_text(text, encoding="utf-8")
 
     def start(
-        self, *arguments: str, suites: str = "suites", env: Mapping[str, str] | None = None, results_dir: bool = True
+        self,
+        *arguments: str,
+        suites: str = "suites",
+        env: Mapping[str, str | None] | None = None,
+        results_dir: bool = True,
     ) -> Running:
-        """Start ``pytest SUITES ARGUMENTS`` and return at once; with `results_dir` in a run directory of our choice."""
+        """Start ``pytest SUITES ARGUMENTS`` and return at once; with `results_dir` in a run directory of our choice.
+
+        `env` is added to the environment; a value of None keeps the variable out of it.
+        """
         name = f"run-{secrets.token_hex(4)}"
         run_dir = self.folder / name
         mark = secrets.token_hex(8)
@@ -177,8 +184,9 @@ class Project:
             command.append(f"--results-dir={name}")
         if not any(argument in ("--lf", "--ff") for argument in arguments):
             command += ["-p", "no:cacheprovider"]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
-        environment |= {
+        outer = os.environ.items()
+        environment = {key: value for key, value in outer if not key.startswith((*_FOREIGN, "CUDA_VISIBLE_DEVICES"))}
+        wanted: dict[str, str | None] = {
             MARK: mark,
             "TMPDIR": str(self.temp),
             "CUDA_VISIBLE_DEVICES": "",
@@ -186,6 +194,7 @@ class Project:
             "PROBE_DIR": str(self.folder / "probe"),
             **(env or {}),
         }
+        environment |= {name: value for name, value in wanted.items() if value is not None}
         output = self.folder / f"{name}.out"
         (self.folder / "probe").mkdir(exist_ok=True)
         with output.open("wb") as file:
@@ -201,7 +210,11 @@ class Project:
         return Running(process, output, run_dir, mark)
 
     def run(
-        self, *arguments: str, suites: str = "suites", env: Mapping[str, str] | None = None, results_dir: bool = True
+        self,
+        *arguments: str,
+        suites: str = "suites",
+        env: Mapping[str, str | None] | None = None,
+        results_dir: bool = True,
     ) -> Result:
         """As `start`, to its end."""
         running = self.start(*arguments, suites=suites, env=env, results_dir=results_dir)
