@@ -107,7 +107,7 @@ def _console() -> Console:
 def _print_catalog(entries: list[Entry]) -> None:
     from rich.table import Table
 
-    from harness.reporting.text import clean
+    from harness.text import clean
 
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description"):
@@ -123,7 +123,7 @@ def _print_catalog(entries: list[Entry]) -> None:
 
 
 def _print_report(contents: JournalContents, ledger: Ledger, written: Report) -> None:
-    from harness.reporting.text import clean, one_line
+    from harness.text import clean, one_line
 
     console = _console()
 

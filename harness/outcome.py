@@ -67,9 +67,9 @@ def settle(attempts: Sequence[Attempt], started: int) -> Outcome:
     """The verdict on a case from its finished attempts, in order, and the number of attempts started.
 
     A case that never started is `not_run`; one that started and has no final attempt is `lost`: the
-    harness, not the case, is to blame. A final attempt that is not red after an earlier one that broke is
-    `flaky`. Several final attempts (a case that the scheduler sent to more than one worker) count as
-    the most severe of them.
+    harness, not the case, is to blame. A final attempt that is not red after an earlier one that broke its
+    process is `flaky`; after one that the harness lost, it counts as if it were the first. Several final
+    attempts (a case that the scheduler sent to more than one worker) count as the most severe of them.
     """
     if not any(attempt.final for attempt in attempts):
         return Outcome.LOST if started or attempts else Outcome.NOT_RUN
@@ -77,7 +77,7 @@ def settle(attempts: Sequence[Attempt], started: int) -> Outcome:
     broken_before = False
     for attempt in attempts:
         if not attempt.final:
-            broken_before = broken_before or attempt.outcome.is_red
+            broken_before = broken_before or attempt.outcome.breaks_executor
             continue
         recovered = broken_before and not attempt.outcome.is_red
         verdicts.append(Outcome.FLAKY if recovered else attempt.outcome)

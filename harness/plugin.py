@@ -6,6 +6,7 @@ xdist, the controller itself; the *zygote* only collects. A session that has no 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -30,6 +31,7 @@ _RUN = pytest.StashKey["Run"]()
 _WORKER = pytest.StashKey["Worker"]()
 _CONTEXT = "harness_context"
 _DEVICE = "harness_device"
+_LATE = "harness_late"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,7 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         told = config.workerinput
         context = RunContext.from_json(told[_CONTEXT])
-        worker = Worker(context, discover(), name=told["workerid"], device=told[_DEVICE], workerinput=told)
+        worker = Worker(
+            context,
+            discover(),
+            name=told["workerid"],
+            device=told[_DEVICE],
+            workerinput=told,
+            late=functools.partial(_send_late, config),
+        )
     else:
         run = Run(config, discover(), plugin_argument=_named(config))
         config.stash[_RUN] = run
@@ -68,11 +77,23 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("dist", "no") != "no":
             return
         leased = run.leases.take("main")
-        worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None)
+        late = functools.partial(_show_late, config)
+        worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late)
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker), "harness-worker")
     if not worker.isolated:
         config.pluginmanager.register(InlineHooks(worker), "harness-inline")
+
+
+def _show_late(config: pytest.Config, report: pytest.TestReport) -> None:
+    """Show pytest a report on a case that it has heard of before."""
+    config.hook.pytest_runtest_logreport(report=report)
+
+
+def _send_late(config: pytest.Config, report: pytest.TestReport) -> None:
+    """From an xdist worker: xdist takes reports only on the case that runs, so this goes with its last words."""
+    data = config.hook.pytest_report_to_serializable(config=config, report=report)
+    config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
 
 
 class ControllerHooks:
@@ -89,6 +110,10 @@ class ControllerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
+        for data in getattr(node, "workeroutput", {}).get(_LATE, ()):
+            report = node.config.hook.pytest_report_from_serializable(config=node.config, data=data)
+            report.node = node  # as xdist does, for reports that name their worker
+            _show_late(node.config, report)
 
     def pytest_report_header(self) -> list[str]:
         from harness.reporting import terminal

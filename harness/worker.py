@@ -7,7 +7,7 @@ import getpass
 import itertools
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from harness.reporting.journal import Journal, digest
 from harness.scheduling import leases
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
-#: A zygote that keeps dying is no accident any more.
-_OWN_ZYGOTES = 5
+#: How often a zygote may die before it is ready: then it is no accident any more.
+_STARTS = 5
 
 CASE_ID = pytest.StashKey[str]()
 _PREPARED = pytest.StashKey[Case]()
@@ -44,9 +44,18 @@ class Worker:
     """The part of a run that one pytest process carries out: an xdist worker, or the only process there is."""
 
     def __init__(
-        self, context: RunContext, inventory: Inventory, *, name: str, device: str, workerinput: dict[str, Any] | None
+        self,
+        context: RunContext,
+        inventory: Inventory,
+        *,
+        name: str,
+        device: str,
+        workerinput: dict[str, Any] | None,
+        late: Callable[[pytest.TestReport], None],
     ) -> None:
-        """`device` is the UUID of the leased device; `workerinput` what an xdist worker was given, else None."""
+        """`device` is the UUID of the leased device; `workerinput` what an xdist worker was given, else None; `late`
+        shows pytest a report on a case that was reported before.
+        """
         self.context = context
         self.name = name
         self.journal = Journal(context.journal)
@@ -68,7 +77,12 @@ class Worker:
                 connect=self._connect,
             )
             self._supervisor = Supervisor(
-                context, worker=name, record=self.journal.append, prepare=self.prepare, keeper=self._keeper
+                context,
+                worker=name,
+                record=self.journal.append,
+                prepare=self.prepare,
+                late=late,
+                keeper=self._keeper,
             )
         elif self._device.kind == "cuda":
             os.environ[MASK] = mask_for([self._device])
@@ -162,12 +176,12 @@ class Worker:
                 return link
         log = run_dir / f"zygote-{self.name}.log"
         spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._device.kind == "cpu")
-        while len(self._own) < _OWN_ZYGOTES:
+        for _ in range(_STARTS):
             self._own.append(Zygote(spec, folder=Path(self.context.invocation_dir), log=log))
             link = self._link(self._own[-1].address, log)
             if link is not None:
                 return link
-        raise ZygoteError(f"worker {self.name} has lost {_OWN_ZYGOTES} zygotes of its own; see {log}")
+        raise ZygoteError(f"worker {self.name} has lost {_STARTS} zygotes that were starting; see {log}")
 
     def _link(self, address: str, log: Path) -> ZygoteLink | None:
         """A connection, or None, and a finding, when the zygote there is gone. Raises ZygoteUnfitError."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.outcome import Outcome
@@ -83,6 +83,17 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
             verb = "closed" if after.descriptors[number] is None else "replaced"
             changes.append(f"{verb} descriptor {number}, which belongs to the process")
     return [Problem(Outcome.CONTAMINATED, change) for change in changes]
+
+
+def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[Problem]:
+    """Whether Python's standard output and error, in this order, are still the same open files."""
+    problems = []
+    for name, was, now in zip(("sys.stdout", "sys.stderr"), before, after, strict=True):
+        if now is not was:
+            problems.append(Problem(Outcome.CONTAMINATED, f"left another object as {name}"))
+        elif getattr(now, "closed", False):
+            problems.append(Problem(Outcome.CONTAMINATED, f"closed {name}"))
+    return problems
 
 
 def new_children(

@@ -10,6 +10,10 @@ import pytest
 
 from harness.gating.requirements import Unmet
 from harness.outcome import Outcome
+from harness.text import cap, one_line
+
+#: Characters kept of the tracebacks of a case.
+_TRACEBACK_LIMIT = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,14 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
     for report in reports:
         if report.failed:
             crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or report.longreprtext
-            lines = str(crash).strip().splitlines()
-            return lines[0] if lines else ""
+            return one_line(str(crash))
+        if report.skipped and hasattr(report, "wasxfail"):
+            return f"expected failure: {report.wasxfail}" if report.wasxfail else "expected failure"
         if report.skipped and isinstance(report.longrepr, tuple):
-            return str(report.longrepr[2])
+            return one_line(str(report.longrepr[2]))
     return ""
 
 
 def tracebacks(reports: Sequence[pytest.TestReport]) -> str:
     """The texts of all failed phases."""
-    return "\n\n".join(report.longreprtext for report in reports if report.failed)
+    return cap("\n\n".join(report.longreprtext for report in reports if report.failed), _TRACEBACK_LIMIT)

@@ -120,6 +120,8 @@ class Executor:
         self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
         self._state = process.capture((0, 1, 2, channel.fileno(), *files))
         self._limits = self._state.limits
+        self._streams = (sys.stdout, sys.stderr)
+        self._has_subtests = False
         self._children: list[int] = []
         nest.session.config.pluginmanager.register(self, "harness-executor")
 
@@ -131,7 +133,11 @@ class Executor:
                 if self._channel.closed:
                     os._exit(0)
             if message["op"] == "run":
-                self._run(message)
+                self._has_subtests = False
+                try:
+                    self._run(message)
+                except MemoryError:
+                    os._exit(EXIT_NO_MEMORY)
             else:
                 self._leave(message)
 
@@ -140,7 +146,12 @@ class Executor:
 
         Into a file, which unlike a message wakes nobody.
         """
-        message = reports.pack(self._nest.session.config, report)
+        config = self._nest.session.config
+        self._has_subtests = self._has_subtests or type(report) is not pytest.TestReport
+        if self._has_subtests and report.when == "call":
+            # pytest fails a test whose subtests failed when it asks for the status, which is for terminals otherwise.
+            config.hook.pytest_report_teststatus(report=report, config=config)
+        message = reports.pack(config, report)
         self._flush_output()
         message["out"] = [_size(1), _size(2)]
         self._guarded(lambda: _write(self._facts, encode(message)))
@@ -163,6 +174,7 @@ class Executor:
         self._watchdog.stop()
         state = process.capture(self._state.descriptors)
         problems = process.compare(self._state, state)
+        problems += process.changed_streams(self._streams, (sys.stdout, sys.stderr))
         if linux.has_children():
             now = linux.children()
             problems += process.new_children(self._children, now, linux.describe_process)
@@ -223,6 +235,7 @@ class Executor:
         self._send(bye)
         if message["light"]:
             self._light_exit()
+        self._flush_output()
         linux.interpreter_exit(0)
         raise AssertionError("Py_Exit returned")
 
@@ -245,9 +258,7 @@ class Executor:
             if isinstance(module := sys.modules.get(name), types.ModuleType):
                 _drop_values(vars(module))
         gc.collect()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        linux.flush_c_stdio()
+        self._flush_output()
         linux.c_exit(0)
         raise AssertionError("exit returned")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -151,6 +150,4 @@ def c_exit(status: int) -> None:
 
 def interpreter_exit(status: int) -> None:
     """Finalise the interpreter and exit, from any depth of Python frames (CPython's ``Py_Exit``). Does not return."""
-    sys.stdout.flush()
-    sys.stderr.flush()
     ctypes.pythonapi.Py_Exit(status)

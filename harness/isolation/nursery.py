@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError
@@ -37,11 +38,12 @@ class Zygote:
         Returns at once: supervisors that connect early wait in the socket's queue.
         """
         self.log = log
-        # Not the run directory: the path of a Unix socket is short (108 bytes), and only its owner may enter this one.
+        # Not the run directory, since only its owner may enter this one.
         self._home = Path(tempfile.mkdtemp(prefix="harness-"))
         self.address = str(self._home / "zygote")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("ab") as output:
-            listener.bind(self.address)
+            with _short(self.address) as address:
+                listener.bind(address)
             listener.listen(128)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "harness.isolation.zygote", str(listener.fileno())],
@@ -72,6 +74,16 @@ class Zygote:
         shutil.rmtree(self._home, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _short(address: str) -> Iterator[str]:
+    """Another path to the same socket: one has at most 107 bytes, and folders for temporary files may be deeper."""
+    folder = os.open(os.path.dirname(address), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"
+    finally:
+        os.close(folder)
+
+
 class ZygoteLink:
     """A supervisor's connection to a zygote."""
 
@@ -80,7 +92,8 @@ class ZygoteLink:
         self._log = log
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(address)
+            with _short(address) as short:
+                connection.connect(short)
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error

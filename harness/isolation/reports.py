@@ -62,6 +62,8 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
     report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
     if not isinstance(report, pytest.TestReport):
         raise TypeError(f"a {type(report).__name__}, expected a test report")
+    if isinstance(report.longrepr, list):  # what JSON makes of the place and reason of a skip
+        report.longrepr = tuple(report.longrepr)
     return report
 
 

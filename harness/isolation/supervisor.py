@@ -29,13 +29,17 @@ class Supervisor:
         worker: str,
         record: Record,
         prepare: Callable[[pytest.Item], Case],
+        late: Callable[[pytest.TestReport], None],
         keeper: Keeper,
     ) -> None:
-        """`prepare` decides about an item, the same each time it is asked."""
+        """`prepare` decides about an item, the same each time it is asked; `late` shows pytest a report on a case that
+        was reported before.
+        """
         self._context = context
         self._worker = worker
         self._record = record
         self._prepare = prepare
+        self._late = late
         self._keeper = keeper
         self._each_fresh = context.isolation == "case"
         self._ran: dict[str, Case] = {}
@@ -67,8 +71,6 @@ class Supervisor:
             return
         ended = leave(handle, self._context.case_timeout, light=False)
         self._bury(handle, "retired")
-        if handle.teardown_error:
-            self._find("teardown", handle.teardown_error, handle.cases)
         if not ended or handle.exit_status != 0:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
             self._explain(handle, f"executor {handle.name} {how} at interpreter exit")
@@ -90,7 +92,7 @@ class Supervisor:
         light = self._each_fresh and not handle.binding.cuda
         following = None if last else self._following(case, nextitem)
         first = self._try(handle, case, 1, following=following, leave=last, light=light)
-        if not first.outcome.breaks_executor or first.alone:
+        if not first.evidence.zygote_lost and (first.alone or not first.outcome.breaks_executor):
             self._finish(case, first, final=True)
             return [first]
         self._finish(case, first, final=False)
@@ -146,20 +148,31 @@ class Supervisor:
 
     def _bury(self, handle: ExecutorHandle, reason: str) -> None:
         self._keeper.bury(handle, reason, keep_files=handle.name in self._red)
+        if handle.teardown_error:
+            self._find("teardown", handle.teardown_error, handle.cases)
 
     # Which case breaks the end of the process
 
     def _explain(self, handle: ExecutorHandle, what: str) -> None:
-        """An executor that ran several cases ended badly: halve them until one is left, and try that one alone."""
-        suspects = list(dict.fromkeys(handle.cases))
-        while len(suspects) > 1:
-            half = suspects[: len(suspects) // 2]
-            suspects = half if self._rehearsal_breaks(half) else suspects[len(half) :]
-        tried = self._try_alone(self._ran[suspects[0]], 2)
-        guilty = tried.outcome.breaks_executor
-        self._finish(self._ran[suspects[0]], tried, final=True)
+        """An executor that ran several cases ended badly: halve them down to single ones, try those alone."""
+        suspects = self._culprits(list(dict.fromkeys(handle.cases)))
+        guilty = False
+        for case in [self._ran[case_id] for case_id in suspects]:
+            tried = self._try_alone(case, 2)
+            self._finish(case, tried, final=True)
+            if tried.outcome.breaks_executor:
+                guilty = True
+                self._late(self._synthetic(case, [tried], "teardown"))
         if not guilty:
             self._find("executor_exit", f"{what}; no case does so alone", handle.cases)
+
+    def _culprits(self, suspects: list[str]) -> list[str]:
+        """Those of `suspects`, which together break the end of their process, that are left when halves are tried."""
+        if len(suspects) == 1:
+            return suspects
+        middle = len(suspects) // 2
+        halves = (suspects[:middle], suspects[middle:])
+        return [culprit for half in halves if self._rehearsal_breaks(half) for culprit in self._culprits(half)]
 
     def _rehearsal_breaks(self, case_ids: Sequence[str]) -> bool:
         """Run these cases in one process again, for the sake of its end; says whether it was a bad one."""
@@ -212,7 +225,7 @@ class Supervisor:
         """The reports pytest is shown: the last attempt's own, or ones that stand for what pytest has no word for."""
         tried = tries[-1]
         own = list(tried.reports)
-        recovered = len(tries) > 1 and not tried.outcome.is_red
+        recovered = tries[0].outcome.breaks_executor and not tried.outcome.is_red
         if not tried.outcome.is_red and not recovered:
             return own
         footer = ("harness", self._footer(case, tries))
@@ -225,17 +238,21 @@ class Supervisor:
                     reports.mark(report, Outcome.FLAKY)
             return own
         when = tried.judgement.when if tried.judgement.when == "setup" else "call"
+        before = [report for report in own if report.when == "setup" and report.passed and when != "setup"]
+        return [*before, self._synthetic(case, tries, when), reports.plain(case.item, "teardown")]
+
+    def _synthetic(self, case: Case, tries: Sequence[Attempted], when: str) -> pytest.TestReport:
+        """The failing report of the last attempt."""
+        tried = tries[-1]
         text = f"{tried.outcome}: {tried.judgement.message}"
-        shown = reports.synthetic(
+        return reports.synthetic(
             case.item,
             outcome=tried.outcome,
             text="\n\n".join(part for part in (text, _detail(tried)) if part),
             when=when,
             duration=tried.duration,
-            sections=[*_output_sections(tried), footer],
+            sections=[*_output_sections(tried), ("harness", self._footer(case, tries))],
         )
-        before = [report for report in own if report.when == "setup" and report.passed and when != "setup"]
-        return [*before, shown, reports.plain(case.item, "teardown")]
 
     def _footer(self, case: Case, tries: Sequence[Attempted]) -> str:
         tried = tries[-1]

@@ -21,6 +21,7 @@ class Phase:
     outcome: str
     expected_failure: bool = False
     strict_pass: bool = False
+    subtest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ def phase_of(report: pytest.TestReport) -> Phase:
         outcome=report.outcome,
         expected_failure=hasattr(report, "wasxfail"),
         strict_pass=text.startswith("[XPASS(strict)]"),
+        subtest=type(report) is not pytest.TestReport,
     )
 
 
@@ -121,7 +123,7 @@ def _reported(seen: Evidence) -> Judgement:
         return Judgement(Outcome.FAILED, seen.interruption, _current_phase(seen))
     main = [phase for phase in seen.phases if phase.when in ("setup", "call")]
     if any(phase.expected_failure and phase.outcome == "skipped" for phase in main):
-        return Judgement(Outcome.WAIVED, "failed as expected (xfail)")
+        return Judgement(Outcome.WAIVED)
     if any(phase.outcome == "skipped" for phase in by_phase.get("setup", ())) or (
         by_phase.get("call") and all(phase.outcome == "skipped" for phase in by_phase["call"])
     ):
@@ -151,7 +153,7 @@ def _timer_fired(seen: Evidence) -> bool:
 
 def _current_phase(seen: Evidence) -> str:
     """The phase that was going on when reports stopped."""
-    reported = {phase.when for phase in seen.phases}
+    reported = {phase.when for phase in seen.phases if not phase.subtest}
     if "teardown" in reported:
         return "teardown"
     if "call" in reported or any(phase.when == "setup" and phase.outcome != "passed" for phase in seen.phases):

@@ -27,7 +27,7 @@ from harness.devices import guard
 from harness.isolation import executor as executors
 from harness.isolation import linux
 from harness.isolation.spec import ZygoteSpec
-from harness.isolation.wire import Channel, Message, ProtocolError
+from harness.isolation.wire import Channel, Message, ProtocolError, show_surrogates
 
 #: Seconds to wait for a killed process to be gone before it is given up.
 KILL_WAIT = 10.0
@@ -69,7 +69,7 @@ class ZygotePlugin:
         }
         nest = executors.Nest(
             session=session,
-            items={item.nodeid: item for item in session.items},
+            items={str(show_surrogates(item.nodeid)): item for item in session.items},  # as they arrive
             modules=frozenset(sys.modules),
             case_modules=frozenset(case_modules),
             finalizers=_compat.finalizers(),

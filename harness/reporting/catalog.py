@@ -17,7 +17,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.reporting.ledger import suite_of
-from harness.reporting.text import clean
+from harness.text import clean
 
 
 class CatalogError(HarnessError):

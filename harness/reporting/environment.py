@@ -21,7 +21,7 @@ from harness.devices import software
 from harness.devices.capabilities import written
 from harness.devices.device import Inventory
 from harness.reporting.atomic import write_atomically
-from harness.reporting.text import clean
+from harness.text import clean
 
 FILE_NAME = "environment.json"
 SCHEMA = 1

@@ -23,7 +23,7 @@ from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.events import Finding, Finish, Run
 from harness.reporting.ledger import Ledger, Verdict, describe_exit
-from harness.reporting.text import cap, clean, one_line
+from harness.text import cap, clean, one_line
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab takes less than 30 MB a file (docs.gitlab.com/ci/testing/unit_test_reports)

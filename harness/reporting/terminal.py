@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections import Counter
 from pathlib import Path
 
 from harness.context import RunContext
 from harness.devices.device import Inventory
 from harness.outcome import Outcome
 from harness.reporting.ledger import Ledger, Verdict
+from harness.text import one_line
 
 #: Cases spelled out in the summary; the report has them all.
 SHOWN = 50
@@ -37,9 +39,11 @@ def summary(ledger: Ledger, run_dir: Path) -> list[str]:
         lines += _told(verdict)
     if len(told) - len(not_run) > SHOWN:
         lines.append(f"… and {len(told) - len(not_run) - SHOWN} more, see {run_dir / 'junit.xml'}")
+    gates = Counter(verdict.message for verdict in ledger.verdicts if verdict.outcome is Outcome.GATED)
+    lines += [f"GATED {count} cases - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
     if not_run:
         lines.append(f"NOT_RUN {len(not_run)} cases, the first {not_run[0].case} - {not_run[0].message}")
-    lines += [f"FINDING {finding.kind}: {finding.message}" for finding in ledger.findings]
+    lines += [f"FINDING {finding.kind}: {one_line(finding.message)}" for finding in ledger.findings]
     cost = ledger.cost
     lines.append(
         f"isolation: {cost.executors} executors started in {cost.startup:.2f} s, "
@@ -50,7 +54,9 @@ def summary(ledger: Ledger, run_dir: Path) -> list[str]:
 
 
 def _told(verdict: Verdict) -> list[str]:
-    lines = [f"{verdict.outcome.upper()} {verdict.case}" + (f" - {verdict.message}" if verdict.message else "")]
+    lines = [
+        f"{verdict.outcome.upper()} {verdict.case}" + (f" - {one_line(verdict.message)}" if verdict.message else "")
+    ]
     if verdict.decided is not None:
         device = ", ".join(verdict.decided.devices)
         lines.append(f"    device {device}, seed {verdict.decided.seed}, executor {verdict.decided.executor}")

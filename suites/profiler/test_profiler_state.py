@@ -11,7 +11,7 @@ from torch.profiler import profile, record_function
 
 from . import _torch_private as private
 from .subclasses import DispatchTensor, FunctionTensor
-from .trees import HOST, Kind, Node, quiet_collector, read, record
+from .trees import HOST, Kind, Node, quiet_collector, read, record, warm_up
 
 TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
 
@@ -62,13 +62,19 @@ def test_nothing_runs_after_a_profile(options: dict[str, bool], end: str) -> Non
 
 
 def aborted(work: Callable[[], object], error: type[Exception], **options: bool) -> profile:
-    """The profile of a call of `work` that ends in `error`."""
-    prof = profile(activities=HOST, **options)
+    """The profile of a call of `work` that ends in `error`; with stacks, after two calls that warm up."""
+
+    def fails() -> None:
+        with pytest.raises(error):
+            work()
 
     def run() -> None:
         with quiet_collector(), prof:
             work()
 
+    if options.get("with_stack"):
+        warm_up(fails, activities=HOST, **options)
+    prof = profile(activities=HOST, **options)
     with pytest.raises(error):
         run()
     return prof
@@ -148,7 +154,7 @@ def on_subclass(kind: type[torch.Tensor]) -> Callable[[], object]:
 def test_the_same_work_gives_the_same_tree(workload: Callable[[], Callable[[], object]], options: dict) -> None:
     """Contract: with torch's lazy caches filled, each profile of the same work has the same tree, sizes included."""
     work = workload()
-    record(work, **options)
+    warm_up(work, activities=HOST, **options)
 
     def measured() -> Node:
         tree = record(work, **options)

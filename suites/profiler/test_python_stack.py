@@ -81,8 +81,7 @@ def on_module() -> Callable[[], object]:
 
 
 def recorded(work: Callable[[], object]) -> Node:
-    """What is below the frame of `work`, in the second of two runs: the first fills torch's lazy caches."""
-    work()
+    """What is below the frame of `work` in a profile of it."""
     return record(work, with_stack=True).one_frame("work")
 
 

@@ -133,12 +133,26 @@ HOST_AND_CUDA = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 def record(work: Callable[[], object], *, activities: Sequence[ProfilerActivity] = HOST, **options: Any) -> Node:
     """Profile one call of `work` and return the tree; `options` are those of `torch.profiler.profile`.
 
-    What `work` returns is kept alive until the profile has ended.
+    What `work` returns is kept alive until the profile has ended. With stacks, `work` is called twice before that.
     """
+    if options.get("with_stack"):
+        warm_up(work, activities=activities, **options)
     with quiet_collector(), profile(activities=activities, **options) as prof:
         result = work()
     del result
     return read(prof)
+
+
+def warm_up(work: Callable[[], object], **options: Any) -> None:
+    """Call `work` without a profile and with one that nobody reads.
+
+    What torch does on first use only is then done, imports among it. The latter matter: torch keeps the names in
+    Python frames by address, and those of code that died within the profile, as a module's does once imported, can
+    read as garbage (https://github.com/pytorch/pytorch/issues/136040).
+    """
+    work()
+    with quiet_collector(), profile(**options):
+        work()
 
 
 @contextmanager
@@ -158,12 +172,12 @@ def read(prof: profile) -> Node:
     return Node(Kind.PROFILE, "profile", _nodes(private.event_roots(prof)))
 
 
-_SELF = re.compile(r"^torch/profiler/profiler\.py: ")
+_SELF = re.compile(r"(^|/)torch/profiler/profiler\.py(\(\d+\))?: ")
 
 
 def _nodes(events: Sequence[Any]) -> tuple[Node, ...]:
-    nodes = (_node(event) for event in events)
-    return tuple(n for n in nodes if not _SELF.match(n.name) and (n.kind is not Kind.RUNTIME or n.children))
+    nodes = (_node(event) for event in events if not _SELF.search(event.name))
+    return tuple(node for node in nodes if node.kind is not Kind.RUNTIME or node.children)
 
 
 def _node(event: Any) -> Node:
@@ -178,9 +192,8 @@ def _node(event: Any) -> Node:
     if kind in (Kind.PYTHON, Kind.C_CALL):
         caller = _frame(event, "caller")
     name = fold_activity(event.name) if tag == "Kineto" else fold_name(event.name)
-    return Node(
-        kind, name, _nodes(event.children), block, event.start_time_ns, event.end_time_ns, frame=frame, caller=caller
-    )
+    below = _nodes(event.children)
+    return Node(kind, name, below, block, event.start_time_ns, event.end_time_ns, frame=frame, caller=caller)
 
 
 def _frame(event: Any, which: str) -> str:

@@ -27,7 +27,7 @@ import jsonschema
 import xmlschema
 
 import harness.reporting
-from harness.reporting.text import clean
+from harness.text import clean
 from tests.acceptance.project import Project, Result
 
 #: Element of a JUnit case, and what pytest's last line calls it, by outcome.
@@ -108,7 +108,7 @@ def expected(project: Project, mode: str) -> Expected:
 
 def _tables(path: Path) -> dict[str, Any]:
     """The literal tables of a suite's file. It is not imported: it may well bring this process down."""
-    found = {}
+    found: dict[str, Any] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
             case ast.Assign(targets=[ast.Name(id=("EXPECTED" | "FINDINGS" | "COUNTS") as name)], value=value):
@@ -238,12 +238,12 @@ def compare_junit(result: Result, cases: Mapping[str, tuple[str, str]], *, fail_
             assert child is not None
             assert child.attrib["type"] == outcome
             assert clean(message) in child.attrib["message"]
-    tags = Counter(child.tag for element in found.values() for child in element)
+    children = Counter(child.tag for element in found.values() for child in element)
     assert int(root.attrib["tests"]) == len(cases)
-    assert int(root.attrib["failures"]) == tags["failure"]
-    assert int(root.attrib["errors"]) == tags["error"]
+    assert int(root.attrib["failures"]) == children["failure"]
+    assert int(root.attrib["errors"]) == children["error"]
     assert sum(int(suite.attrib["tests"]) for suite in root) == len(cases)
-    assert sum(int(suite.attrib["skipped"]) for suite in root) == tags["skipped"]
+    assert sum(int(suite.attrib["skipped"]) for suite in root) == children["skipped"]
 
 
 def _junit_name(case: str) -> tuple[str, str]:

@@ -75,6 +75,15 @@ def test_scopes_on_two_workers(make_project: MakeProject) -> None:
     assert sum(Counter(lines)["+function"] for lines in processes) == 4
 
 
+def test_scopes_without_isolation(make_project: MakeProject) -> None:
+    project = make_project("fixtures")
+    only(project, "test_scopes.py")
+    compare(project.run("-n0", "--isolation=none"), expected(project, "batch"))
+    (lines,) = notes(project, "scopes-")
+    assert still_open(lines) == []
+    assert [Counter(lines)[f"+{scope}"] for scope in SCOPES] == [1, 1, 1, 3, 4]
+
+
 @pytest.mark.parametrize("mode", ["batch", "case"])
 def test_unittest(make_project: MakeProject, mode: str) -> None:
     """Set-up and tear-down of unittest's modules and classes, once each in a process that runs their cases."""

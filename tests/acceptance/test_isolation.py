@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
 
-MODES = ("batch", "case")
-SPREADS = (("-n0",), ("-n2", "--dist=loadfile"))
 TOPICS = (
     ("deaths",),
     ("hangs",),
@@ -18,12 +17,17 @@ TOPICS = (
     ("company", "poison"),
     ("fixtures", "verdicts"),
 )
+#: Suites whose cases depend on the one before, which therefore has to be in the same process.
+IN_ORDER = (("company", "poison"),)
 
 
-@pytest.mark.parametrize("spread", SPREADS, ids=" ".join)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mode", ["batch", "case"])
 @pytest.mark.parametrize("topics", TOPICS, ids="+".join)
-def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode: str, spread: tuple[str, ...]) -> None:
+def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode: str, workers: int) -> None:
     project = make_project(*topics)
-    result = project.run(f"--isolation={mode}", *spread)
+    dist = ["--dist=loadfile"] if workers and topics in IN_ORDER else []
+    result = project.run(f"--isolation={mode}", f"-n{workers}", *dist)
     compare(result, expected(project, mode), alone=mode == "case")
+    for pid in project.probe("daemons"):
+        assert not psutil.pid_exists(int(pid)), "a daemon without the run's environment was left behind"

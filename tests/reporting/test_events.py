@@ -108,7 +108,7 @@ def test_bad_lines_are_refused_by_schema_and_models_alike(line: dict[str, Any]) 
 def test_writing_events_loads_nothing_heavy() -> None:
     heavy = ("pydantic", "junitparser", "rich", "typer", "pytest", "torch")
     code = (
-        "import sys, harness.reporting.journal, harness.reporting.text;"
+        "import sys, harness.reporting.journal, harness.text;"
         f"sys.exit(', '.join(name for name in {heavy} if name in sys.modules) or None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -20,7 +20,7 @@ from harness.outcome import Outcome
 from harness.reporting import journal, junit
 from harness.reporting.atomic import WriteError
 from harness.reporting.ledger import Ledger
-from harness.reporting.text import clean
+from harness.text import clean
 from tests.reporting import build
 
 CASE = "suites/streams/test_events.py::TestX::test_y[cpu-3]"

@@ -59,7 +59,7 @@ def test_passes() -> None:
 
 
 def test_fails() -> None:
-    assert 1 == int("2")
+    assert int("1") == 2
 
 
 @pytest.mark.usefixtures("no_ground")

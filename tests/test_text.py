@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.reporting.text import cap, clean, one_line
+from harness.text import cap, clean, one_line
 
 ANY_TEXT = st.text(st.characters())  # lone surrogates and control characters included
 
