@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import types
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -38,15 +37,33 @@ WATCHDOG_SIGNAL = signal.SIGRTMAX - 1
 EXIT_NO_MEMORY = 242
 
 
+class Relay:
+    """A plugin that hands each report to whoever wants it.
+
+    Registered before the fork: registering inspects every attribute of a plugin, which costs each executor 1 ms.
+    """
+
+    def __init__(self) -> None:
+        self.target: Callable[[pytest.TestReport], None] | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self.target is not None:
+            self.target(report)
+
+
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """What an executor inherits from the zygote: the collected session, and what is dropped at a light exit."""
+    """What an executor inherits from the zygote.
+
+    The collected session, its items by the id under which they are asked for, and, for a light exit, the names of the
+    modules that were there and of those that hold cases. `relay` hands on pytest's reports.
+    """
 
     session: pytest.Session
     items: Mapping[str, pytest.Item]
     modules: frozenset[str]
     case_modules: frozenset[str]
-    finalizers: Sequence[weakref.finalize[..., Any]]
+    relay: Relay
 
 
 def become_executor(nest: Nest, order: Message, control: int, files: Sequence[int], zygote: int) -> NoReturn:
@@ -123,7 +140,7 @@ class Executor:
         self._streams = (sys.stdout, sys.stderr)
         self._has_subtests = False
         self._children: list[int] = []
-        nest.session.config.pluginmanager.register(self, "harness-executor")
+        nest.relay.target = self._hear
 
     def serve(self) -> NoReturn:
         """Handle requests. The end of the stream means that the supervisor is gone: so are we."""
@@ -141,7 +158,7 @@ class Executor:
             else:
                 self._leave(message)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def _hear(self, report: pytest.TestReport) -> None:
         """Each phase is written down as it ends, so that what is known survives what comes next.
 
         Into a file, which unlike a message wakes nobody.
@@ -242,15 +259,12 @@ class Executor:
     def _light_exit(self) -> NoReturn:
         """What the end of an interpreter does, for all that was made since the fork, and no more.
 
-        Finalising a process that has imported torch takes 0.15 s, nearly all of it spent on what the zygote made (20 ms
-        on the finalizers of torch's operator libraries alone), which is the same for every case. Order as in CPython:
-        threads, exit callbacks, globals, then C's exit handlers.
+        Finalising a process that has imported torch takes 0.15 s, nearly all of it spent on what the zygote made and
+        the same for every case. Order as in CPython: threads, exit callbacks, globals, then C's exit handlers.
         """
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.current_thread():
                 thread.join()
-        for finalizer in self._nest.finalizers:
-            finalizer.atexit = False
         _compat.run_exit_callbacks()
         # New modules are the last in the dictionary; to look at all of it would copy the pages of every module's name.
         made = takewhile(lambda name: name not in self._nest.modules, reversed(sys.modules))

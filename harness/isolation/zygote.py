@@ -56,6 +56,10 @@ class ZygotePlugin:
     def __init__(self, spec: ZygoteSpec, listener: socket.socket) -> None:
         self._spec = spec
         self._listener = listener
+        self._relay = executors.Relay()
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(self._relay)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -72,7 +76,7 @@ class ZygotePlugin:
             items={str(show_surrogates(item.nodeid)): item for item in session.items},  # as they arrive
             modules=frozenset(sys.modules),
             case_modules=frozenset(case_modules),
-            finalizers=_compat.finalizers(),
+            relay=self._relay,
         )
         Nursery(nest, self._listener, unfit=self._unfit()).serve()
         raise AssertionError("the zygote serves until it ends")
@@ -260,6 +264,10 @@ def main() -> None:
     sys.path[:] = spec.sys_path
     for module in spec.preload:
         importlib.import_module(module)
+    if spec.skip_early_exit_handlers:
+        # As with C's exit handlers: those of torch's operator libraries take 20 ms in every process, to no end.
+        for finalizer in _compat.finalizers():
+            finalizer.atexit = False
     sys.exit(pytest.main([*spec.args, *spec.overrides], plugins=[ZygotePlugin(spec, listener)]))
 
 

@@ -72,6 +72,13 @@ def executor_of(running: Running) -> psutil.Process:
     return psutil.Process(running.started(WAITS)["pid"])
 
 
+def zygote_of(running: Running) -> psutil.Process:
+    """The process that the waiting case's was forked from."""
+    zygote = executor_of(running).parent()
+    assert zygote is not None
+    return zygote
+
+
 def report_again(result: Result) -> None:
     """``harness report DIR`` writes the report anew, whatever had become of the run."""
     (result.run_dir / FILE_NAME).unlink(missing_ok=True)
@@ -145,17 +152,33 @@ def test_executor(project: Project, start: Start, spread: str) -> None:
 
 @SPREADS
 def test_zygote(project: Project, start: Start, spread: str) -> None:
-    """The harness's own process is gone: a finding, and a case that is lost and not blamed; another zygote goes on."""
+    """The harness's own process is gone: a finding, and the case is run once more, by another zygote's executor."""
     running = start(spread)
-    zygote = executor_of(running).parent()
-    assert zygote is not None
-    zygote.kill()
+    first = executor_of(running)
+    zygote_of(running).kill()
+    until_it_waits(project, running, not_in=first.pid)
+    (project.folder / "probe" / "go").touch()
+    result = running.result()
+    wanted = expected(project, "batch")
+    assert result.verdicts == dict.fromkeys(wanted.cases, "passed"), result.tail()
+    assert result.status == 1
+    check_journal(result)
+    assert {finding.kind for finding in result.ledger.findings} == {"zygote"}
+    compare_junit(result, dict.fromkeys(wanted.cases, ("passed", "")))
+
+
+def test_zygote_twice(project: Project, start: Start) -> None:
+    """A case that is with the zygote each time that one goes is lost, not blamed; the rest has yet another zygote."""
+    running = start("-n0")
+    first = executor_of(running)
+    zygote_of(running).kill()
+    until_it_waits(project, running, not_in=first.pid)
+    zygote_of(running).kill()
     result = running.result()
     wanted = expected(project, "batch")
     assert result.verdicts == wanted.outcomes, result.tail()
     assert result.status == 1
     check_journal(result)
-    assert {finding.kind for finding in result.ledger.findings} == {"zygote"}
     compare_junit(result, {case: (outcome, "") for case, outcome in wanted.outcomes.items()})
     assert "lost its zygote" in next(verdict.message for verdict in result.ledger.red)
 

@@ -106,6 +106,7 @@ def test_reasons_are_shown(make_project: MakeProject) -> None:
     result = project.run("-n0", "-ra")
     compare(result, expected(project, "batch"))
     assert "not today" in result.terminal
+    assert "memory: wanted >=1000TiB, found" in result.terminal
 
 
 @pytest.mark.parametrize(
