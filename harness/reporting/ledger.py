@@ -61,8 +61,12 @@ class Verdict:
 
     @property
     def earlier(self) -> tuple[Finish, ...]:
-        """The attempts that went wrong without being the verdict, in order."""
-        return tuple(f for f in self.finishes if f is not self.decided and f.outcome.is_red)
+        """The attempts at which the case went wrong without that being the verdict, in order.
+
+        Not those that the harness lost, which say nothing of the case.
+        """
+        others = (finish for finish in self.finishes if finish is not self.decided)
+        return tuple(finish for finish in others if finish.outcome.is_red and finish.outcome is not Outcome.LOST)
 
     @property
     def reproduce(self) -> str | None:
