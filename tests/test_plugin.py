@@ -161,6 +161,17 @@ def test_n_auto_is_left_to_xdist_in_a_session_without_cases(project: pytest.Pyte
     assert (plugin.pytest_xdist_auto_num_workers(project.parseconfig("suites")) or 0) >= 1
 
 
+def test_warnings_as_errors_do_not_stop_the_zygote(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pytest can see that the plugin's files belong to a distribution, it warns of what is imported already."""
+    (project.path / "pytest.ini").write_text(f"{_INI}filterwarnings = error\n")
+    _write(project, "seen-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: seen\nVersion: 1.0\n")
+    _write(project, "seen-1.0.dist-info/entry_points.txt", "[pytest11]\nharness = harness.entry\n")
+    _write(project, "seen-1.0.dist-info/RECORD", "harness/__init__.py,,\nharness/entry.py,,\n")
+    monkeypatch.setenv("PYTHONPATH", str(project.path))
+    result = project.runpytest_subprocess("suites")
+    result.assert_outcomes(passed=1)
+
+
 def test_fixtures_give_device_and_seed(project: pytest.Pytester) -> None:
     _write(
         project,

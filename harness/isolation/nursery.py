@@ -90,28 +90,31 @@ class ZygoteLink:
     def __init__(self, address: str, log: Path) -> None:
         """Connect, and wait until the zygote has collected. Raises ZygoteError."""
         self._log = log
+        self._inbox: deque[Message] = deque()
+        self._ready = False
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.channel = Channel(connection, "the zygote")
         try:
             with _short(address) as short:
                 connection.connect(short)
+            connection.settimeout(START_LIMIT)
+            hello = self.wait("hello")
+            connection.settimeout(None)
+            if hello["unfit"]:
+                raise ZygoteUnfitError(
+                    f"the process that collected the cases must not be forked: {hello['unfit']}; look for a module or "
+                    f"conftest that does this when imported, or use --isolation=none"
+                )
+        except TimeoutError as error:
+            connection.close()
+            raise ZygoteError(f"the zygote was not ready after {START_LIMIT:g} s, see {log}") from error
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error
-        self.channel = Channel(connection, "the zygote")
-        self._inbox: deque[Message] = deque()
-        self._ready = False
-        connection.settimeout(START_LIMIT)
-        try:
-            hello = self.wait("hello")
-        except TimeoutError as error:
-            raise ZygoteError(f"the zygote was not ready after {START_LIMIT:g} s, see {log}") from error
-        connection.settimeout(None)
+        except ZygoteError:
+            connection.close()
+            raise
         self._ready = True
-        if hello["unfit"]:
-            raise ZygoteUnfitError(
-                f"the process that collected the cases must not be forked: {hello['unfit']}; look for a module or "
-                f"conftest that does this when imported, or use --isolation=none"
-            )
 
     def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
         """Fork an executor as `order` describes; returns its process id. Raises ZygoteError."""

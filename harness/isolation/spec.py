@@ -54,8 +54,10 @@ def overriding_arguments(*, xdist: bool, logging: bool) -> tuple[str, ...]:
     """Arguments that, appended to a run's own, make its collection one that writes no report and takes no worker.
 
     Capturing is off because descriptors opened before the fork would be shared by all executors, which capture anew.
+    pytest warns that it cannot rewrite the asserts of this package, which it finds imported: the zygote is part of it.
     """
-    arguments = ["--capture=no", "--maxfail=0", "-ofaulthandler_timeout=0", "--junitxml="]
+    imported = "ignore:Module already imported so cannot be rewritten; harness:pytest.PytestAssertRewriteWarning"
+    arguments = [f"-W{imported}", "--capture=no", "--maxfail=0", "-ofaulthandler_timeout=0", "--junitxml="]
     if xdist:
         arguments += ["--numprocesses=0", "--dist=no"]
     if logging:

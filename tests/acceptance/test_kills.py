@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
@@ -79,6 +80,11 @@ def zygote_of(running: Running) -> psutil.Process:
     return zygote
 
 
+def executors_started(lines: list[dict[str, Any]]) -> list[str]:
+    """The names of the executors that a journal says were started."""
+    return [line["executor"] for line in lines if line["event"] == "executor" and line["state"] == "started"]
+
+
 def report_again(result: Result) -> None:
     """``harness report DIR`` writes the report anew, whatever had become of the run."""
     (result.run_dir / FILE_NAME).unlink(missing_ok=True)
@@ -104,9 +110,11 @@ def check_cut_short(result: Result, wanted: Expected) -> dict[str, str]:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_controller(project: Project, start: Start, number: signal.Signals, spread: str) -> None:
     running = start(spread)
+    before = executors_started(running.lines())
     running.process.send_signal(number)
     result = running.result()  # nothing of the run is left
     assert result.status == -number
+    assert executors_started(result.lines) == before, "the device was taken again, with nobody to lease it"
     finished = {line["case"] for line in result.lines if line["event"] == "finish" and line["outcome"] != "lost"}
     report_again(result)
     verdicts = check_cut_short(result, expected(project, "batch"))

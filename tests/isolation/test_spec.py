@@ -21,7 +21,8 @@ def test_a_spec_survives_its_one_line() -> None:
 
 def test_overrides_name_only_options_of_plugins_that_are_there() -> None:
     assert "--numprocesses=0" in overriding_arguments(xdist=True, logging=True)
-    assert not any("numprocesses" in word or "log" in word for word in overriding_arguments(xdist=False, logging=False))
+    bare = overriding_arguments(xdist=False, logging=False)
+    assert not any("numprocesses" in word or "log" in word for word in bare)
 
 
 def test_an_executor_gets_its_devices_and_what_collection_had_changed_is_put_back() -> None:
