@@ -68,6 +68,7 @@ class Run:
             seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
             isolation=isolation,
             plugin_argument=plugin_argument,
+            controller=os.getpid(),
             zygote=None,
             **settings,
         )

@@ -19,7 +19,7 @@ from harness.devices.device import CPU, Inventory
 from harness.devices.visibility import MASK, combinable, mask_for
 from harness.fixtures import CURRENT, Current
 from harness.gating import requirements
-from harness.isolation import reports, seeding
+from harness.isolation import linux, reports, seeding
 from harness.isolation.case import Case
 from harness.isolation.handle import Binding
 from harness.isolation.inline import InlineCase
@@ -56,6 +56,9 @@ class Worker:
         """`device` is the UUID of the leased device; `workerinput` what an xdist worker was given, else None; `late`
         shows pytest a report on a case that was reported before.
         """
+        if workerinput is not None and os.getppid() == context.controller:  # not a worker on another host
+            # Otherwise an orphaned worker would start a zygote and an executor on a device that nobody leases any more.
+            linux.die_with_parent(context.controller)
         self.context = context
         self.name = name
         self.journal = Journal(context.journal)

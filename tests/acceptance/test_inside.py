@@ -1,0 +1,65 @@
+"""What a case finds in its process, and what is left of that process when it is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import compare, expected
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_inside(make_project: MakeProject, mode: str, workers: str) -> None:
+    project = make_project("inside")
+    result = project.run(f"--isolation={mode}", f"-n{workers}", env={"WORKERS": workers})
+    compare(result, expected(project, mode), alone=mode == "case")
+    assert list(project.temp.iterdir()) == [], "a green run leaves nothing in the folder for temporary files"
+
+
+def test_warnings_are_shown(make_project: MakeProject) -> None:
+    """A warning of a case is in pytest's summary, as it would be without isolation."""
+    project = make_project()
+    project.write(
+        "suites/warn/test_warn.py",
+        "import warnings\n\ndef test_warns():\n    warnings.warn('mind the gap')\n",
+    )
+    for spread in ("-n0", "-n2"):
+        result = project.run(spread)
+        assert result.status == 0
+        assert "mind the gap" in result.terminal
+        assert result.counts["warnings"] == 1
+
+
+def test_errors_can_be_made_of_warnings(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write(
+        "suites/warn/test_warn.py",
+        """
+import warnings
+
+EXPECTED = {"test_warns": "failed: UserWarning: mind the gap", "test_after": "passed"}
+
+def test_warns():
+    warnings.warn("mind the gap")
+
+def test_after():
+    pass
+""",
+    )
+    compare(project.run("-n0", "-Werror"), expected(project, "batch"))
+
+
+def test_files_of_a_red_case_are_kept(make_project: MakeProject) -> None:
+    """What a case that failed has left in its `tmp_path` is there to be looked at."""
+    project = make_project()
+    project.write(
+        "suites/keep/test_keep.py",
+        """
+def test_keeps(tmp_path):
+    (tmp_path / "evidence").write_text("of what happened")
+    raise AssertionError("on purpose")
+""",
+    )
+    assert project.run("-n0").status == 1
+    assert [path.read_text() for path in project.temp.rglob("evidence")] == ["of what happened"]
