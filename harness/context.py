@@ -22,7 +22,8 @@ class RunContext:
 
     `args` are the arguments pytest was started with, in `invocation_dir`, and `overrides` those that make the same
     collection one for a zygote; ids of cases are relative to `rootdir`.
-    `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test as a case.
+    `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test
+    as a case.
     """
 
     run_id: str
