@@ -123,6 +123,14 @@ def make_project(folder: Path, family: str, count: int) -> Path:
     return project
 
 
+def _environment() -> dict[str, str]:
+    """Ours, without what was said to Python, pytest or the harness around this script.
+
+    Not writing bytecode, for one, makes pytest rewrite every module of its plugins again in each process.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "HARNESS_"))}
+
+
 class Bench:
     """Collects samples by way and number of cases."""
 
@@ -135,10 +143,13 @@ class Bench:
             for family, counts in (("torch", sizes.torch), ("empty", sizes.empty))
             for count in counts
         }
-        # What was said to the harness, or pytest, around this script is not meant for what it measures.
-        self._environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HARNESS_"))
-        }
+        self._environment = _environment()
+
+    def warm_up(self) -> None:
+        """Every way once, not counted: files are read into memory, bytecode is written."""
+        for way in WAYS:
+            few, _ = self._counts(way.family)
+            run(way.command(few), self._projects[way.family, few], says=way.says(few), environment=self._environment)
 
     def take(self) -> None:
         """One round: every way at both its numbers of cases, then cases one at a time."""
@@ -249,6 +260,7 @@ def main() -> None:
     patience = Patience(options.share, 0.0 if options.quick else options.wait, 1 if options.quick else options.tries)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         bench = Bench(Path(folder), sizes, patience)
+        bench.warm_up()
         repeats = options.repeats or sizes.repeats
         for number in range(repeats):
             print(f"round {number + 1} of {repeats}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Wall and processor time of commands, with what the rest of the machine did meanwhile, and the facts of the machine."""
+"""Wall and processor time of commands, what the rest of the machine did meanwhile, and the facts of the machine."""
 
 from __future__ import annotations
 
@@ -78,9 +78,8 @@ def run(
         process.returncode = os.waitstatus_to_exitcode(status)
     text = (folder / "output").read_text(errors="backslashreplace")
     if process.returncode != 0 or says not in text:
-        raise CommandFailedError(
-            f"{' '.join(command)!r} in {folder} ended with {process.returncode}, expected 0 and {says!r}:\n{text[-2000:]}"
-        )
+        found = f"ended with {process.returncode}, expected 0 and {says!r}"
+        raise CommandFailedError(f"{' '.join(command)!r} in {folder} {found}:\n{text[-2000:]}")
     cpu = usage.ru_utime + usage.ru_stime
     others = max(0.0, busy - cpu) / (wall * (os.cpu_count() or 1))
     return Sample(wall, cpu, min(1.0, others), load)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,11 +40,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What is compared before and after a case. Descriptors are (device, inode) by number, None when closed."""
+    """What is compared before and after a case. Descriptors are (device, inode) by number, None when closed.
+
+    `alarm` tells whether a SIGALRM is on its way, which would kill a later case.
+    """
 
     folder: str | None
     limits: dict[str, tuple[int, int]]
     descriptors: dict[int, tuple[int, int] | None]
+    alarm: bool = False
 
 
 def identity(descriptor: int) -> tuple[int, int] | None:
@@ -65,6 +70,7 @@ def capture(descriptors: Iterable[int]) -> ProcessState:
         folder=folder,
         limits={name: resource.getrlimit(number) for name, number in _LIMITS.items()},
         descriptors={number: identity(number) for number in descriptors},
+        alarm=signal.getitimer(signal.ITIMER_REAL)[0] > 0,
     )
 
 
@@ -78,6 +84,8 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
         for name, limit in before.limits.items()
         if after.limits[name] != limit
     ]
+    if after.alarm and not before.alarm:
+        changes.append("left an alarm (SIGALRM) to come")
     for number, what in before.descriptors.items():
         if after.descriptors[number] != what:
             verb = "closed" if after.descriptors[number] is None else "replaced"

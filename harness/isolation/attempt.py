@@ -12,6 +12,7 @@ from harness.checks.process import Problem
 from harness.isolation import reports
 from harness.isolation.handle import ExecutorHandle, Happened
 from harness.isolation.nursery import ZygoteError
+from harness.isolation.reports import RecordedWarning
 from harness.isolation.verdict import Evidence, Judgement, Phase, judge, phase_of
 from harness.isolation.wire import Message, ProtocolError, decode
 from harness.outcome import Outcome
@@ -40,7 +41,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """One attempt: where it ran, what pytest reported, what it means. `alone`: its process had run nothing before."""
+    """One attempt: where it ran, what pytest reported and warned of, what it means.
+
+    `alone`: its process had run nothing before.
+    """
 
     number: int
     alone: bool
@@ -48,6 +52,7 @@ class Attempted:
     devices: tuple[str, ...]
     environment: Mapping[str, str | None]
     reports: tuple[pytest.TestReport, ...]
+    warnings: tuple[RecordedWarning, ...]
     evidence: Evidence
     judgement: Judgement
     duration: float
@@ -89,6 +94,7 @@ def attempt(handle: ExecutorHandle, request: Request, number: int) -> Attempted:
         devices=handle.binding.devices,
         environment=handle.binding.environment,
         reports=tuple(listener.reports),
+        warnings=tuple(listener.warnings),
         evidence=evidence,
         judgement=judgement,
         duration=time.monotonic() - begun,
@@ -103,6 +109,7 @@ class _Listener:
     handle: ExecutorHandle
     request: Request
     reports: list[pytest.TestReport] = field(default_factory=list)
+    warnings: list[RecordedWarning] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     start: tuple[int, int] = (0, 0)
     over: bool = False
@@ -175,7 +182,9 @@ class _Listener:
     def _take_facts(self) -> None:
         """Note the reports that the executor wrote down. Raises ProtocolError."""
         peer = f"executor {self.handle.name}"
-        messages = [decode(line, peer) for line in self.handle.new_facts()]
+        facts = [decode(line, peer) for line in self.handle.new_facts()]
+        self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
+        messages = [message for message in facts if message["op"] != "warning"]
         self.reports = reports.unpack(self.request.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
             self._add_output(report, message)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -38,17 +39,22 @@ EXIT_NO_MEMORY = 242
 
 
 class Relay:
-    """A plugin that hands each report to whoever wants it.
+    """A plugin that hands each report, and each warning, to whoever wants it.
 
     Registered before the fork: registering inspects every attribute of a plugin, which costs each executor 1 ms.
     """
 
     def __init__(self) -> None:
-        self.target: Callable[[pytest.TestReport], None] | None = None
+        self.on_report: Callable[[pytest.TestReport], None] | None = None
+        self.on_warning: Callable[[warnings.WarningMessage, str], None] | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if self.target is not None:
-            self.target(report)
+        if self.on_report is not None:
+            self.on_report(report)
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        if self.on_warning is not None:
+            self.on_warning(warning_message, when)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,8 @@ class Executor:
         self._streams = (sys.stdout, sys.stderr)
         self._has_subtests = False
         self._children: list[int] = []
-        nest.relay.target = self._hear
+        nest.relay.on_report = self._hear_report
+        nest.relay.on_warning = self._hear_warning
 
     def serve(self) -> NoReturn:
         """Handle requests. The end of the stream means that the supervisor is gone: so are we."""
@@ -158,7 +165,11 @@ class Executor:
             else:
                 self._leave(message)
 
-    def _hear(self, report: pytest.TestReport) -> None:
+    def _hear_warning(self, warning: warnings.WarningMessage, when: str) -> None:
+        message = reports.pack_warning(warning, when)
+        self._guarded(lambda: _write(self._facts, encode(message)))
+
+    def _hear_report(self, report: pytest.TestReport) -> None:
         """Each phase is written down as it ends, so that what is known survives what comes next.
 
         Into a file, which unlike a message wakes nobody.
@@ -192,6 +203,8 @@ class Executor:
         state = process.capture(self._state.descriptors)
         problems = process.compare(self._state, state)
         problems += process.changed_streams(self._streams, (sys.stdout, sys.stderr))
+        if state.alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if linux.has_children():
             now = linux.children()
             problems += process.new_children(self._children, now, linux.describe_process)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,6 +16,7 @@ Report = pytest.TestReport
 
 #: The attributes of a plain report; one with more was marked by a plugin and travels whole.
 _PLAIN = vars(Report("", ("", None, ""), {}, "passed", None, "call")).keys()
+_WARNING_MODULES = {"builtins": builtins, "pytest": pytest}
 _PHASES = ("setup", "call", "teardown")
 
 
@@ -65,6 +68,51 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
     if isinstance(report.longrepr, list):  # what JSON makes of the place and reason of a skip
         report.longrepr = tuple(report.longrepr)
     return report
+
+
+class RecordedWarning(NamedTuple):
+    """A warning and the moment of pytest's in which it was recorded."""
+
+    warning: warnings.WarningMessage
+    when: str
+
+
+def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
+    """A warning that pytest recorded, as a message.
+
+    A class of one's own is replaced by the nearest one that Python or pytest brings, its name put before the text: an
+    xdist controller would import its module, and end the run when it cannot.
+    """
+    own = warning.category
+    category = next(base for base in own.__mro__ if base.__module__ in _WARNING_MODULES)
+    prefix = "" if category is own else f"{own.__name__}: "
+    return {
+        "op": "warning",
+        "when": when,
+        "text": f"{prefix}{warning.message}",
+        "category": [category.__module__, category.__name__],
+        "file": warning.filename,
+        "line": warning.lineno,
+    }
+
+
+def unpack_warning(message: Message) -> RecordedWarning:
+    """The warning that `message` holds. Raises ProtocolError when it holds none."""
+    try:
+        module, name = message["category"]
+        category = getattr(_WARNING_MODULES[module], name)
+        if not (isinstance(category, type) and issubclass(category, Warning)):
+            raise TypeError(f"{name} is no warning")
+        warning = warnings.WarningMessage(str(message["text"]), category, str(message["file"]), int(message["line"]))
+        return RecordedWarning(warning, str(message["when"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"the executor sent a warning that cannot be read ({error!r})") from error
+
+
+def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:
+    """Have pytest record a warning on `item`."""
+    told = {"warning_message": recorded.warning, "when": recorded.when, "nodeid": item.nodeid, "location": None}
+    item.config.hook.pytest_warning_recorded.call_historic(kwargs=told)
 
 
 def _phase(word: object) -> Any:

@@ -58,6 +58,8 @@ class Supervisor:
             except BaseException:
                 self._keeper.abandon("interrupted")
                 raise
+            for warning in tries[-1].warnings:
+                reports.show_warning(item, warning)
             reports.log(item, self._presented(case, tries))
             if tries[-1].evidence.interruption.startswith("raised Exit"):
                 item.session.shouldstop = tries[-1].evidence.interruption

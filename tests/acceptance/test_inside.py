@@ -14,7 +14,9 @@ def test_inside(make_project: MakeProject, mode: str, workers: str) -> None:
     project = make_project("inside")
     result = project.run(f"--isolation={mode}", f"-n{workers}", env={"WORKERS": workers})
     compare(result, expected(project, mode), alone=mode == "case")
-    assert list(project.temp.iterdir()) == [], "a green run leaves nothing in the folder for temporary files"
+    left = [path for path in project.temp.rglob("*") if path.is_file()]
+    assert left == [], "a green run leaves nothing in the folder for temporary files"
+    assert not list(project.temp.glob("harness-*"))
 
 
 def test_warnings_are_shown(make_project: MakeProject) -> None:

@@ -212,6 +212,39 @@ def test_malformed_mark(make_project: MakeProject, mark: str, complaint: str, sp
     check_journal(result)
 
 
+def test_time_limits(make_project: MakeProject) -> None:
+    """The mark goes before the command line, that before the environment, and the multiplier is for both."""
+    project = make_project()
+    project.write(
+        "suites/slow/test_slow.py",
+        """
+import threading
+import pytest
+
+EXPECTED = {
+    "test_unmarked": "timeout: not over after 0.8 s, in call",
+    "test_marked": "timeout: not over after 0.6 s, in call",
+    "test_long_enough": "passed",
+}
+
+def test_unmarked():
+    threading.Event().wait()
+
+@pytest.mark.timeout(seconds=0.3)
+def test_marked():
+    threading.Event().wait()
+
+@pytest.mark.timeout(60)
+def test_long_enough():
+    threading.Event().wait(1)
+""",
+    )
+    result = project.run(
+        "-n0", "--isolation=case", "--case-timeout=0.4", "--timeout-multiplier=2", env={"HARNESS_CASE_TIMEOUT": "100"}
+    )
+    compare(result, expected(project, "case"), alone=True)
+
+
 def test_flaky_is_green(make_project: MakeProject) -> None:
     project, path = flaky_project(make_project)
     result = project.run("-n0")

@@ -2,8 +2,10 @@
 
 import os
 import resource
+import signal
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -24,6 +26,8 @@ EXPECTED = {
     "test_changes_folder_and_back": "passed",
     "test_removes_folder": "contaminated: left the working folder at 'a removed folder'",
     "test_fails_in_another_folder": "failed: assert",
+    "test_leaves_an_alarm": "contaminated",
+    "test_when_the_alarm_rings": "passed",
     "test_closes_stdout": "contaminated",
     "test_prints_after_that": "passed",
     "test_after": "passed",
@@ -129,6 +133,14 @@ def test_removes_folder() -> None:
 def test_fails_in_another_folder() -> None:
     os.chdir("/")
     assert os.path.exists("pytest.ini")
+
+
+def test_leaves_an_alarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+
+def test_when_the_alarm_rings() -> None:
+    time.sleep(0.2)  # to be there when it rings, should this be the process that it rings in
 
 
 def test_closes_stdout() -> None:

@@ -74,7 +74,7 @@ def test_temporary_folder() -> None:
     """Its own, so that what it leaves there goes with it."""
     folder = Path(tempfile.gettempdir())
     assert folder == Path(os.environ["TMPDIR"])
-    assert list(folder.iterdir()) == [] or [path.name for path in folder.iterdir()] == [f"pytest-of-{os.getlogin()}"]
+    assert all(path.name.startswith("pytest-of-") for path in folder.iterdir())
     (folder / "left behind").touch()
 
 
