@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,7 @@ class Attempted:
     duration: float
     stdout: str
     stderr: str
+    temp: Path
     notes: tuple[str, ...]
 
     @property
@@ -100,6 +102,7 @@ def attempt(handle: ExecutorHandle, request: Request, number: int) -> Attempted:
         duration=time.monotonic() - begun,
         stdout=stdout,
         stderr=stderr,
+        temp=handle.temp,
         notes=tuple(notes),
     )
 

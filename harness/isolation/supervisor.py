@@ -71,7 +71,12 @@ class Supervisor:
         handle = self._keeper.current
         if handle is None:
             return
-        ended = leave(handle, self._context.case_timeout, light=False)
+        try:
+            ended = leave(handle, self._context.case_timeout, light=False)
+        except ZygoteError as error:
+            self._keeper.drop()
+            self._find("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
+            return
         self._bury(handle, "retired")
         if not ended or handle.exit_status != 0:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
@@ -211,7 +216,7 @@ class Supervisor:
                 stderr=tried.stderr,
                 log=_log_text(tried.reports),
                 exit_status=tried.evidence.exit_status,
-                notes=list(tried.notes),
+                notes=[*tried.notes, *_kept_files(tried)],
                 reproduce=self._reproduce(case, tried) if red else None,
             )
         )
@@ -264,7 +269,13 @@ class Supervisor:
             company = tries[0]
             lines.append(f"attempt 1, after other cases: {company.outcome}: {company.judgement.message}")
             lines.append(f"attempt 2, alone: {tried.outcome}")
-        return "\n".join([*lines, *tried.notes])
+        return "\n".join([*lines, *tried.notes, *_kept_files(tried)])
+
+
+def _kept_files(tried: Attempted) -> list[str]:
+    """Where the temporary files of a red attempt are, if it made any."""
+    made = tried.outcome.is_red and tried.temp.is_dir() and any(tried.temp.iterdir())
+    return [f"temporary files are kept in {tried.temp}"] if made else []
 
 
 def _detail(tried: Attempted) -> str:

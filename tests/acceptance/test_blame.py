@@ -33,7 +33,7 @@ def finish(result: Result, name: str) -> dict[str, Any]:
 @SPREADS
 def test_crash(make_project: MakeProject, spread: str) -> None:
     project = make_project("deaths")
-    result = project.run(spread, "--dist=no" if spread == "-n0" else "--dist=load", "--seed=12")
+    result = project.run(spread, "--seed=12")
     line = finish(result, "test_segv")
     assert line["exit_status"] == -11
     assert line["message"] == "SIGSEGV in call"

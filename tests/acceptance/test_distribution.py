@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -38,3 +39,5 @@ def test_auto_is_one_worker_a_core(make_project: MakeProject) -> None:
     project = make_project("mixed")
     result = project.run("-nauto")
     compare(result, expected(project, "batch"))
+    workers = {line["worker"] for line in result.lines if line["event"] == "collected"}
+    assert 1 <= len(workers) <= len(os.sched_getaffinity(0))

@@ -15,7 +15,7 @@ SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
 def test_killed_parent(make_project: MakeProject, mode: str, spread: str) -> None:
     """The zygote is killed by a case: that is the harness's loss, and the next case has a new one."""
     project = make_project("parent")
-    result = project.run(f"--isolation={mode}", spread, "--dist=no" if spread == "-n0" else "--dist=loadfile")
+    result = project.run(f"--isolation={mode}", spread)
     wanted = expected(project, mode)
     assert result.verdicts == wanted.outcomes, result.tail()
     assert {finding.kind for finding in result.ledger.findings} == {"zygote"}
