@@ -65,7 +65,7 @@ class Keeper:
     def bury(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False) -> None:
         """The executor is to be no more: kill it if it lives, tell the journal, remove its temporary files.
 
-        With `keep_files` they stay, for whoever looks into a failure.
+        With `keep_files` they stay, if there are any, for whoever looks into a failure.
         """
         lost = False
         if handle.exit_status is None:
@@ -81,7 +81,7 @@ class Keeper:
         self.current = None
         if lost:
             self.drop()
-        if not keep_files:
+        if not keep_files or not any(handle.temp.iterdir()):
             shutil.rmtree(handle.temp, ignore_errors=True)
 
     def drop(self) -> None:
