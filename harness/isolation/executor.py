@@ -140,6 +140,7 @@ class Executor:
         self._channel = channel
         self._facts = files[1]
         self._cuda = cuda
+        self._pid = os.getpid()
         self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
         self._state = process.capture((0, 1, 2, channel.fileno(), *files))
         self._limits = self._state.limits
@@ -223,7 +224,10 @@ class Executor:
         self._guarded(lambda: self._channel.send(message))
 
     def _guarded(self, speak: Callable[[], object]) -> None:
-        """Say something, if the case has left us the means to."""
+        """Say something, if we are who is listened to and the case has left us the means."""
+        while os.getpid() != self._pid:
+            # A copy of us that a case forked and forgot. It waits to be found, as a child process left running.
+            signal.pause()
         for number in (self._channel.fileno(), self._facts):
             if process.identity(number) != self._state.descriptors[number]:
                 os._exit(EXIT_CHANNEL_GONE)
