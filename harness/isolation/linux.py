@@ -130,6 +130,28 @@ class Timer:
             raise OSError(code, f"timer: {os.strerror(code)}")
 
 
+_HUGE = 2 << 20
+_MADV_COLLAPSE = 25
+
+
+def collapse_memory() -> int:
+    """Have the kernel put this process's private memory into huge pages, as far as it can; returns how many.
+
+    A fork copies one table entry a page, and its end takes each away again: with 150 MiB in small pages that is most of
+    the cost of a process. Linux 6.1 and later; elsewhere nothing is collapsed. Copying on write stays by small pages.
+    """
+    done = 0
+    with open("/proc/self/maps") as file:
+        fields = [line.split() for line in file]
+    for where, mode, _, _, inode, *name in fields:
+        if mode != "rw-p" or inode != "0" or (name and name[0] != "[heap]"):
+            continue
+        start, end = (int(bound, 16) for bound in where.split("-"))
+        for address in range(-(-start // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE):
+            done += _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE) == 0
+    return done
+
+
 def exit_before_earlier_handlers() -> bool:
     """End processes forked from here on before the C exit handlers registered until now would run.
 

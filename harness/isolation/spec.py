@@ -20,6 +20,7 @@ class ZygoteSpec:
 
     `args` are the arguments the run was started with, `overrides` come after them; `parent` is the process id of the
     starter. `skip_early_exit_handlers`: see `harness.isolation.linux.exit_before_earlier_handlers`.
+    `many_forks`: as many as cases, so that making them cheap is worth a moment at the start.
     """
 
     args: tuple[str, ...]
@@ -28,6 +29,7 @@ class ZygoteSpec:
     overrides: tuple[str, ...]
     parent: int
     skip_early_exit_handlers: bool
+    many_forks: bool
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
@@ -39,6 +41,7 @@ class ZygoteSpec:
             preload=context.preload,
             parent=os.getpid(),
             skip_early_exit_handlers=skip_early_exit_handlers,
+            many_forks=context.isolation == "case",
         )
 
     def to_json(self) -> str:

@@ -94,6 +94,8 @@ class ZygotePlugin:
             # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
             gc.collect()
             gc.freeze()
+            if self._spec.many_forks:
+                linux.collapse_memory()
         return "; ".join(reasons)
 
 

@@ -13,6 +13,7 @@ def test_a_spec_survives_its_one_line() -> None:
         preload=(),
         parent=12,
         skip_early_exit_handlers=True,
+        many_forks=False,
     )
     line = spec.to_json()
     assert "\n" not in line
