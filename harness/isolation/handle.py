@@ -63,6 +63,14 @@ class OutputFile:
         """Drop all that was written."""
         os.ftruncate(self.descriptor, 0)
 
+    def trimmed(self, limit: int) -> int:
+        """The size, after emptying the file if it is larger than `limit` bytes."""
+        size = self.size()
+        if size > limit:
+            self.empty()
+            return 0
+        return size
+
     def close(self) -> None:
         os.close(self.descriptor)
 
@@ -88,11 +96,10 @@ class Outputs:
         """What an executor is given, in this order."""
         return tuple(file.descriptor for file in self._all)
 
-    def empty(self, *, over: int = 0) -> None:
-        """Empty those files that hold more than `over` bytes."""
+    def empty(self) -> None:
+        """Empty all of them."""
         for file in self._all:
-            if file.size() > over:
-                file.empty()
+            file.empty()
 
     def close(self) -> None:
         for file in self._all:
@@ -200,9 +207,10 @@ class ExecutorHandle:
         """Between two cases: forget what was about the last, and empty files that have grown big."""
         if self.outputs.stacks.size():
             self.outputs.stacks.empty()
-        self.outputs.empty(over=_OUTPUT_KEPT)
-        self.marks = (self.outputs.out.size(), self.outputs.err.size())
-        self._facts_start = self.outputs.facts.size()
+        out, err, facts = (
+            file.trimmed(_OUTPUT_KEPT) for file in (self.outputs.out, self.outputs.err, self.outputs.facts)
+        )
+        self.marks, self._facts_start = (out, err), facts
 
     def _hear(self) -> None:
         self._channel.receive()

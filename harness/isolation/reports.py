@@ -23,15 +23,19 @@ _PHASES = ("setup", "call", "teardown")
 def pack(config: pytest.Config, report: Report) -> Message:
     """A report as a message. A plain pass, nearly every report of a run, is sent without what the receiver knows."""
     if report.passed and type(report) is Report and report.longrepr is None and vars(report).keys() <= _PLAIN:
-        return {
+        message: Message = {
             "op": "pass",
             "when": report.when,
             "duration": report.duration,
             "start": report.start,
             "stop": report.stop,
-            "sections": report.sections,
-            "properties": report.user_properties,
+            "location": report.location,
         }
+        if report.sections:
+            message["sections"] = report.sections
+        if report.user_properties:
+            message["properties"] = report.user_properties
+        return message
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
     return {"op": "report", "data": data}
 
@@ -49,16 +53,16 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
     if message["op"] == "pass":
         return pytest.TestReport(
             nodeid=item.nodeid,
-            location=item.location,
+            location=_location(message["location"]),
             keywords=keywords,
             outcome="passed",
             longrepr=None,
             when=_phase(message["when"]),
-            sections=[(str(name), str(text)) for name, text in message["sections"]],
+            sections=[(str(name), str(text)) for name, text in message.get("sections", ())],
             duration=float(message["duration"]),
             start=float(message["start"]),
             stop=float(message["stop"]),
-            user_properties=[(name, value) for name, value in message["properties"]],
+            user_properties=[(name, value) for name, value in message.get("properties", ())],
         )
     data = message["data"]
     data["nodeid"] = item.nodeid  # --dist=loadgroup has its own idea of the id in the worker
@@ -113,6 +117,15 @@ def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:
     """Have pytest record a warning on `item`."""
     told = {"warning_message": recorded.warning, "when": recorded.when, "nodeid": item.nodeid, "location": None}
     item.config.hook.pytest_warning_recorded.call_historic(kwargs=told)
+
+
+def _location(value: object) -> tuple[str, int | None, str]:
+    """A place as pytest has it. The executor's, since to find it costs more than all the rest of a report."""
+    match value:
+        case [str(path), int() | None as line, str(name)]:
+            return path, line, name
+        case other:
+            raise TypeError(f"location {other!r}, expected path, line and name")
 
 
 def _phase(word: object) -> Any:
@@ -185,7 +198,8 @@ def outcome_of(report: object) -> Outcome | None:
 
 def log(item: pytest.Item, shown: Sequence[Report]) -> None:
     """Show pytest, and through it every other plugin, what became of `item`."""
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    location = shown[0].location
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=location)
     for report in shown:
         item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=location)

@@ -42,10 +42,20 @@ def test_a_writer_goes_on_at_the_start_of_an_emptied_file() -> None:
     file.close()
 
 
-def test_only_files_over_the_size_are_emptied() -> None:
+def test_a_file_is_trimmed_once_it_is_too_large() -> None:
+    file = OutputFile()
+    os.write(file.descriptor, b"x" * 20)
+    assert file.trimmed(20) == 20
+    os.write(file.descriptor, b"x")
+    assert file.trimmed(20) == 0
+    assert file.size() == 0
+    file.close()
+
+
+def test_all_files_are_emptied_at_once() -> None:
     outputs = Outputs()
-    os.write(outputs.out.descriptor, b"x" * 50)
-    os.write(outputs.err.descriptor, b"x" * 10)
-    outputs.empty(over=20)
-    assert (outputs.out.size(), outputs.err.size()) == (0, 10)
+    for descriptor in outputs.descriptors():
+        os.write(descriptor, b"x")
+    outputs.empty()
+    assert [os.fstat(descriptor).st_size for descriptor in outputs.descriptors()] == [0, 0, 0, 0]
     outputs.close()

@@ -41,6 +41,7 @@ def test_a_plain_pass_travels_short_and_arrives_whole(request: pytest.FixtureReq
     assert request.node.nodeid not in encode(message).decode()
     (arrived,) = reports.unpack(request.node, [_travelled(message)])
     assert (arrived.nodeid, arrived.outcome, arrived.when) == (request.node.nodeid, "passed", "call")
+    assert arrived.location == request.node.location
     assert (arrived.duration, arrived.start, arrived.stop) == (0.25, 1.0, 1.25)
     assert arrived.sections == [("Captured log call", "text")]
     assert arrived.user_properties == [("size", 3)]
@@ -67,8 +68,10 @@ def test_any_other_report_travels_whole(request: pytest.FixtureRequest, changes:
     "message",
     [
         {"op": "pass"},
-        {"op": "pass", "when": "lunch", "duration": 0, "start": 0, "stop": 0, "sections": [], "properties": []},
-        {"op": "pass", "when": "call", "duration": "x", "start": 0, "stop": 0, "sections": [], "properties": []},
+        {"op": "pass", "when": "lunch", "duration": 0, "start": 0, "stop": 0, "location": ["a", 1, "b"]},
+        {"op": "pass", "when": "call", "duration": "x", "start": 0, "stop": 0, "location": ["a", 1, "b"]},
+        {"op": "pass", "when": "call", "duration": 0, "start": 0, "stop": 0, "location": ["a", "b"]},
+        {"op": "pass", "when": "call", "duration": 0, "start": 0, "stop": 0, "location": ["a", 1, "b"], "sections": 3},
         {"op": "report"},
         {"op": "report", "data": {}},
         {
