@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 # Everything outside the Char production of XML 1.0 (https://www.w3.org/TR/xml/#charsets), lone surrogates included.
 _UNFIT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -40,3 +41,13 @@ def cap(text: str, limit: int) -> str:
     head = limit // 2
     tail = limit - head
     return f"{text[:head]}\n[... {cut} of {len(text)} characters cut ...]\n{text[len(text) - tail :]}"
+
+
+def exit_text(status: int) -> str:
+    """How a process ended, as ``os.waitstatus_to_exitcode`` gives it, in words: ``exit status 3``, ``SIGSEGV``."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -15,8 +15,8 @@ from harness.isolation.handle import ExecutorHandle
 from harness.isolation.keeper import Keeper, Record
 from harness.isolation.nursery import ZygoteError
 from harness.isolation.stacks import fold
-from harness.isolation.verdict import exit_text
 from harness.outcome import Outcome
+from harness.text import exit_text
 
 
 class Supervisor:

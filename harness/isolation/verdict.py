@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import pytest
 from harness.checks.process import Problem
 from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.outcome import Outcome
+from harness.text import exit_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +159,3 @@ def _current_phase(seen: Evidence) -> str:
     if "call" in reported or any(phase.when == "setup" and phase.outcome != "passed" for phase in seen.phases):
         return "teardown"
     return "call" if "setup" in reported else "setup"
-
-
-def exit_text(status: int) -> str:
-    """`SIGSEGV` or `exit status 3`, as an operator would say it."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"

@@ -22,8 +22,8 @@ from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.events import Finding, Finish, Run
-from harness.reporting.ledger import Ledger, Verdict, describe_exit
-from harness.text import cap, clean, one_line
+from harness.reporting.ledger import Ledger, Verdict
+from harness.text import cap, clean, exit_text, one_line
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab takes less than 30 MB a file (docs.gitlab.com/ci/testing/unit_test_reports)
@@ -208,7 +208,7 @@ def _facts(attempt: Finish) -> Iterable[str]:
     company = "alone" if attempt.alone else "in company"
     yield f"attempt {attempt.attempt} ({company}) on {where}, devices {devices}, seed {attempt.seed}"
     if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
-        yield f"the executor ended with {describe_exit(attempt.exit_status)}"
+        yield f"the executor ended with {exit_text(attempt.exit_status)}"
     if attempt.gate is not None:
         yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"
     yield from attempt.notes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Self
 from harness.outcome import EXIT_RED, Attempt, Outcome, exit_status, settle
 from harness.reporting.events import Collected, End, Event, Executor, Finding, Finish, Run, Start
 from harness.reporting.journal import JournalContents, digest
+from harness.text import exit_text
 
 
 def suite_of(case_id: str) -> str:
@@ -29,16 +29,6 @@ def _suite_of_file(name: str) -> str:
     if folders and folders[-1] not in ("/", ".."):
         return folders[-1]
     return path.stem
-
-
-def describe_exit(status: int) -> str:
-    """A wait status in words: ``exit code 3``, ``SIGSEGV``."""
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +257,7 @@ class _Book:
         message = f"started on {where}, devices {devices}, seed {start.seed}, and never finished"
         ended = self._ended.get(start.executor or "")
         if ended is not None and ended.exit_status is not None:
-            message += f"; that executor ended with {describe_exit(ended.exit_status)}"
+            message += f"; that executor ended with {exit_text(ended.exit_status)}"
         if ended is not None and ended.reason:
             message += f" ({ended.reason})"
         return message
@@ -306,5 +296,5 @@ def _message(finish: Finish) -> str:
         gate = finish.gate
         return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
     if finish.exit_status is not None:
-        return f"{finish.outcome}: {describe_exit(finish.exit_status)}"
+        return f"{finish.outcome}: {exit_text(finish.exit_status)}"
     return str(finish.outcome)

@@ -8,8 +8,9 @@ import pytest
 
 from harness.checks.process import Problem
 from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
-from harness.isolation.verdict import Evidence, Phase, exit_text, judge
+from harness.isolation.verdict import Evidence, Phase, judge
 from harness.outcome import Outcome
+from harness.text import exit_text
 
 SETUP, CALL, TEARDOWN = (Phase(when, "passed") for when in ("setup", "call", "teardown"))
 ALL = (SETUP, CALL, TEARDOWN)

@@ -8,7 +8,7 @@ import pytest
 
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.reporting import journal
-from harness.reporting.ledger import Cost, Ledger, describe_exit, suite_of
+from harness.reporting.ledger import Cost, Ledger, suite_of
 from tests.reporting import build
 
 A, B, C = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b", "suites/streams/test_c.py::c[x]"
@@ -35,13 +35,6 @@ def ledger(*lines: build.Line) -> Ledger:
 )
 def test_suite_of(case: str, suite: str) -> None:
     assert suite_of(case) == suite
-
-
-@pytest.mark.parametrize(
-    ("status", "words"), [(0, "exit code 0"), (3, "exit code 3"), (-11, "SIGSEGV"), (-9, "SIGKILL"), (-99, "signal 99")]
-)
-def test_describe_exit(status: int, words: str) -> None:
-    assert describe_exit(status) == words
 
 
 def test_one_verdict_each_in_collection_order() -> None:
