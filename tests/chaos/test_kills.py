@@ -20,7 +20,7 @@ import xmlschema
 from harness import cli
 from harness.outcome import Outcome
 from harness.reporting.ledger import Ledger
-from tests.chaos.run import CASES, ChaosRun, Kill, Victim, chaos_run, plan
+from tests.chaos.run import CASES, WORKERS, ChaosRun, Kill, Victim, chaos_run, plan
 
 SEEDS = [int(seed) for seed in os.environ.get("CHAOS_SEEDS", "1,2,3").split(",")]
 SCHEMA = Path(__file__).parent.parent / "reporting" / "strict_junit.xsd"
@@ -57,7 +57,7 @@ def test_executors_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Mon
 @each_seed
 def test_workers_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes at most the case that it had in hand with it; the run goes on with a replacement."""
-    kills = plan(seed, [Victim.WORKER] * 3)
+    kills = plan(seed, [Victim.WORKER] * 2, before=300)
     with chaos_run(tmp_path, seed) as run:
         run.endure(announced(kills, seed))
         ledger = sound(run, monkeypatch)
@@ -85,8 +85,7 @@ def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Monke
         run.endure(announced(kills, seed))
         ledger = sound(run, monkeypatch)
     assert set(ledger.counts) <= {Outcome.PASSED, Outcome.LOST}
-    workers = 2
-    assert ledger.counts[Outcome.PASSED] >= CASES - workers * len(kills)
+    assert ledger.counts[Outcome.PASSED] >= CASES - WORKERS * len(kills)
     assert "zygote" in {finding.kind for finding in ledger.findings}
     ended_by_itself(run, ledger)
     assert run.process.returncode == 1
@@ -110,7 +109,7 @@ def test_all_kinds_are_killed_and_the_controller_last(
     """A run cut off has told what it got done; nothing of it lives on."""
     victims = [Victim.EXECUTOR, Victim.WORKER, Victim.EXECUTOR, Victim.ZYGOTE, Victim.EXECUTOR, Victim.WORKER]
     with chaos_run(tmp_path, seed) as run:
-        run.endure(announced(plan(seed, [*victims, Victim.CONTROLLER]), seed))
+        run.endure(announced(plan(seed, [*victims, Victim.CONTROLLER], before=300), seed))
         ledger = sound(run, monkeypatch)
     assert run.process.returncode == -signal.SIGKILL
     assert ledger.end is None
