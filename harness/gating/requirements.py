@@ -1,45 +1,32 @@
 """What a case asks for with ``@pytest.mark.requires(...)``, and whether a device offers it. Plain values only.
 
-A keyword names a capability of the vocabulary, and its value is a condition:
+A keyword names a capability of the vocabulary, and its value is a condition, see `harness.gating.clauses`. Three
+keywords hold conditions themselves, as mappings:
 
-- ``">=8.0"``: an operator (``>= <= == != > <``) and a value; several, separated by commas, must all hold.
-- ``"2.13"``: without an operator, ``==``.
-- Versions are compared to the precision written: ``"==2.13"`` and ``"<=2.13"`` hold for 2.13.1, and ``">2.13"`` begins
-  with 2.14. Only release numbers count: 2.13.0+cpu is 2.13.0, and a nightly of 2.14 is 2.14.
-- Sizes need an operator and a unit: ``">=12GiB"`` (KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB of 1000).
-- ``True`` and ``False``: the thing is there, or is not. For versions and yes-or-no capabilities.
-- ``2``: at least so many. For counts.
-- ``device="cuda"`` or ``device="cpu"``: the latter holds everywhere, since every machine has a CPU.
-- ``devices=2``: the case is given two; holds where some number that fits the condition can be given.
-
-What is absent meets no condition but ``False``.
+- ``any=[{"triton": True}, {"cpp_compiler": ">=11"}]``: one of them must hold;
+- ``all=[{...}, {...}]``: each must;
+- ``not_={"device": "cuda", "memory": "<12GiB"}``, in YAML ``not``: they must not hold together.
 """
 
 from __future__ import annotations
 
 import difflib
-import operator
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Protocol
 
-from harness.devices.capabilities import VOCABULARY, Capabilities, Kind
-from harness.devices.finding import Finding, Value
+from harness.devices.capabilities import VOCABULARY, Capabilities
 from harness.errors import HarnessError
+from harness.gating import clauses as language
+from harness.gating.clauses import DEVICES, Clause
+
+__all__ = ["AnyOf", "Clause", "Condition", "Not", "Requirement", "RequirementError", "Unmet"]
+
+_MOST_NESTED = 8  # any, all and not inside one another: more is nothing a reader could follow
 
 
 class RequirementError(HarnessError):
     """A requirement that cannot be read: an unknown capability, a malformed condition, a value of the wrong type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """One comparison, with `operator` as written, or ``is`` for presence; `value` is what is wanted."""
-
-    operator: str
-    value: Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +37,45 @@ class Requirement:
     wanted: str
     clauses: tuple[Clause, ...]
 
+    def __str__(self) -> str:
+        return f"{self.capability} {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """At least one of the options must hold, each of which is a conjunction."""
+
+    options: tuple[tuple[Condition, ...], ...]
+
+    def __str__(self) -> str:
+        return " or ".join(_conjunction(option) for option in self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """These conditions must not hold together."""
+
+    conditions: tuple[Condition, ...]
+
+    def __str__(self) -> str:
+        return f"not ({_conjunction(self.conditions)})"
+
+
+Condition = Requirement | AnyOf | Not
+
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Why a case is gated: the capability, the condition as written, and what was found, with the reason if absent."""
+    """Why a case is gated: the capability, the condition as written, and what was found, with the reason if absent.
+
+    `names` are the capabilities that had to be other than they are: several for an unmet ``any`` or ``not``, whose
+    `capability` is that word.
+    """
 
     capability: str
     wanted: str
     found: str
+    names: tuple[str, ...]
 
     @property
     def text(self) -> str:
@@ -77,153 +95,141 @@ class Mark(Protocol):
         """Keyword arguments."""
 
 
-def parse(kwargs: Mapping[str, object]) -> tuple[Requirement, ...]:
-    """Read the keyword arguments of one mark. Raises RequirementError."""
-    return _merged(_requirement(name, condition) for name, condition in kwargs.items())
+def parse(kwargs: Mapping[str, object]) -> tuple[Condition, ...]:
+    """Read the keyword arguments of one mark, or such a mapping of a file. Raises RequirementError."""
+    return _merged(_conditions(kwargs, depth=0))
 
 
-def from_marks(marks: Iterable[Mark]) -> tuple[Requirement, ...]:
+def from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
     """Read all ``requires`` marks on a case, its class and its module: every one must hold. Raises RequirementError.
 
-    There is one requirement a capability, in the order of the vocabulary.
+    There is one requirement a capability, in the order of the vocabulary; ``any`` and ``not`` come after them.
     """
-    requirements: list[Requirement] = []
+    conditions: list[Condition] = []
     for mark in marks:
         if mark.args:
             written = ", ".join(repr(argument) for argument in mark.args)
             raise RequirementError(f"requires({written}): takes keyword arguments only, such as device='cuda'")
         if not mark.kwargs:
             raise RequirementError("requires() asks for nothing: name a capability, such as device='cuda'")
-        requirements += parse(mark.kwargs)
-    return _merged(requirements)
+        conditions += parse(mark.kwargs)
+    return _merged(conditions)
 
 
-def evaluate(requirements: Iterable[Requirement], capabilities: Capabilities) -> Unmet | None:
-    """The first requirement that `capabilities` do not meet; None when they meet all."""
-    for requirement in requirements:
-        name = requirement.capability
-        if not _holds(requirement, capabilities.finding(name)):
-            return Unmet(name, requirement.wanted, capabilities.describe(name))
-    return None
+def evaluate(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
+    """The first condition that `capabilities` do not meet; None when they meet all."""
+    return next((unmet for each in conditions if (unmet := _unmet(each, capabilities)) is not None), None)
 
 
-def devices_wanted(requirements: Iterable[Requirement]) -> int:
+def devices_wanted(conditions: Iterable[Condition]) -> int:
     """How many devices to give a case: the least number that fits its condition on ``devices``, 1 when it has none."""
-    for requirement in requirements:
-        if requirement.capability == _DEVICES:
-            return _least_count(requirement.clauses) or 1
+    for condition in conditions:
+        if isinstance(condition, Requirement) and condition.capability == DEVICES:
+            return language.least_count(condition.clauses) or 1
     return 1
 
 
-_DEVICES = "devices"
+def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
+    match condition:
+        case Requirement(name, wanted, clauses):
+            if language.hold(name, clauses, capabilities.finding(name)):
+                return None
+            return Unmet(name, wanted, capabilities.describe(name), (name,))
+        case AnyOf(options):
+            failures = [evaluate(option, capabilities) for option in options]
+            if None in failures:
+                return None
+            told = [failure for failure in failures if failure is not None]
+            names = tuple(dict.fromkeys(name for failure in told for name in failure.names))
+            return Unmet("any", str(condition), _found(names, capabilities), names)
+        case Not(conditions):
+            if evaluate(conditions, capabilities) is not None:
+                return None
+            names = tuple(dict.fromkeys(name for inner in conditions for name in mentioned(inner)))
+            return Unmet("not", str(condition), _found(names, capabilities), names)
 
-_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 
-_UNITS = {
-    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)},
-    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)},
-}
+def mentioned(condition: Condition) -> tuple[str, ...]:
+    """The capabilities that a condition is about, each once."""
+    match condition:
+        case Requirement(name):
+            return (name,)
+        case AnyOf(options):
+            inner = [each for option in options for each in option]
+        case Not(conditions):
+            inner = list(conditions)
+    return tuple(dict.fromkeys(name for each in inner for name in mentioned(each)))
 
-_EXAMPLES = {
-    Kind.TEXT: "'linux-x86_64' or '!=linux-x86_64'",
-    Kind.BOOL: "True or False",
-    Kind.COUNT: "2, '==2' or '>=2,<=4'",
-    Kind.BYTES: "'>=12GiB'",
-    Kind.VERSION: "'>=2.11', '>=2.11,<2.13', True or False",
-}
+
+def _found(names: Iterable[str], capabilities: Capabilities) -> str:
+    return "; ".join(f"{name} {capabilities.describe(name)}" for name in names)
+
+
+def _conjunction(conditions: Iterable[Condition]) -> str:
+    texts = [f"({each})" if isinstance(each, AnyOf) else str(each) for each in conditions]
+    return " and ".join(texts)
+
+
+def _conditions(kwargs: Mapping[str, object], *, depth: int) -> list[Condition]:
+    if depth > _MOST_NESTED:
+        raise RequirementError(f"requires(...): any, all and not are nested more than {_MOST_NESTED} deep")
+    found: list[Condition] = []
+    for name, value in kwargs.items():
+        if name == "any":
+            found.append(AnyOf(tuple(_nested(name, option, depth) for option in _listed(name, value))))
+        elif name == "all":
+            found += [each for option in _listed(name, value) for each in _nested(name, option, depth)]
+        elif name in ("not", "not_"):
+            found.append(Not(_nested(name, value, depth)))
+        else:
+            found.append(_requirement(name, value))
+    return found
+
+
+def _listed(name: str, value: object) -> list[object]:
+    if not isinstance(value, (list, tuple)) or not value:
+        raise RequirementError(
+            f"requires({name}={value!r}): {name} takes a list of mappings, such as [{{'ecc': True}}]"
+        )
+    return list(value)
+
+
+def _nested(name: str, value: object, depth: int) -> tuple[Condition, ...]:
+    if not isinstance(value, Mapping) or not value or not all(isinstance(key, str) for key in value):
+        raise RequirementError(f"requires({name}={value!r}): {name} takes conditions, such as {{'ecc': True}}")
+    conditions = _conditions(value, depth=depth + 1)
+    if DEVICES in (each for condition in conditions for each in mentioned(condition)) and name != "all":
+        raise RequirementError(
+            f"requires({name}={value!r}): {DEVICES} says how many a case is given, so it cannot stand in {name!r}; "
+            "device_count says how many there are"
+        )
+    return _merged(conditions)
 
 
 def _requirement(name: str, condition: object) -> Requirement:
-    capability = VOCABULARY.get(name)
-    if capability is None:
-        near = difflib.get_close_matches(name, VOCABULARY, n=1)
+    if name not in VOCABULARY:
+        near = difflib.get_close_matches(name, [*VOCABULARY, "any", "all", "not"], n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(VOCABULARY)}"
         raise RequirementError(f"requires({name}={condition!r}): there is no capability {name!r}; {advice}")
-    clauses = _clauses(name, condition, capability.kind)
+    clauses = language.read(name, condition)
     if clauses is None:
-        expected = " or ".join(repr(choice) for choice in capability.choices) or _EXAMPLES[capability.kind]
-        raise RequirementError(f"requires({name}={condition!r}): {name} takes {expected}")
+        raise RequirementError(f"requires({name}={condition!r}): {name} takes {language.expected(name)}")
     return Requirement(name, str(condition), clauses)
 
 
-def _merged(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
-    """One requirement a capability, in the order of the vocabulary."""
+def _merged(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """One requirement a capability, in the order of the vocabulary, and after them the others, each once."""
     by_name: dict[str, Requirement] = {}
-    for new in requirements:
+    others: dict[Condition, None] = {}
+    for new in conditions:
+        if not isinstance(new, Requirement):
+            others[new] = None
+            continue
         old = by_name.setdefault(new.capability, new)
         if old != new:
             wanted = f"{old.wanted},{new.wanted}"
             by_name[new.capability] = Requirement(new.capability, wanted, old.clauses + new.clauses)
-    devices = by_name.get(_DEVICES)
-    if devices is not None and _least_count(devices.clauses) is None:
-        raise RequirementError(f"requires({_DEVICES}={devices.wanted!r}): no number of devices fits")
-    return tuple(by_name[name] for name in VOCABULARY if name in by_name)
-
-
-def _clauses(name: str, condition: object, kind: Kind) -> tuple[Clause, ...] | None:
-    """The clauses of a condition, None when it is malformed."""
-    if isinstance(condition, bool):
-        return (Clause("is", condition),) if kind in (Kind.BOOL, Kind.VERSION) else None
-    if isinstance(condition, int):
-        return (Clause(">=", condition),) if kind is Kind.COUNT and condition >= 1 else None
-    if not isinstance(condition, str):
-        return None
-    if choices := VOCABULARY[name].choices:
-        return (Clause("==", condition),) if condition in choices else None
-    clauses = [_clause(part, kind) for part in condition.split(",")]
-    return tuple(clause for clause in clauses if clause) if all(clauses) else None
-
-
-def _clause(text: str, kind: Kind) -> Clause | None:
-    match = re.fullmatch(r"(>=|<=|==|!=|>|<)?\s*(.+)", text.strip())
-    if match is None:
-        return None
-    sign, wanted = match[1], match[2]
-    if kind is Kind.VERSION and re.fullmatch(r"\d{1,9}(\.\d{1,9})*", wanted, re.ASCII):
-        return Clause(sign or "==", tuple(int(part) for part in wanted.split(".")))
-    if kind is Kind.COUNT and re.fullmatch(r"\d{1,9}", wanted, re.ASCII):
-        return Clause(sign or ">=", int(wanted))
-    if kind is Kind.TEXT and sign in (None, "==", "!=") and re.fullmatch(r"[\w.-]+", wanted, re.ASCII):
-        return Clause(sign or "==", wanted)
-    if kind is Kind.BYTES and sign and (size := re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*(\w+)", wanted, re.ASCII)):
-        unit = _UNITS.get(size[2])
-        return None if unit is None else Clause(sign, int(Fraction(size[1]) * unit))
-    return None
-
-
-def _least_count(clauses: Iterable[Clause]) -> int | None:
-    """The least number of devices, from 1 on, for which all `clauses` hold; None when there is none."""
-    clauses = tuple(clauses)
-    # Where a comparison with a number changes its answer, it does so at that number or right after it.
-    edges = {1, *(clause.value + step for clause in clauses if isinstance(clause.value, int) for step in (0, 1))}
-    fitting = (count for count in sorted(edges) if count >= 1 and all(_compares(c, count) for c in clauses))
-    return next(fitting, None)
-
-
-def _holds(requirement: Requirement, finding: Finding) -> bool:
-    if requirement.capability == _DEVICES:
-        least = _least_count(requirement.clauses)
-        return least is not None and isinstance(finding.value, int) and least <= finding.value
-    return all(_clause_holds(requirement.capability, clause, finding) for clause in requirement.clauses)
-
-
-def _clause_holds(name: str, clause: Clause, finding: Finding) -> bool:
-    if clause.operator == "is":
-        return finding.present is clause.value
-    if (name, clause.value) == ("device", "cpu"):
-        return True
-    return finding.value is not None and _compares(clause, finding.value)
-
-
-def _compares(clause: Clause, found: Value) -> bool:
-    if isinstance(found, tuple) and isinstance(clause.value, tuple):
-        precision = len(clause.value)
-        found = (found + (0,) * precision)[:precision]
-    return _COMPARE[clause.operator](found, clause.value)
+    devices = by_name.get(DEVICES)
+    if devices is not None and language.least_count(devices.clauses) is None:
+        raise RequirementError(f"requires({DEVICES}={devices.wanted!r}): no number of devices fits")
+    return (*(by_name[name] for name in VOCABULARY if name in by_name), *others)

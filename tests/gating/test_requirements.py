@@ -67,6 +67,10 @@ def meets(name: str, condition: object, value: Value | None) -> bool:
         ("platform", "linux-x86_64", ["linux-x86_64"], ["linux-aarch64"]),
         ("platform", "!=linux-x86_64", ["linux-aarch64"], ["linux-x86_64"]),
         ("platform", "!=a,!=b", ["c"], ["a", "b"]),
+        ("platform", "linux-*", ["linux-x86_64", "linux-"], ["darwin-arm64", "a linux-x", None]),
+        ("platform", "linux-x86_64|darwin-*", ["linux-x86_64", "darwin-arm64"], ["linux-aarch64"]),
+        ("platform", "!=linux-*|darwin-*", ["win"], ["linux-x86_64", "darwin-arm64", None]),
+        ("platform", "a.c", ["a.c"], ["abc"]),
         ("devices", 2, [2, 8], [1]),
         ("devices", "2", [2, 8], [1]),
         ("devices", "==2", [2, 8], [1]),
@@ -104,7 +108,7 @@ def test_what_is_told_of_an_unmet_requirement(
 
 def test_unmet_has_its_parts() -> None:
     unmet = evaluate(parse({"memory": ">=12GiB"}), offering(memory=8 * 2**30))
-    assert unmet == Unmet(capability="memory", wanted=">=12GiB", found="8.0GiB")
+    assert unmet == Unmet(capability="memory", wanted=">=12GiB", found="8.0GiB", names=("memory",))
 
 
 def test_nothing_asked_is_met_and_nothing_is_looked_for() -> None:
@@ -147,8 +151,19 @@ def test_nothing_asked_is_met_and_nothing_is_looked_for() -> None:
         ({"device": "gpu"}, "requires(device='gpu'): device takes 'cuda' or 'cpu'"),
         ({"device": "==cuda"}, "device takes 'cuda' or 'cpu'"),
         ({"device": True}, "device takes 'cuda' or 'cpu'"),
-        ({"platform": ">linux"}, "platform takes 'linux-x86_64' or '!=linux-x86_64'"),
-        ({"platform": "linux x86"}, "platform takes"),
+        ({"platform": ">linux"}, "platform takes 'linux-x86_64', 'linux-*|darwin-arm64' or '!=linux-x86_64'"),
+        ({"platform": "|linux"}, "platform takes"),
+        ({"platform": "linux\0"}, "platform takes"),
+        ({"any": {"ecc": True}}, "any takes a list of mappings"),
+        ({"any": []}, "any takes a list of mappings"),
+        ({"any": [{}]}, "any takes conditions, such as {'ecc': True}"),
+        ({"all": ["ecc"]}, "all takes conditions, such as {'ecc': True}"),
+        ({"not": [{"ecc": True}]}, "not takes conditions, such as {'ecc': True}"),
+        ({"not_": {"eccc": True}}, "there is no capability 'eccc'; did you mean 'ecc'?"),
+        ({"any": [{"torch": "x"}]}, "requires(torch='x'): torch takes"),
+        ({"any": [{"device": "cuda", "devices": 2}]}, "devices says how many a case is given, so it cannot stand in 'any'"),
+        ({"not": {"all": [{"devices": 2}]}}, "cannot stand in 'not'; device_count says how many there are"),
+        ({"nt": {"ecc": True}}, "did you mean 'not'?"),
     ],
 )
 def test_what_cannot_be_read_is_refused(kwargs: Mapping[str, object], error: str) -> None:
@@ -165,13 +180,74 @@ def test_marks_are_merged_and_all_must_hold() -> None:
         pytest.mark.requires(device="cpu").mark,
     ]
     requirements = from_marks(marks)
-    assert [(requirement.capability, requirement.wanted) for requirement in requirements] == [
-        ("device", "cuda,cpu"),
-        ("memory", ">=12GiB,<40GiB"),
-    ]
+    assert [str(requirement) for requirement in requirements] == ["device cuda,cpu", "memory >=12GiB,<40GiB"]
     assert evaluate(requirements, offering(device="cuda", memory=24 * 2**30)) is None
     assert evaluate(requirements, offering(device="cuda", memory=80 * 2**30)) is not None
     assert evaluate(requirements, offering(device="cpu", memory=24 * 2**30)) is not None
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "met_by", "unmet_by"),
+    [
+        (
+            {"any": [{"triton": True}, {"cpp_compiler": ">=11"}]},
+            [{"triton": (3, 6)}, {"cpp_compiler": (12, 2)}, {"triton": (3, 6), "cpp_compiler": (12, 2)}],
+            [{}, {"cpp_compiler": (10, 4)}],
+        ),
+        (
+            {"any": [{"triton": True, "ecc": True}, {"mig": True}]},
+            [{"triton": (3,), "ecc": True}, {"mig": True}],
+            [{"triton": (3,)}, {"ecc": True}],
+        ),
+        ({"all": [{"ecc": True}, {"mig": False}]}, [{"ecc": True}], [{"ecc": True, "mig": True}, {}]),
+        ({"not_": {"ecc": True}}, [{}, {"ecc": False}], [{"ecc": True}]),
+        ({"not": {"ecc": True, "mig": True}}, [{"ecc": True}, {"mig": True}, {}], [{"ecc": True, "mig": True}]),
+        ({"not": {"any": [{"ecc": True}, {"mig": True}]}}, [{}], [{"ecc": True}, {"mig": True}]),
+        ({"not": {"not": {"ecc": True}}}, [{"ecc": True}], [{}]),
+        ({"ecc": True, "any": [{"mig": True}, {"triton": True}]}, [{"ecc": True, "mig": True}], [{"ecc": True}]),
+    ],
+)
+def test_any_all_and_not(
+    kwargs: Mapping[str, object], met_by: list[dict[str, Value]], unmet_by: list[dict[str, Value]]
+) -> None:
+    nothing = {"triton": None, "cpp_compiler": None, "ecc": False, "mig": False}
+    assert [found for found in met_by if evaluate(parse(kwargs), offering(**nothing | found)) is not None] == []
+    assert [found for found in unmet_by if evaluate(parse(kwargs), offering(**nothing | found)) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text", "names"),
+    [
+        (
+            {"any": [{"triton": True}, {"memory": ">=12GiB", "ecc": True}]},
+            "any: wanted triton True or memory >=12GiB and ecc True, found triton absent (not there); memory 8.0GiB",
+            ("triton", "memory"),
+        ),
+        ({"not": {"ecc": False}}, "not: wanted not (ecc False), found ecc False", ("ecc",)),
+        (
+            {"not": {"any": [{"ecc": False}, {"triton": True}]}},
+            "not: wanted not ((ecc False or triton True)), found ecc False; triton absent (not there)",
+            ("ecc", "triton"),
+        ),
+    ],
+)
+def test_what_is_told_of_unmet_any_and_not(kwargs: Mapping[str, object], text: str, names: tuple[str, ...]) -> None:
+    unmet = evaluate(parse(kwargs), offering(triton=None, memory=8 * 2**30, ecc=False))
+    assert unmet is not None
+    assert (unmet.text, unmet.names) == (text, names)
+
+
+def test_what_stands_in_all_is_merged_with_the_rest() -> None:
+    conditions = parse({"memory": ">=1GiB", "all": [{"memory": "<8GiB"}, {"device": "cuda"}]})
+    assert [str(condition) for condition in conditions] == ["device cuda", "memory >=1GiB,<8GiB"]
+
+
+def test_nesting_has_an_end() -> None:
+    conditions: dict[str, object] = {"ecc": True}
+    for _ in range(1000):
+        conditions = {"not": conditions}
+    with pytest.raises(RequirementError, match="nested more than 8 deep"):
+        parse(conditions)
 
 
 def test_no_marks() -> None:
@@ -255,5 +331,5 @@ def test_a_condition_is_either_read_or_refused_and_never_met_by_absence(name: st
         return
     asks_for_absence = condition is False or name == "device"
     assert meets(name, condition, None) == (asks_for_absence and condition != "cuda")
-    assert requirements[0].wanted == str(condition)
+    assert str(requirements[0]) == f"{name} {condition}"
     assert VOCABULARY[name].kind is not Kind.BOOL or isinstance(condition, bool)
