@@ -56,32 +56,51 @@ _RED = _BREAKS | {Outcome.FAILED, Outcome.ERROR, Outcome.LOST, Outcome.NOT_RUN, 
 
 
 @dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a rule of the run (waiver, gate, repetition …) makes of a case, whatever its attempts came to by themselves.
+
+    `text` is one line that says why, `source` where the rule stands: ``configs/waivers/known.yaml:12``, an option.
+    """
+
+    outcome: Outcome
+    text: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the verdict needs of one attempt: its outcome, and whether the harness will try the case again."""
+    """What the verdict needs of one attempt: its outcome, whether the harness will try the case again, and what a rule
+    makes of the case as it stands after this attempt.
+    """
 
     outcome: Outcome
     final: bool
+    ruled: Outcome | None = None
 
 
 def settle(attempts: Sequence[Attempt], started: int) -> Outcome:
     """The verdict on a case from its finished attempts, in order, and the number of attempts started.
 
     A case that never started is `not_run`; one that started and has no final attempt is `lost`: the
-    harness, not the case, is to blame. A final attempt that is not red after an earlier one that broke its
-    process is `flaky`; after one that the harness lost, it counts as if it were the first. Several final
-    attempts (a case that the scheduler sent to more than one worker) count as the most severe of them.
+    harness, not the case, is to blame. A final attempt that is not red after one that was, and was to be tried again,
+    is `flaky`; after one that the harness lost, it counts as if it were the first. Several final attempts (a case that
+    is repeated, or that the scheduler sent to more than one worker) count as the most severe of them. A rule takes
+    into account all that was before it, so that it stands in for it.
     """
     if not any(attempt.final for attempt in attempts):
         return Outcome.LOST if started or attempts else Outcome.NOT_RUN
-    verdicts = []
-    broken_before = False
+    verdicts: list[Outcome] = []
+    red_before = False
     for attempt in attempts:
         if not attempt.final:
-            broken_before = broken_before or attempt.outcome.breaks_executor
+            red_before = red_before or (attempt.outcome.is_red and attempt.outcome is not Outcome.LOST)
             continue
-        recovered = broken_before and not attempt.outcome.is_red
-        verdicts.append(Outcome.FLAKY if recovered else attempt.outcome)
-        broken_before = False
+        if attempt.ruled is not None:
+            verdicts = [attempt.ruled]
+        else:
+            recovered = red_before and not attempt.outcome.is_red
+            verdicts.append(Outcome.FLAKY if recovered else attempt.outcome)
+        red_before = False
     return max(verdicts, key=lambda outcome: outcome.severity)
 
 

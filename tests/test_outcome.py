@@ -56,6 +56,10 @@ def again(outcome: Outcome) -> Attempt:
     return Attempt(outcome, final=False)
 
 
+def ruled(outcome: Outcome, ruling: Outcome) -> Attempt:
+    return Attempt(outcome, final=True, ruled=ruling)
+
+
 @pytest.mark.parametrize(
     ("attempts", "started", "verdict"),
     [
@@ -79,6 +83,16 @@ def again(outcome: Outcome) -> Attempt:
             O.FLAKY,
             id="flaky on one worker, passed on one",
         ),
+        pytest.param([again(O.FAILED), final(O.PASSED)], 2, O.FLAKY, id="fails, and passes when tried again"),
+        pytest.param([again(O.FAILED), again(O.FAILED), final(O.PASSED)], 3, O.FLAKY, id="passes at the third try"),
+        pytest.param([again(O.FAILED), final(O.FAILED)], 2, O.FAILED, id="fails when tried again"),
+        pytest.param([again(O.LOST), final(O.PASSED)], 2, O.PASSED, id="what the harness lost counts for nothing"),
+        pytest.param([final(O.PASSED), final(O.FAILED), final(O.PASSED)], 3, O.FAILED, id="fails in one of three"),
+        pytest.param([ruled(O.CRASHED, O.WAIVED)], 1, O.WAIVED, id="a waiver makes a crash waived"),
+        pytest.param([again(O.CRASHED), ruled(O.PASSED, O.WAIVED)], 2, O.WAIVED, id="a rule stands in for flaky too"),
+        pytest.param([ruled(O.PASSED, O.UNEXPECTED_PASS)], 1, O.UNEXPECTED_PASS, id="a rule can make a pass red"),
+        pytest.param([final(O.CRASHED), ruled(O.PASSED, O.WAIVED)], 2, O.WAIVED, id="a rule knows what was before"),
+        pytest.param([ruled(O.CRASHED, O.WAIVED), final(O.CRASHED)], 2, O.CRASHED, id="and not what comes after"),
         *(pytest.param([final(outcome)], 1, outcome, id=f"just {outcome}") for outcome in Outcome),
     ],
 )

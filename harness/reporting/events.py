@@ -54,6 +54,14 @@ class Run(_Line):
     """Whether a flaky case makes the run red."""
     rootdir: str
     """The folder that case ids are relative to."""
+    profile: str = ""
+    """The profile that says what must run, empty without one."""
+    hardware: str = ""
+    """The kind of machine that this one was held to, empty without one."""
+    minimum_cases: int = Field(default=0, ge=0)
+    """A run in which fewer cases ran is red."""
+    settings: dict[str, str | int | float | bool | None] = {}
+    """Every other option as it was resolved, by name."""
 
 
 class Collected(_Line):
@@ -66,6 +74,18 @@ class Collected(_Line):
     """harness.reporting.journal.digest of the ids; equal for all workers of a run."""
     ids: tuple[Name, ...] = ()
     """Node ids in order. May be left out where another line with the same hash has them."""
+    deselected: tuple[Name, ...] = ()
+    """Ids of the cases that were collected and then left out by a profile or by options such as ``-k``."""
+
+
+class MustPass(_Line):
+    """A list of cases that the run is held to: it satisfies the list when every one of them passed."""
+
+    event: Literal["must_pass"]
+    name: Name
+    hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    """harness.reporting.journal.digest of the ids."""
+    ids: tuple[Name, ...]
 
 
 class Start(_Line):
@@ -92,6 +112,16 @@ class Gate(_Model):
     capability: str
     wanted: str
     found: str
+
+
+class Ruling(_Model):
+    """What a rule of the run makes of a case, whatever its attempts came to by themselves."""
+
+    outcome: Outcome
+    text: str
+    """One line that says why."""
+    source: str = ""
+    """Where the rule stands: file and line, or an option."""
 
 
 class Finish(_Line):
@@ -127,6 +157,7 @@ class Finish(_Line):
     reproduce: str | None = None
     """The command that runs just this case with the same seed and device."""
     gate: Gate | None = None
+    ruling: Ruling | None = None
 
 
 class Executor(_Line):
@@ -147,6 +178,22 @@ class Executor(_Line):
     """Why it was started or ended."""
 
 
+class Device(_Line):
+    """What was found about a device's health."""
+
+    event: Literal["device"]
+    device: Name
+    """Its UUID."""
+    state: Literal["healthy", "sick", "drained"]
+    """sick: failed an examination or shows signs of a fault; drained: is given no more cases."""
+    worker: str = ""
+    moment: str = ""
+    """What occasioned the look: the start of the run, or what became of which case."""
+    message: str = ""
+    seconds: Seconds | None = None
+    """How long the examination took."""
+
+
 class Finding(_Line):
     """Something that makes the run red and belongs to no single case."""
 
@@ -165,7 +212,9 @@ class End(_Line):
     duration: Seconds
 
 
-Event = Annotated[Run | Collected | Start | Finish | Executor | Finding | End, Field(discriminator="event")]
+Event = Annotated[
+    Run | Collected | MustPass | Start | Finish | Executor | Device | Finding | End, Field(discriminator="event")
+]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harness.reporting.events import Event
 
 FILE_NAME = "journal.ndjson"
-SCHEMA = 1  # raised with every change that a reader of the number before it would misread
+SCHEMA = 2  # raised with every change that a reader of the number before it would misread
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _FIRST_BYTES = b'{"event":"'  # `append` puts the kind first, so that every journal begins with this

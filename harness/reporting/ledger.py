@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Self
 
 from harness.outcome import EXIT_RED, Attempt, Outcome, exit_status, settle
-from harness.reporting.events import Collected, End, Event, Executor, Finding, Finish, Run, Start
+from harness.reporting.events import Collected, End, Event, Executor, Finding, Finish, MustPass, Run, Start
 from harness.reporting.journal import JournalContents, digest
 from harness.text import exit_text
 
@@ -35,9 +35,9 @@ def _suite_of_file(name: str) -> str:
 class Verdict:
     """What became of one case.
 
-    `finishes` are all its ended attempts in order and `decided` the one of them that gave the outcome, None for
-    `lost` and `not_run`. `message` is one line, "" for a plain pass. `collected` is False for a case that has
-    events but stands in no collected list.
+    `finishes` are all its ended attempts in order and `decided` the one of them that gave the outcome, or that a rule
+    of the run was applied to; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `collected` is
+    False for a case that has events but stands in no collected list.
     """
 
     case: str
@@ -70,6 +70,24 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class ListResult:
+    """A must-pass list that the run was held to: name, hash of its ids, their number, and those that did not pass."""
+
+    name: str
+    hash: str
+    cases: int
+    missed: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """One line: ``must-pass list cpu (124 cases, sha256:0123456789ab): satisfied``."""
+        what = f"must-pass list {self.name} ({self.cases} cases, {self.hash[:19]})"
+        if not self.missed:
+            return f"{what}: satisfied"
+        return f"{what}: not satisfied, {len(self.missed)} did not pass, the first {self.missed[0]}"
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What isolation cost: executors started, seconds they took to start, and what was done more than once.
 
@@ -94,6 +112,7 @@ class Ledger:
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
     cost: Cost
+    lists: tuple[ListResult, ...] = ()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -102,12 +121,15 @@ class Ledger:
         for event in events:
             book.enter(event)
         ids, ordered = book.collection()
+        verdicts = tuple(book.verdict(case, collected=case in ids) for case in ordered)
+        lists = book.lists(verdicts)
         return cls(
             run=book.run,
             end=book.end,
-            verdicts=tuple(book.verdict(case, collected=case in ids) for case in ordered),
-            findings=(*book.findings, *book.contradictions()),
+            verdicts=verdicts,
+            findings=(*book.findings, *book.contradictions(), *book.shortfalls(verdicts, lists)),
             cost=book.cost(),
+            lists=lists,
         )
 
     @classmethod
@@ -160,6 +182,7 @@ class _Book:
         self.findings: list[Finding] = []
         self._last = 0.0
         self._collected: list[Collected] = []
+        self._lists: list[MustPass] = []
         self._starts: dict[str, list[Start]] = {}
         self._finishes: dict[str, list[Finish]] = {}
         self._mentioned: dict[str, None] = {}
@@ -175,6 +198,8 @@ class _Book:
                 self.end = event
             case Collected():
                 self._collected.append(event)
+            case MustPass():
+                self._lists.append(event)
             case Start():
                 self._starts.setdefault(event.case, []).append(event)
                 self._mentioned[event.case] = None
@@ -219,15 +244,44 @@ class _Book:
             found.append(self._finding("not_collected", message, strangers))
         return found
 
+    def lists(self, verdicts: Sequence[Verdict]) -> tuple[ListResult, ...]:
+        """How the run stands against each list that it is held to."""
+        passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
+        return tuple(
+            ListResult(line.name, line.hash, len(line.ids), tuple(case for case in line.ids if case not in passed))
+            for line in self._lists
+        )
+
+    def shortfalls(self, verdicts: Sequence[Verdict], lists: Sequence[ListResult]) -> list[Finding]:
+        """What the run was to show and has not."""
+        found = [self._finding("must_pass", each.text, each.missed) for each in lists if each.missed]
+        ran = sum(verdict.outcome.ran for verdict in verdicts)
+        if self.run is not None and ran < self.run.minimum_cases:
+            message = f"{ran} cases ran, profile {self.run.profile} wants {self.run.minimum_cases} at least"
+            found.append(self._finding("too_few_cases", message))
+        return found
+
     def _finding(self, kind: str, message: str, cases: Sequence[str] = ()) -> Finding:
         return Finding(event="finding", t=self._last, kind=kind, message=message, cases=tuple(cases))
 
     def verdict(self, case: str, *, collected: bool) -> Verdict:
         starts = self._starts.get(case, [])
         finishes = self._finishes.get(case, [])
-        outcome = settle([Attempt(finish.outcome, finish.final) for finish in finishes], len(starts))
-        decided = _decided(outcome, finishes)
-        if outcome is Outcome.NOT_RUN and decided is None:
+        rulings = [finish.ruling for finish in finishes]
+        outcome = settle(
+            [
+                Attempt(finish.outcome, finish.final, None if ruling is None else ruling.outcome)
+                for finish, ruling in zip(finishes, rulings, strict=True)
+            ],
+            len(starts),
+        )
+        ruling = next(
+            (ruling for ruling in reversed(rulings) if ruling is not None and ruling.outcome is outcome), None
+        )
+        decided = _decided(outcome, finishes) if ruling is None else _ruled_on(finishes)
+        if ruling is not None:
+            message = ruling.text
+        elif outcome is Outcome.NOT_RUN and decided is None:
             message = "the run ended before it started"
         elif outcome is Outcome.LOST and decided is None:
             message = self._how_lost(starts, finishes)
@@ -281,10 +335,16 @@ def _decided(outcome: Outcome, finishes: Sequence[Finish]) -> Finish | None:
     return finals[-1] if finals else None
 
 
+def _ruled_on(finishes: Sequence[Finish]) -> Finish:
+    """Of attempts that a rule was applied to, the one that tells most: the last that went wrong, if any did."""
+    return next((each for each in reversed(finishes) if each.outcome.is_red), finishes[-1])
+
+
 def _how_flaky(finishes: Sequence[Finish]) -> str:
     for finish in finishes:
-        if finish.outcome.is_red:
-            return f"{finish.outcome} in company, passed alone: {_message(finish)}"
+        if finish.outcome.is_red and not finish.final:
+            how = "at first, passed when tried again" if finish.alone else "in company, passed alone"
+            return f"{finish.outcome} {how}: {_message(finish)}"
     return "broke in company, passed alone"
 
 

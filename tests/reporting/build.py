@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.outcome import Outcome
 from harness.reporting.events import EVENT, Event
-from harness.reporting.journal import digest
+from harness.reporting.journal import SCHEMA, digest
 
 Line = dict[str, Any]
 
@@ -15,7 +15,7 @@ def run(**changes: Any) -> Line:
     return {
         "event": "run",
         "t": 1_760_000_000.25,
-        "schema": 1,
+        "schema": SCHEMA,
         "run_id": "r1",
         "argv": ["pytest", "suites/"],
         "seed": 7,
@@ -39,6 +39,15 @@ def collected(*ids: str, worker: str = "gw0", **changes: Any) -> Line:
         "ids": list(ids),
         **changes,
     }
+
+
+def must_pass(*ids: str, **changes: Any) -> Line:
+    line = {"event": "must_pass", "t": 1_760_000_000.5, "name": "core", "hash": digest(ids), "ids": list(ids)}
+    return {**line, **changes}
+
+
+def ruling(outcome: Outcome, text: str = "a rule says so") -> dict[str, Any]:
+    return {"outcome": outcome.value, "text": text, "source": "known.yaml:3"}
 
 
 def start(case: str, **changes: Any) -> Line:
@@ -82,6 +91,10 @@ def executor(name: str = "gw0-1", state: str = "started", **changes: Any) -> Lin
         "state": state,
         **changes,
     }
+
+
+def device(state: str = "healthy", **changes: Any) -> Line:
+    return {"event": "device", "t": 1_760_000_001.6, "device": "GPU-a", "state": state, **changes}
 
 
 def finding(message: str, **changes: Any) -> Line:

@@ -18,8 +18,13 @@ from tests.reporting import build
 
 LINES = [
     build.run(),
+    build.run(
+        profile="nightly", hardware="h200", minimum_cases=10, settings={"retries": 1, "shuffle": True, "x": None}
+    ),
     build.collected("a::b", "a::c"),
+    build.collected("a::b", deselected=["a::c"]),
     build.collected(),
+    build.must_pass("a::b"),
     build.start("a::b", alone=True, pid=3, executor=None),
     *(build.finish("a::b", outcome) for outcome in Outcome),
     build.finish(
@@ -32,7 +37,10 @@ LINES = [
         detail="Traceback",
         stdout="\x00 out",
         log="log",
+        ruling=build.ruling(Outcome.WAIVED),
     ),
+    build.device(),
+    build.device("drained", worker="gw0", moment="after a::b crashed", message="it hangs", seconds=1.5),
     build.executor(startup=0.02),
     build.executor(state="ended", cases=3, exit_status=-9, reason="crashed"),
     build.finding("gone", cases=["a::b"]),
@@ -52,6 +60,10 @@ BAD = [
     pytest.param({**build.finish("a"), "outcome": "fine"}, id="unknown outcome"),
     pytest.param({**build.finish("a"), "gate": {"capability": "memory"}}, id="half a gate"),
     pytest.param({**build.executor(), "state": "idle"}, id="unknown state"),
+    pytest.param(build.device("tired"), id="unknown state of a device"),
+    pytest.param({**build.must_pass("a"), "hash": "md5:0"}, id="malformed hash of a list"),
+    pytest.param(build.run(minimum_cases=-1), id="fewer than no cases"),
+    pytest.param({**build.finish("a"), "ruling": {"text": "so"}}, id="a ruling without an outcome"),
 ]
 
 

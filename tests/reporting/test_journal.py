@@ -202,11 +202,13 @@ def test_no_bytes_upset_the_reader(chunks: list[bytes]) -> None:
 
 
 def test_a_newer_journal_is_refused_also_when_its_run_line_reads_differently(path: Path) -> None:
-    for line in (build.run(schema=2), build.run(schema=2, sort="new")):
+    newer = journal.SCHEMA + 1
+    for line in (build.run(schema=newer), build.run(schema=newer, sort="new")):
         path.unlink(missing_ok=True)
         write(path, line)
         with pytest.raises(
-            JournalError, match=r"journal\.ndjson' has schema 2 in line 1, this harness reads up to 1: "
+            JournalError,
+            match=rf"journal\.ndjson' has schema {newer} in line 1, this harness reads up to {journal.SCHEMA}: ",
         ):
             journal.read(path)
 

@@ -131,6 +131,50 @@ def test_one_verdict_each_in_collection_order() -> None:
             0,
             id="twice the same, the first decides",
         ),
+        pytest.param(
+            [build.finish(A, Outcome.NOT_RUN, message="no device left")],
+            Outcome.NOT_RUN,
+            "no device left",
+            0,
+            id="not run, and it is known why",
+        ),
+        pytest.param(
+            [
+                build.finish(A, Outcome.FAILED, final=False, alone=True, message="first"),
+                build.finish(A, attempt=2, alone=True),
+            ],
+            Outcome.FLAKY,
+            "failed at first, passed when tried again: first",
+            1,
+            id="tried again",
+        ),
+        pytest.param(
+            [build.finish(A, Outcome.CRASHED, ruling=build.ruling(Outcome.WAIVED), message="SIGSEGV")],
+            Outcome.WAIVED,
+            "a rule says so",
+            0,
+            id="a rule's words stand in for the attempt's",
+        ),
+        pytest.param(
+            [
+                build.finish(A, Outcome.FAILED, message="no"),
+                build.finish(A, attempt=2, ruling=build.ruling(Outcome.FAILED, "failed in 1 of 2")),
+            ],
+            Outcome.FAILED,
+            "failed in 1 of 2",
+            0,
+            id="of a ruled case the attempt is shown that went wrong",
+        ),
+        pytest.param(
+            [
+                build.finish(A, ruling=build.ruling(Outcome.UNEXPECTED_PASS)),
+                build.finish(A, Outcome.CRASHED, attempt=2, message="SIGSEGV"),
+            ],
+            Outcome.CRASHED,
+            "SIGSEGV",
+            1,
+            id="what comes after a rule was applied, and is worse, counts",
+        ),
     ],
 )
 def test_verdicts(lines: list[build.Line], outcome: Outcome, message: str, decided: int | None) -> None:
@@ -209,6 +253,28 @@ def test_findings_and_exit_status(lines: list[build.Line], kinds: list[str], sta
     account = ledger(*lines)
     assert [finding.kind for finding in account.findings] == kinds
     assert account.exit_status() == status
+
+
+def test_a_must_pass_list_is_satisfied_by_passes_alone() -> None:
+    lines = [build.run(), build.collected(A, B), build.start(A), build.finish(A)]
+    satisfied = ledger(*lines, build.finish(B, Outcome.WAIVED), build.must_pass(A))
+    assert [result.missed for result in satisfied.lists] == [()]
+    assert satisfied.lists[0].text.endswith("): satisfied")
+    assert satisfied.exit_status() == EXIT_OK
+    missed = ledger(*lines, build.finish(B, Outcome.WAIVED), build.must_pass(A, B, "suites/x.py::gone"))
+    assert [result.missed for result in missed.lists] == [(B, "suites/x.py::gone")]
+    assert [(finding.kind, finding.cases) for finding in missed.findings] == [("must_pass", (B, "suites/x.py::gone"))]
+    assert f"not satisfied, 2 did not pass, the first {B}" in missed.findings[0].message
+    assert missed.exit_status() == EXIT_RED
+
+
+@pytest.mark.parametrize(("wanted", "status"), [(0, EXIT_OK), (1, EXIT_OK), (2, EXIT_RED)])
+def test_a_run_in_which_fewer_cases_ran_than_it_should_is_red(wanted: int, status: int) -> None:
+    run = build.run(minimum_cases=wanted, profile="nightly")
+    found = ledger(run, build.collected(A, B), build.finish(A), build.finish(B, Outcome.GATED))
+    assert found.exit_status() == status
+    messages = [finding.message for finding in found.findings]
+    assert messages == (["1 cases ran, profile nightly wants 2 at least"] if status else [])
 
 
 def test_uncollected_cases_come_last_and_are_flagged() -> None:
