@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
 from harness.outcome import EXIT_USAGE
 
@@ -35,6 +36,9 @@ class Format(StrEnum):
     JSON = "json"
 
 
+app.add_typer(waivers, name="waivers")
+
+
 def main() -> None:
     """Run the command line. An error that the harness knows is one line on stderr and exit status 4."""
     try:
@@ -46,9 +50,18 @@ def main() -> None:
 
 @app.command()
 def devices(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with sizes in bytes.")] = False,
+    capabilities: Annotated[
+        bool, typer.Option("--capabilities", help="Print every capability of every usable device, and how it is found.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON, with sizes in bytes and the capabilities of every usable device."),
+    ] = False,
 ) -> None:
-    """List the devices of this machine, and what a case finds on the first that is usable. CUDA stays asleep."""
+    """List the devices of this machine, and what a case finds on the first that is usable.
+
+    CUDA stays asleep in this process: what only the driver can tell is asked by one that ends at once.
+    """
     import json
 
     from harness.devices import present
@@ -56,13 +69,16 @@ def devices(
     from harness.devices.inventory import discover
 
     inventory = discover()
-    usable = next(device for device in inventory.devices if device.fault is None)  # the CPU where there is no GPU
-    capabilities = detect(inventory, usable)
+    found = {device.uuid: detect(inventory, device) for device in inventory.usable}
     if as_json:
-        print(json.dumps(present.as_json(inventory, capabilities), indent=2))
+        print(json.dumps(present.as_json(inventory, found), indent=2))
         return
+    if capabilities:
+        tables = present.as_capability_tables(inventory, found)
+    else:
+        tables = present.as_tables(inventory, found[inventory.usable[0].uuid])
     console = _console()
-    for table in present.as_tables(inventory, capabilities):
+    for table in tables:
         console.print(table)
 
 
@@ -70,15 +86,71 @@ def devices(
 def catalog(
     paths: Annotated[list[str] | None, typer.Argument(help="Folders, files or case ids, else suites.")] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the list.")] = Format.TABLE,
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME", help="Only cases that must run on this kind of machine (configs/hardware).")
+    ] = "",
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be given several times.")
+    ] = None,
+    must_pass: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Check this must-pass list against the cases; write it when it is not there."
+        ),
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Write the must-pass list anew.")] = False,
+    description: Annotated[str, typer.Option(help="What the must-pass list is, for its header.")] = "",
 ) -> None:
-    """List every case: what it checks, what it requires, what it covers. Runs none."""
+    """List every case: what it checks, what it requires, what it covers. Runs none.
+
+    With --must-pass, exit status 1 says that the list has cases that are not there.
+    """
     from harness.reporting import catalog as cases
 
     entries = cases.catalog(paths or ["suites"])
-    if format_ is Format.JSON:
+    if hardware:
+        entries = _promised(entries, hardware)
+    if exclude:
+        from harness.gating import patterns
+
+        entries = [entry for entry in entries if not any(patterns.matches(each, entry.id) for each in exclude)]
+    if must_pass is not None:
+        _keep_must_pass(entries, must_pass, update=update, description=description)
+    elif format_ is Format.JSON:
         print(cases.as_json(entries))
     else:
         _print_catalog(entries)
+
+
+def _promised(entries: list[Entry], name: str) -> list[Entry]:
+    """The cases whose requirements this kind of hardware promises to meet."""
+    from harness.gating import requirements
+    from harness.gating.hardware import load_hardware
+    from harness.gating.prospects import prospects
+
+    kind = load_hardware(name, Path("configs"), Path()).value
+    known = requirements.parse({**kind.device, **kind.offers})
+    conditions = ((entry, [each for mark in entry.requires for each in requirements.parse(mark)]) for entry in entries)
+    return [entry for entry, wanted in conditions if not wanted or prospects(wanted, known).certain]
+
+
+def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, description: str) -> None:
+    from harness.gating import mustpass
+
+    ids = [entry.id for entry in entries]
+    if update or not path.exists():
+        written = mustpass.write(path, ids, description)
+        print(f"wrote {path}: {len(written.ids)} cases, {written.hash}")
+        return
+    listed = mustpass.read(path)
+    missing, new = mustpass.check(listed, ids), sorted({*ids} - {*listed.ids})
+    for case_id in missing:
+        print(f"not there: {case_id}")
+    for case_id in new:
+        print(f"not on the list: {case_id}")
+    print(f"{path}: {len(listed.ids)} cases, {listed.hash}; {len(missing)} not there, {len(new)} not on the list")
+    if missing:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -23,7 +23,7 @@ class RunContext:
     `args` are the arguments pytest was started with, in `invocation_dir`, and `overrides` those that make the same
     collection one for a zygote; ids of cases are relative to `rootdir`.
     `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test
-    as a case.
+    as a case. `health`: GPUs are examined. `policy` is `harness.gating.policy.Policy` as JSON values.
     """
 
     run_id: str
@@ -43,6 +43,8 @@ class RunContext:
     plugin_argument: bool
     controller: int
     zygote: str | None
+    health: bool
+    policy: dict[str, Any]
 
     @property
     def journal(self) -> Path:

@@ -1,4 +1,4 @@
-"""Every setting, and the one way it is resolved: marker > command line > environment > ini file > default."""
+"""Every setting, and the one way it is resolved: marker > command line > environment > profile > ini file > default."""
 
 from __future__ import annotations
 
@@ -49,6 +49,26 @@ def _flag(text: str) -> bool:
     return words[text.lower()]
 
 
+def _count(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) >= least):
+            raise ValueError(f"a whole number from {least} to 999999")
+        return int(text)
+
+    return parse
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a name or a file")
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Several, separated by commas: on the command line the option may also be given several times."""
+    return tuple(_name(part.strip()) for part in text.split(","))
+
+
 def _path(text: str) -> Path:
     if not text:
         raise ValueError("a folder")
@@ -57,13 +77,17 @@ def _path(text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file."""
+    """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file.
+
+    `off` is a second flag that says no, for a setting that may be on.
+    """
 
     flag: str
     parse: Callable[[str], Any]
     default: Any
     help: str
     metavar: str | None = None
+    off: str | None = None
 
     @property
     def name(self) -> str:
@@ -88,7 +112,16 @@ OPTIONS = {
         Option("--timeout-multiplier", _positive, 1.0, "factor on every time limit, for slow machines", "FACTOR"),
         Option("--seed", _seed, None, "seed of the run (default: drawn and printed)", "N"),
         Option("--results-dir", _path, None, "run directory (default: results/<time>-<id>)", "DIR"),
-        Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red"),
+        Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
+        Option("--profile", _name, None, "what must run and how: a file of configs/profiles, by name or path", "NAME"),
+        Option("--hardware", _name, None, "hold the machine to a file of configs/hardware, by name or path", "NAME"),
+        Option("--waivers", _names, (), "waiver files, also those of the profile, by name or path", "NAME"),
+        Option("--must-pass", _names, (), "must-pass lists that the run is to satisfy, by name or path", "NAME"),
+        Option("--shuffle", _flag, False, "run cases in an order drawn from the seed", off="--no-shuffle"),
+        Option("--retries", _count(0), 0, "how often a red case is tried again, each time in a fresh process", "N"),
+        Option("--repeat", _count(1), 1, "how often each case is run", "N"),
+        Option("--verify", _count(1), None, "for new cases: run each N times in one process and N times afresh", "N"),
+        Option("--health", _flag, True, "examine GPUs at the start and after what breaks", off="--no-health"),
     )
 }
 
@@ -100,24 +133,44 @@ def add_options(parser: pytest.Parser) -> None:
         text = f"{option.help} [env: {option.variable}, ini: {option.dest}]"
         if option.parse is _flag:
             group.addoption(option.flag, dest=option.dest, action="store_const", const="1", default=None, help=text)
+            if option.off:
+                group.addoption(
+                    option.off, dest=option.dest, action="store_const", const="0", help=f"not {option.flag}"
+                )
+        elif option.parse is _names:
+            group.addoption(option.flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
         else:
             group.addoption(option.flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
         parser.addini(option.dest, f"see {option.flag}", type="string", default=None)
+    parser.addini("harness_configs", "folder of profiles, hardware, waivers", type="string", default="configs")
     parser.addini("harness_suites", "folders whose tests are conformance cases", type="paths", default=[])
     preload = "modules imported before cases are forked"
     parser.addini("harness_preload", preload, type="args", default=["torch", "numpy.random"])
 
 
-def resolve(name: str, command_line: str | None, environ: Mapping[str, str], ini: str | None) -> Any:
-    """The value of an option from its sources. Raises OptionError naming the source that holds a bad value."""
+def resolve(
+    name: str,
+    command_line: str | Sequence[str] | None,
+    environ: Mapping[str, str],
+    ini: str | None,
+    profile: Any = None,
+) -> Any:
+    """The value of an option from its sources. Raises OptionError naming the source that holds a bad value.
+
+    `profile` is the value, of the option's own type, that the run's profile has for it, None when it has none.
+    """
     option = OPTIONS[name]
+    given = command_line if command_line is None or isinstance(command_line, str) else ",".join(command_line)
     for source, text in (
-        (option.flag, command_line),
+        (option.flag, given),
         (option.variable, environ.get(option.variable)),
+        ("profile", profile),
         (option.dest, ini),
     ):
         if text is None or (text == "" and source != option.flag):
             continue
+        if source == "profile":
+            return text
         try:
             return option.parse(text)
         except ValueError as error:
@@ -125,11 +178,11 @@ def resolve(name: str, command_line: str | None, environ: Mapping[str, str], ini
     return option.default
 
 
-def get(config: pytest.Config, name: str) -> Any:
-    """The value of an option for this session. Raises pytest.UsageError."""
+def get(config: pytest.Config, name: str, profile: Any = None) -> Any:
+    """The value of an option for a session, see `resolve`. Raises pytest.UsageError."""
     option = OPTIONS[name]
     try:
-        return resolve(name, config.getoption(option.dest), os.environ, config.getini(option.dest))
+        return resolve(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
     except OptionError as error:
         raise pytest.UsageError(str(error)) from None
 

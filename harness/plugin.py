@@ -22,6 +22,7 @@ from harness.outcome import Outcome
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
+    from harness.gating.policy import Policy
     from harness.run import Run
     from harness.worker import Worker
 
@@ -96,6 +97,23 @@ def _send_late(config: pytest.Config, report: pytest.TestReport) -> None:
     config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
 
 
+def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, seed: int) -> None:
+    """Leave the cases that the profile wants, in the order that the run wants; what is no case stays where it is."""
+    from harness.scheduling import order
+    from harness.worker import CASE_ID
+
+    cases = [item for item in items if CASE_ID in item.stash]
+    keep = {id(cases[position]) for position in order.chosen(policy, [case.stash[CASE_ID] for case in cases])}
+    dropped = [case for case in cases if id(case) not in keep]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if CASE_ID not in item.stash or id(item) in keep]
+    if policy.shuffle:
+        cases = [item for item in items if CASE_ID in item.stash]
+        drawn = iter([cases[position] for position in order.shuffled([c.stash[CASE_ID] for c in cases], seed)])
+        items[:] = [next(drawn) if CASE_ID in item.stash else item for item in items]
+
+
 class ControllerHooks:
     """What the process does that the user started."""
 
@@ -118,7 +136,7 @@ class ControllerHooks:
     def pytest_report_header(self) -> list[str]:
         from harness.reporting import terminal
 
-        return terminal.header(self._run.context, self._run.inventory, self._run.aside)
+        return terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -141,11 +159,23 @@ class WorkerHooks:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self._seen: list[pytest.Item] = []
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._seen.append(item)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        _choose(config, items, self._worker.policy, self._worker.context.seed)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from harness.worker import CASE_ID
 
-        self._worker.collected([item.stash[CASE_ID] for item in session.items if CASE_ID in item.stash])
+        kept = [item.stash[CASE_ID] for item in session.items if CASE_ID in item.stash]
+        running = set(kept)
+        seen = [item.stash[CASE_ID] for item in self._seen if CASE_ID in item.stash]
+        self._seen.clear()
+        self._worker.collected(kept, [case for case in seen if case not in running])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -155,7 +185,7 @@ class WorkerHooks:
         if CASE_ID not in item.stash:
             return None
         if not self._worker.isolated:
-            return True if self._worker.gate_inline(item) else None
+            return None
         following = nextitem if nextitem is not None and CASE_ID in nextitem.stash else None
         try:
             self._worker.run(item, following)
@@ -178,6 +208,25 @@ class InlineHooks:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         with self._worker.inline(item):
             return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """A gated case goes through pytest's protocol like any other, or what was set up before it would be left."""
+        objection, why = self._worker.gate(item)
+        if objection is not None:
+            pytest.fail(objection.text, pytrace=False)
+        if why:
+            pytest.skip(f"gated: {why}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        from harness.isolation import reports
+
+        report = yield
+        objection, why = self._worker.gate(item)
+        if why and report.when == "setup":
+            reports.mark(report, Outcome.GATED if objection is None else objection.outcome)
+        return report
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -12,22 +12,30 @@ import shutil
 import sys
 import tempfile
 import time
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness import options
+from harness import options, plan
+from harness.caseid import suite_of
 from harness.context import RunContext
+from harness.devices import capabilities
 from harness.devices.device import CPU, Inventory
+from harness.gating import patterns
 from harness.isolation.nursery import Zygote
 from harness.isolation.spec import ZygoteSpec, overriding_arguments
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK
 from harness.reporting import environment, junit
 from harness.reporting import journal as journals
-from harness.reporting.events import End
+from harness.reporting.events import Collected, End, Finding
 from harness.reporting.journal import Journal
 from harness.reporting.ledger import Ledger
 from harness.scheduling.leases import LeaseBook
+
+#: Settings that the journal has under names of their own, or that say nothing of what was run.
+_TOLD_ELSEWHERE = ("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir")
 
 
 class Run:
@@ -40,17 +48,28 @@ class Run:
         self.devices = inventory.gpus or (CPU,)
         self.leases = LeaseBook([device.uuid for device in self.devices])
         self.ledger: Ledger | None = None
-        isolation = options.get(config, "isolation")
+        self.plan = plan.make(config)
+        settings = self.plan.settings
+        isolation = settings["isolation"]
         self.aside = options.steps_aside(config) if isolation != "none" else None
         if self.aside:
             isolation = "none"
-        seed = options.get(config, "seed")
+        if isolation == "none" and settings["verify"]:
+            why = f", which steps aside for {self.aside}" if self.aside else ""
+            raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
+        seed = settings["seed"]
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         invocation = config.invocation_params
-        run_dir = self._make_run_dir(invocation.dir, options.get(config, "results_dir"), run_id)
+        self._arguments = _arguments(config)
         basetemp = config.getoption("basetemp", None)
         temp = invocation.dir / basetemp / run_id if basetemp else Path(tempfile.mkdtemp(prefix="harness-"))
-        settings = {name: options.get(config, name) for name in ("case_timeout", "timeout_multiplier", "fail_on_flaky")}
+        machine = [capabilities.detect(inventory, device, temp / "capabilities") for device in self.devices]
+        try:
+            self.plan.refuse_strangers(machine)
+            run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
+        except pytest.UsageError:
+            shutil.rmtree(temp, ignore_errors=True)
+            raise
         self.zygote: Zygote | None = None
         context = RunContext(
             run_id=run_id,
@@ -70,7 +89,11 @@ class Run:
             plugin_argument=plugin_argument,
             controller=os.getpid(),
             zygote=None,
-            **settings,
+            case_timeout=settings["case_timeout"],
+            timeout_multiplier=settings["timeout_multiplier"],
+            fail_on_flaky=settings["fail_on_flaky"],
+            health=settings["health"],
+            policy=self.plan.policy.to_json(),
         )
         argv = ["pytest", *context.args]
         self.journal = Journal(run_dir / journals.FILE_NAME)
@@ -87,8 +110,16 @@ class Run:
                 "devices": [device.uuid for device in self.devices],
                 "fail_on_flaky": context.fail_on_flaky,
                 "rootdir": context.rootdir,
+                "profile": self.plan.policy.profile,
+                "hardware": self.plan.policy.hardware,
+                "minimum_cases": self.plan.minimum_cases,
+                "settings": {name: _plain(settings[name]) for name in settings if name not in _TOLD_ELSEWHERE},
             }
         )
+        for each in self.plan.lists:
+            self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
+        for kind, message in self.plan.troubles_before(machine, _today()):
+            self._find(kind, message)
         facts = environment.collect(
             inventory, argv=argv, seed=context.seed, isolation=isolation, rootdir=config.rootpath
         )
@@ -107,7 +138,7 @@ class Run:
         self.leases.give_back(worker)
         if error:
             message = f"worker {worker} died ({error}); what it had not finished is lost or went to others"
-            self.journal.append({"event": "finding", "kind": "worker", "message": message, "cases": []})
+            self._find("worker", message)
 
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.
@@ -117,7 +148,15 @@ class Run:
         # Everything alive now outlives the report: without this the collector walks through xdist's reports again and
         # again while the ledger is built, which doubles the time that takes for 10,000 cases.
         gc.freeze()
-        ledger = Ledger.from_journal(journals.read(self.context.journal))
+        contents = journals.read(self.context.journal)
+        lines = [event for event in contents.events if isinstance(event, Collected)]
+        cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
+        if cases:
+            named = [(case, suite_of(case)) for case in cases]
+            troubles = self.plan.troubles_after(named, self._arguments, _today())
+            found = tuple(self._find(kind, message) for kind, message in troubles)
+            contents = dataclasses.replace(contents, events=contents.events + found)
+        ledger = Ledger.from_journal(contents)
         gc.unfreeze()
         if status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
             status = ledger.exit_status()
@@ -130,12 +169,20 @@ class Run:
         junit.write(self.run_dir, self.ledger)
         return status
 
+    def _find(self, kind: str, message: str) -> Finding:
+        """Write down a finding."""
+        finding = Finding(event="finding", t=time.time(), kind=kind, message=message)
+        self.journal.append(finding.model_dump())
+        return finding
+
     def close(self) -> None:
         """End the zygote; remove what is empty of the temporary folder."""
         if self.zygote is not None:
             self.zygote.close()
             self.zygote = None
         temp = Path(self.context.temp_dir)
+        for folder in ("capabilities", "drained", "turns"):
+            shutil.rmtree(temp / folder, ignore_errors=True)
         if temp.is_dir() and not any(temp.iterdir()):
             shutil.rmtree(temp, ignore_errors=True)
 
@@ -149,3 +196,30 @@ class Run:
         except OSError as error:
             raise pytest.UsageError(f"--results-dir={str(run_dir)!r} cannot be made: {error.strerror}") from None
         return run_dir
+
+
+def _today() -> date:
+    """In UTC, so that a waiver ends everywhere at once."""
+    return datetime.now(UTC).date()
+
+
+def _plain(value: Any) -> str | int | float | bool | None:
+    """A setting as a JSON value."""
+    return ", ".join(value) if isinstance(value, tuple) else value
+
+
+def _arguments(config: pytest.Config) -> tuple[str, ...]:
+    """What the run was told to collect, relative to the root folder; empty when an option leaves out more than it says.
+
+    Nothing is then blamed for matching no case. ``.`` stands for all that there is.
+    """
+    if any(config.getoption(name, None) for name in ("lf", "ignore", "ignore_glob")):
+        return ()
+    root, here = config.rootpath, config.invocation_params.dir
+    paths = [argument.partition("::") for argument in config.args]
+    relative = [
+        os.path.relpath(here / path, root).replace(os.sep, "/") + separator + rest for path, separator, rest in paths
+    ]
+    suites = [os.path.relpath(folder, root).replace(os.sep, "/") for folder in config.getini("harness_suites")]
+    everything = bool(suites) and all(patterns.reaches(f"{suite}/*", relative) for suite in suites)
+    return (".",) if everything else tuple(relative)

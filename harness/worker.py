@@ -7,7 +7,8 @@ import getpass
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ import pytest
 
 from harness.context import RunContext
 from harness.devices import capabilities
-from harness.devices.device import CPU, Inventory
-from harness.devices.visibility import MASK, combinable, mask_for
+from harness.devices.capabilities import Capabilities
+from harness.devices.device import CPU, Device, Inventory
+from harness.devices.visibility import MASK, mask_for
 from harness.fixtures import CURRENT, Current
-from harness.gating import requirements
-from harness.isolation import linux, reports, seeding
+from harness.gating import policy as rules
+from harness.gating import requirements, waivers
+from harness.gating.policy import Policy
+from harness.isolation import linux, seeding
+from harness.isolation.care import Care
 from harness.isolation.case import Case
 from harness.isolation.handle import Binding
 from harness.isolation.inline import InlineCase
@@ -28,16 +33,16 @@ from harness.isolation.nursery import Zygote, ZygoteError, ZygoteLink, ZygoteUnf
 from harness.isolation.spec import ZygoteSpec, executor_environment
 from harness.isolation.supervisor import Supervisor
 from harness.options import case_limit
-from harness.outcome import Outcome
+from harness.outcome import Ruling
 from harness.reporting.journal import Journal, digest
-from harness.scheduling import leases
+from harness.scheduling.turns import Turns
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 #: How often a zygote may die before it is ready: then it is no accident any more.
 _STARTS = 5
 
 CASE_ID = pytest.StashKey[str]()
-_PREPARED = pytest.StashKey[Case]()
+_PREPARED = pytest.StashKey[tuple[str, Case]]()
 
 
 class Worker:
@@ -60,12 +65,20 @@ class Worker:
             # Otherwise an orphaned worker would start a zygote and an executor on a device that nobody leases any more.
             linux.die_with_parent(context.controller)
         self.context = context
+        self.policy = Policy.from_json(context.policy)
         self.name = name
         self.journal = Journal(context.journal)
-        self._device = next((entry for entry in inventory.devices if entry.uuid == device), CPU)
-        self._capabilities = capabilities.detect(inventory, self._device)
-        together = combinable(inventory.devices)
-        self._together = together if self._device in together else (self._device,)
+        self._inventory = inventory
+        self._today = datetime.now(UTC).date()
+        self._capabilities: dict[str, Capabilities] = {}
+        self._care = Care(
+            next((entry for entry in inventory.devices if entry.uuid == device), CPU),
+            inventory.usable,
+            worker=name,
+            folder=Path(context.temp_dir) / "drained",
+            record=self.journal.append,
+            examine=context.health and context.isolation != "none",
+        )
         self._own: list[Zygote] = []
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
@@ -76,26 +89,29 @@ class Worker:
                 worker=name,
                 temp=Path(context.temp_dir),
                 record=self.journal.append,
-                bind=self._bind,
+                turns=self._turns(workerinput),
                 connect=self._connect,
             )
             self._supervisor = Supervisor(
                 context,
+                self.policy,
                 worker=name,
                 record=self.journal.append,
                 prepare=self.prepare,
                 late=late,
                 keeper=self._keeper,
+                care=self._care,
+                bind=self._bind,
             )
-        elif self._device.kind == "cuda":
-            os.environ[MASK] = mask_for([self._device])
+        elif self._care.device.kind == "cuda":
+            os.environ[MASK] = mask_for([self._care.device])
 
-    def collected(self, ids: list[str]) -> None:
-        """Tell the journal what was collected: the list itself if no worker has yet, else its hash."""
+    def collected(self, ids: list[str], deselected: list[str]) -> None:
+        """Tell the journal what was collected and what was left out again: ids unless a worker has, else a hash."""
         with self.context.journal.open("rb") as file:
             listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
         event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
-        self.journal.append({**event, "ids": [] if listed else ids})
+        self.journal.append({**event, "ids": [] if listed else ids, "deselected": [] if listed else deselected})
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor. Raises ZygoteError when none can be had."""
@@ -104,14 +120,20 @@ class Worker:
 
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
-        """Around one case that runs in this process (isolation `none`): seeds and journal. Nothing for a gated one."""
-        if CASE_ID not in item.stash or self.prepare(item).unmet is not None:
+        """Around one case that runs in this process (isolation `none`): seeds and journal."""
+        if CASE_ID not in item.stash:
             yield
             return
         case = self.prepare(item)
-        record = InlineCase(case, self.context, worker=self.name, device=self._device.uuid, record=self.journal.append)
-        item.config.stash[CURRENT] = Current(cuda=self._device.kind == "cuda", seed=case.seed)
-        seeding.seed_everything(case.seed, cuda=self._device.kind == "cuda")
+        if case.unmet is not None:
+            self.journal.append(case.gated(case.unmet, self.name))
+            yield
+            return
+        record = InlineCase(
+            case, self.context, worker=self.name, device=self._care.device.uuid, record=self.journal.append
+        )
+        item.config.stash[CURRENT] = Current(cuda=self._care.device.kind == "cuda", seed=case.seed)
+        seeding.seed_everything(case.seed, cuda=self._care.device.kind == "cuda")
         item.config.pluginmanager.register(record)
         record.start()
         try:
@@ -120,52 +142,70 @@ class Worker:
             item.config.pluginmanager.unregister(record)
             record.finish()
 
-    def gate_inline(self, item: pytest.Item) -> bool:
-        """With isolation `none`: record and report a gated case; False when it is to run."""
+    def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
+        """Why a case is not run, or an empty text, and what the run has against that."""
+        if CASE_ID not in item.stash:
+            return None, ""
         case = self.prepare(item)
-        if case.unmet is None:
-            return False
-        self.journal.append(case.gated(case.unmet, self.name))
-        reports.log(item, [reports.skipped(item, outcome=Outcome.GATED, text=f"gated: {case.unmet.text}")])
-        return True
+        return case.objection, "" if case.unmet is None else case.unmet.text
 
     @property
     def isolated(self) -> bool:
         return self._supervisor is not None
 
     def prepare(self, item: pytest.Item) -> Case:
-        """What is decided about a case before it runs; decided once."""
-        if _PREPARED not in item.stash:
+        """What is decided about a case before it runs; decided once for each device."""
+        device = self._care.device
+        decided = item.stash.get(_PREPARED, None)
+        if decided is None or decided[0] != device.uuid:
+            here = self._offered(device)
             wanted = requirements.from_marks(item.iter_markers("requires"))
             case_id = item.stash[CASE_ID]
             marks = list(item.iter_markers("timeout"))
-            item.stash[_PREPARED] = Case(
+            unmet = requirements.evaluate(wanted, here)
+            case = Case(
                 item=item,
                 id=case_id,
                 seed=seeding.case_seed(self.context.seed, case_id),
                 limit=case_limit(marks, self.context.case_timeout, self.context.timeout_multiplier),
                 devices=requirements.devices_wanted(wanted),
-                unmet=requirements.evaluate(wanted, self._capabilities),
+                unmet=unmet,
+                objection=rules.on_gate(self.policy, wanted, here) if unmet is not None else None,
+                waivers=waivers.applying(self.policy.waivers, case_id, here, self._today),
             )
-        return item.stash[_PREPARED]
+            item.stash[_PREPARED] = decided = device.uuid, case
+        return decided[1]
+
+    def _offered(self, device: Device) -> Capabilities:
+        """What a case finds on a device."""
+        if device.uuid not in self._capabilities:
+            cache = Path(self.context.temp_dir) / "capabilities"
+            self._capabilities[device.uuid] = capabilities.detect(self._inventory, device, cache)
+        return self._capabilities[device.uuid]
 
     def close(self) -> None:
         """End every process of this worker."""
         if self._supervisor is not None:
             self._supervisor.close()
+        self._care.close()
         for zygote in self._own:
             zygote.close()
         self._own.clear()
 
-    def _bind(self, count: int) -> Binding:
-        devices = leases.together(self._device, count, self._together)
+    def _turns(self, workerinput: dict[str, Any] | None) -> Turns:
+        """Devices are taken in turns unless there are meant to be more workers than devices, or it is the CPU."""
+        workers = 1 if workerinput is None else int(workerinput["workercount"])
+        enabled = self._care.device.kind == "cuda" and workers <= len(self._inventory.usable)
+        return Turns(Path(self.context.temp_dir) / "turns", enabled=enabled)
+
+    def _bind(self, devices: Sequence[Device]) -> Binding:
         visible: dict[str, str | None] = {MASK: mask_for(devices)}
         # Its default lies in the folder for temporary files, which is each executor's own: nothing would stay compiled.
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
         visible["TORCHINDUCTOR_CACHE_DIR"] = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache))
         return Binding(
             devices=tuple(device.uuid for device in devices),
-            cuda=self._device.kind == "cuda",
+            cuda=devices[0].kind == "cuda",
             environment=executor_environment(os.environ, visible, _XDIST_VARIABLES),
             workerinput=self._workerinput,
         )
@@ -178,7 +218,7 @@ class Worker:
             if link is not None:
                 return link
         log = run_dir / f"zygote-{self.name}.log"
-        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._device.kind == "cpu")
+        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._care.device.kind == "cpu")
         for _ in range(_STARTS):
             self._own.append(Zygote(spec, folder=Path(self.context.invocation_dir), log=log))
             link = self._link(self._own[-1].address, log)

@@ -56,29 +56,76 @@ def triton() -> Finding:
     return distribution("triton", "pytorch-triton")
 
 
+def torchvision() -> Finding:
+    """The installed torchvision's."""
+    return distribution("torchvision")
+
+
 def numpy() -> Finding:
     """The installed NumPy's."""
     return distribution("numpy")
 
 
+def torch_build() -> str | None:
+    """The installed torch's version with all that follows the release, such as ``2.13.0+cu130``; None without torch."""
+    try:
+        text = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return str(text)
+
+
 def cuda() -> Finding:
     """The CUDA runtime that the installed torch was built for."""
+    return _built_for("cuda", "cuda")
+
+
+def rocm() -> Finding:
+    """The HIP that the installed torch was built for."""
+    return _built_for("hip", "rocm")
+
+
+def _built_for(constant: str, name: str) -> Finding:
     constants = _torch_constants()
     if isinstance(constants, str):
         return Finding(None, constants)
-    text = constants.get("cuda")
+    text = constants.get(constant)
     if text is None:
-        return Finding(None, f"torch {constants.get('__version__')} is built without cuda")
+        return Finding(None, f"torch {constants.get('__version__')} is built without {name}")
     version = release(text)
-    return Finding(version, "" if version else f"torch says it is built for cuda {text!r}, which is no number")
+    return Finding(version, "" if version else f"torch says it is built for {name} {text!r}, which is no number")
 
 
 def cudnn() -> Finding:
     """The cuDNN library that torch's wheels depend on."""
+    return _wheel("nvidia-cudnn")
+
+
+def cublas() -> Finding:
+    """The cuBLAS library that torch's wheels depend on."""
+    return _wheel("nvidia-cublas")
+
+
+def nccl() -> Finding:
+    """The NCCL library that torch's wheels depend on."""
+    return _wheel("nvidia-nccl")
+
+
+def _wheel(name: str) -> Finding:
+    """The version of NVIDIA's distribution `name` for the CUDA that torch is built for.
+
+    Its name ends in ``-cu12``, or for libraries of the toolkit itself in nothing from CUDA 13 on; their major version
+    is then CUDA's.
+    """
     runtime = cuda()
     if not isinstance(runtime.value, tuple):
         return runtime
-    found = distribution(f"nvidia-cudnn-cu{runtime.value[0]}")
+    major = runtime.value[0]
+    found = distribution(f"{name}-cu{major}")
+    if found.value is None and name == "nvidia-cublas":
+        plain = distribution(name)
+        if isinstance(plain.value, tuple) and plain.value[0] == major:
+            return plain
     if found.value is None:
         return Finding(None, f"{found.detail}, and a version bundled with torch cannot be known without loading it")
     return found

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness.gating.requirements import Unmet
-from harness.outcome import Outcome
+from harness.gating.waivers import Waiver
+from harness.outcome import Outcome, Ruling
 from harness.text import cap, one_line
 
 #: Characters kept of the tracebacks of a case.
@@ -18,7 +19,10 @@ _TRACEBACK_LIMIT = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A collected item with all that is decided about it before it runs. `limit` in seconds."""
+    """A collected item with all that is decided about it before it runs. `limit` in seconds.
+
+    `objection` is what the run has against its being gated, `waivers` are those that hold for it here.
+    """
 
     item: pytest.Item
     id: str
@@ -26,6 +30,8 @@ class Case:
     limit: float
     devices: int
     unmet: Unmet | None
+    objection: Ruling | None = None
+    waivers: tuple[Waiver, ...] = ()
 
     def line(
         self,
@@ -63,7 +69,22 @@ class Case:
             duration=0.0,
             message=unmet.text,
             gate={"capability": unmet.capability, "wanted": unmet.wanted, "found": unmet.found},
+            ruling=ruling_line(self.objection),
         )
+
+    def not_run(self, reason: str, worker: str) -> dict[str, Any]:
+        """The line that says that there was nothing to run it on."""
+        outcome = Outcome.NOT_RUN.value
+        return self.line(
+            "finish", attempt=1, alone=True, worker=worker, outcome=outcome, final=True, duration=0.0, message=reason
+        )
+
+
+def ruling_line(ruling: Ruling | None) -> dict[str, str] | None:
+    """A ruling as a journal has it."""
+    if ruling is None:
+        return None
+    return {"outcome": ruling.outcome.value, "text": ruling.text, "source": ruling.source}
 
 
 def first_line(reports: Sequence[pytest.TestReport]) -> str:

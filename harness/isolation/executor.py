@@ -20,12 +20,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
 from harness import _compat
 from harness.checks import poison, process
+from harness.devices import health
 from harness.fixtures import CURRENT, Current
 from harness.isolation import linux, reports, seeding
 from harness.isolation.wire import Channel, Message, encode
@@ -163,8 +164,22 @@ class Executor:
                     self._run(message)
                 except MemoryError:
                     os._exit(EXIT_NO_MEMORY)
+            elif message["op"] == "examine":
+                self._examine(message)
             else:
                 self._leave(message)
+
+    def _examine(self, message: Message) -> None:
+        """Look whether the device computes rightly; each step is told before it begins, in case it is the last."""
+        self._watchdog.start(message["limit"])
+        kind: Literal["cuda", "cpu"] = "cuda" if self._cuda else "cpu"
+        try:
+            facts = health.examine(kind, message["seed"], tell=lambda step: self._send({"op": "step", "step": step}))
+        except health.HealthError as error:
+            self._send({"op": "examined", "healthy": False, "text": str(error)})
+        else:
+            self._send({"op": "examined", "healthy": True, "facts": facts})
+        self._watchdog.stop()
 
     def _hear_warning(self, warning: warnings.WarningMessage, when: str) -> None:
         message = reports.pack_warning(warning, when)

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.isolation.handle import Binding, ExecutorHandle, Outputs
 from harness.isolation.nursery import ZygoteError, ZygoteLink
+from harness.scheduling.turns import Turns
 
 Record = Callable[[Mapping[str, Any]], None]
 
@@ -23,41 +24,48 @@ class Keeper:
         worker: str,
         temp: Path,
         record: Record,
-        bind: Callable[[int], Binding],
+        turns: Turns,
         connect: Callable[[], ZygoteLink],
     ) -> None:
-        """`bind` says what an executor on so many devices is given; `connect` finds or starts a zygote."""
+        """`turns` are held while an executor lives; `connect` finds or starts a zygote."""
         self._worker = worker
         self._temp = temp
         self._record = record
-        self._bind = bind
+        self._turns = turns
         self._connect = connect
         self._outputs = Outputs()
         self._link: ZygoteLink | None = None
         self._count = 0
         self.current: ExecutorHandle | None = None
 
-    def spawn(self, devices: int) -> ExecutorHandle:
-        """A new executor on `devices` devices; there must be no current one.
+    def spawn(self, binding: Binding) -> ExecutorHandle:
+        """A new executor, once its devices are not in use by another; there must be no current one.
 
         When the zygote turns out to be gone a new one is tried once. Raises ZygoteError.
         """
         assert self.current is None
         try:
-            return self._spawn(devices)
+            return self._spawn(binding)
         except ZygoteError:
+            self._turns.give_back()
             if self._link is None:
                 raise
             self.drop()
-            return self._spawn(devices)
+            return self._spawn(binding)
 
-    def _spawn(self, devices: int) -> ExecutorHandle:
+    @property
+    def wanted(self) -> bool:
+        """Whether another worker waits for the devices of the current executor."""
+        return self._turns.wanted()
+
+    def _spawn(self, binding: Binding) -> ExecutorHandle:
+        self._turns.take(binding.devices)
         begun = time.monotonic()
         if self._link is None:
             self._link = self._connect()
         self._count += 1
         name = f"{self._worker}-e{self._count}"
-        handle = ExecutorHandle(name, self._link, self._outputs, self._bind(devices), self._temp / name)
+        handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name)
         self.current = handle
         self._journal(handle, "started", startup=round(time.monotonic() - begun, 6))
         return handle
@@ -79,6 +87,7 @@ class Keeper:
         self._journal(handle, "ended", reason=reason)
         handle.close()
         self.current = None
+        self._turns.give_back()
         if lost:
             self.drop()
         if not keep_files or not any(handle.temp.iterdir()):
@@ -90,6 +99,7 @@ class Keeper:
             self._journal(self.current, "ended", reason="the zygote was lost")
             self.current.close()
             self.current = None
+        self._turns.give_back()
         if self._link is not None:
             self._link.close()
             self._link = None

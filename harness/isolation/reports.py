@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.isolation.wire import Message, ProtocolError
-from harness.outcome import Outcome
+from harness.outcome import Outcome, Ruling
 
 Report = pytest.TestReport
 
@@ -170,6 +170,28 @@ def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> Report:
         when="setup",
     )
     mark(report, outcome)
+    return report
+
+
+def gated(item: pytest.Item, why: str, objection: Ruling | None) -> Report:
+    """The report of a case that is not run because a requirement is unmet; a failure where the run objects to that."""
+    if objection is None:
+        return skipped(item, outcome=Outcome.GATED, text=f"gated: {why}")
+    return synthetic(item, outcome=objection.outcome, text=objection.text, when="setup")
+
+
+def expected(item: pytest.Item, reason: str, duration: float) -> Report:
+    """The report of a case that went wrong as a waiver expects: to pytest, an expected failure."""
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="skipped",
+        longrepr=reason,
+        when="call",
+        duration=duration,
+    )
+    report.wasxfail = reason
     return report
 
 

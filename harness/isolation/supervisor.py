@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from harness.context import RunContext
+from harness.devices.device import Device
+from harness.devices.health import Health
 from harness.devices.visibility import MASK
-from harness.isolation import reports
+from harness.gating import policy as rules
+from harness.gating.policy import Policy
+from harness.isolation import examination, reports, showing
 from harness.isolation.attempt import Attempted, Request, attempt, leave
-from harness.isolation.case import Case, first_line, tracebacks
-from harness.isolation.handle import ExecutorHandle
+from harness.isolation.care import Care, NoDeviceError
+from harness.isolation.case import Case, ruling_line
+from harness.isolation.course import Course, message, summary
+from harness.isolation.handle import Binding, ExecutorHandle
 from harness.isolation.keeper import Keeper, Record
 from harness.isolation.nursery import ZygoteError
-from harness.isolation.stacks import fold
-from harness.outcome import Outcome
+from harness.outcome import Outcome, Ruling
 from harness.text import exit_text
 
 
@@ -25,46 +31,68 @@ class Supervisor:
     def __init__(
         self,
         context: RunContext,
+        policy: Policy,
         *,
         worker: str,
         record: Record,
         prepare: Callable[[pytest.Item], Case],
         late: Callable[[pytest.TestReport], None],
         keeper: Keeper,
+        care: Care,
+        bind: Callable[[Sequence[Device]], Binding],
     ) -> None:
-        """`prepare` decides about an item, the same each time it is asked; `late` shows pytest a report on a case that
-        was reported before.
+        """`prepare` decides about an item, the same each time it is asked while the device in use stays the same.
+
+        `late` shows pytest a report on a case that was reported before; `bind` says what an executor is given.
         """
         self._context = context
+        self._policy = policy
         self._worker = worker
         self._record = record
         self._prepare = prepare
         self._late = late
         self._keeper = keeper
+        self._care = care
+        self._bind = bind
         self._each_fresh = context.isolation == "case"
-        self._ran: dict[str, Case] = {}
+        #: The cases that have come to a verdict, with the number of attempts at each, and the one that is being run.
+        self._ran: dict[str, tuple[Case, int]] = {}
+        self._course: Course | None = None
         self._red: set[str] = set()
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError when no zygote can be had."""
+        missing = self._lacking(1)  # before all else, since what is decided about a case depends on its device
         case = self._prepare(item)
         if case.unmet is not None:
             self._record(case.gated(case.unmet, self._worker))
-            reports.log(item, [reports.skipped(item, outcome=Outcome.GATED, text=f"gated: {case.unmet.text}")])
+            reports.log(item, [reports.gated(item, case.unmet.text, case.objection)])
+        elif missing := missing or self._lacking(case.devices):
+            self._not_run(case, missing)
         else:
-            self._ran[case.id] = case
+            self._course = course = Course(case)
             try:
-                tries = self._attempts(case, nextitem)
+                self._conduct(course, nextitem)
+            except NoDeviceError as error:  # the last one was drained a moment ago, by another worker
+                if not course.tries:
+                    self._not_run(case, str(error))
+                    return
             except BaseException:
                 self._keeper.abandon("interrupted")
                 raise
-            for warning in tries[-1].warnings:
+            self._ran[case.id], self._course = (case, len(course.tries)), None
+            for warning in course.decisive.warnings:
                 reports.show_warning(item, warning)
-            reports.log(item, self._presented(case, tries))
-            if tries[-1].evidence.interruption.startswith("raised Exit"):
-                item.session.shouldstop = tries[-1].evidence.interruption
-        if nextitem is None:
+            reports.log(item, showing.shown(course, self._reproduce(course)))
+            interruption = course.tries[-1].evidence.interruption
+            if interruption.startswith("raised Exit"):
+                item.session.shouldstop = interruption
+        if nextitem is None or self._keeper.wanted:
             self.finish()
+
+    def _not_run(self, case: Case, reason: str) -> None:
+        self._record(case.not_run(reason, self._worker))
+        reports.log(case.item, [reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
 
     def finish(self) -> None:
         """Retire the executor in use; when it ends badly, find out which of its cases made it so."""
@@ -88,32 +116,81 @@ class Supervisor:
 
     # Attempts
 
-    def _attempts(self, case: Case, nextitem: pytest.Item | None) -> list[Attempted]:
+    def _conduct(self, course: Course, nextitem: pytest.Item | None) -> None:
+        """Make all the attempts that the case is due."""
+        if self._policy.verify:
+            self._verify(course)
+            return
+        for repetition in range(1, self._policy.repeat + 1):
+            if course.tries and self._lacking(course.case.devices):
+                return
+            last = repetition == self._policy.repeat
+            following = nextitem if last else None
+            tried = self._first(course, following, stay=nextitem is not None or not last)
+            for _ in range(self._policy.retries):
+                if not self._worth_another(course, tried) or self._lacking(course.case.devices):
+                    break
+                self._finish(course, tried, final=False)
+                tried = self._try_alone(course)
+            self._finish(course, tried, final=True, last=last)
+
+    def _first(self, course: Course, nextitem: pytest.Item | None, *, stay: bool) -> Attempted:
+        """An attempt, and a second one where the first alone must not be believed; the one that counts.
+
+        `stay`: the executor will be needed again.
+        """
+        case = course.case
         handle = self._keeper.current
-        if handle is not None and (self._each_fresh or len(handle.binding.devices) != case.devices):
+        devices = self._care.choose(case.devices)
+        if handle is not None and (self._each_fresh or handle.binding.devices != tuple(d.uuid for d in devices)):
             self.finish()
             handle = None
         if handle is None:
-            handle = self._keeper.spawn(case.devices)
-        last = self._each_fresh or (nextitem is None and not handle.cases)
+            handle = self._keeper.spawn(self._bind(devices))
+        last = self._each_fresh or (not stay and not handle.cases)
         light = self._each_fresh and not handle.binding.cuda
         following = None if last else self._following(case, nextitem)
-        first = self._try(handle, case, 1, following=following, leave=last, light=light)
+        first = self._try(handle, course, following=following, leave=last, light=light)
         if not first.evidence.zygote_lost and (first.alone or not first.outcome.breaks_executor):
-            self._finish(case, first, final=True)
-            return [first]
-        self._finish(case, first, final=False)
-        second = self._try_alone(case, 2)
-        self._finish(case, second, final=True)
-        return [first, second]
+            return first
+        if missing := self._lacking(case.devices):
+            return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))
+        self._finish(course, first, final=False)
+        return self._try_alone(course)
 
-    def _try_alone(self, case: Case, number: int) -> Attempted:
-        return self._try(self._keeper.spawn(case.devices), case, number, following=None, leave=True, light=False)
+    def _verify(self, course: Course) -> None:
+        """``--verify``: so many attempts in one process, as far as it lasts, and as many in fresh ones."""
+        self.finish()
+        loops = self._policy.verify
+        for attempt_number in range(1, 2 * loops + 1):
+            if missing := self._lacking(course.case.devices):
+                raise NoDeviceError(missing)
+            if attempt_number <= loops:
+                handle = self._keeper.current or self._spawn(course.case)
+                tried = self._try(handle, course, following=None, leave=attempt_number == loops, light=False)
+            else:
+                tried = self._try_alone(course)
+            self._finish(course, tried, final=attempt_number == 2 * loops)
+
+    def _worth_another(self, course: Course, tried: Attempted) -> bool:
+        """Whether ``--retries`` is for this attempt: for what is red and is not what a waiver expects."""
+        if not tried.outcome.is_red or tried.outcome is Outcome.UNEXPECTED_PASS:
+            return False
+        ruling = rules.on_verdict(self._policy, tried.outcome, [summary(tried)], course.case.waivers)
+        return ruling is None or ruling.outcome.is_red
+
+    def _try_alone(self, course: Course) -> Attempted:
+        self.finish()
+        return self._try(self._spawn(course.case), course, following=None, leave=True, light=False)
+
+    def _spawn(self, case: Case) -> ExecutorHandle:
+        return self._keeper.spawn(self._bind(self._care.choose(case.devices)))
 
     def _try(
-        self, handle: ExecutorHandle, case: Case, number: int, *, following: str | None, leave: bool, light: bool
+        self, handle: ExecutorHandle, course: Course, *, following: str | None, leave: bool, light: bool
     ) -> Attempted:
         """One recorded attempt; afterwards the executor is current only if it may run another case."""
+        case, number = course.case, course.next_number
         self._record(
             case.line(
                 "start",
@@ -133,7 +210,7 @@ class Supervisor:
             self._keeper.drop()
         elif not tried.usable:
             self._end_unfit(handle, tried)
-        return tried
+        return self._look_after(case, handle, tried)
 
     def _following(self, case: Case, nextitem: pytest.Item | None) -> str | None:
         """The id of the next case if it will run in the same executor, so that fixtures they share are kept."""
@@ -141,6 +218,63 @@ class Supervisor:
             return None
         following = self._prepare(nextitem)
         return following.id if following.unmet is None and following.devices == case.devices else None
+
+    # Devices
+
+    def _lacking(self, count: int) -> str:
+        """Why there are not so many healthy devices, or an empty text; those that nobody has looked at are examined."""
+        while True:
+            if self._care.move():
+                self.finish()
+            try:
+                devices = self._care.choose(count)
+            except NoDeviceError as error:
+                return str(error)
+            new = self._care.unexamined(devices)
+            if not new:
+                return ""
+            self.finish()
+            for device in new:
+                for _, sign in self._care.news([device.uuid]):
+                    self._find("device_sign", f"device {device.uuid} at the start: {sign.text}", [])
+                self._examine(device, "at the start", [])
+
+    def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> Health:
+        """Find out in a process of its own whether a device computes rightly; it is drained when it does not."""
+        handle = self._keeper.spawn(self._bind([device]))
+        limit = examination.LIMIT * self._context.timeout_multiplier
+        found = examination.examine(handle, seed=self._context.seed, limit=limit)
+        self._keeper.bury(handle, "examination")
+        self._care.enter(
+            device, healthy=found.healthy, text=found.text, moment=moment, seconds=found.seconds, cases=cases
+        )
+        for _, sign in self._care.news([device.uuid]):
+            if sign.severity == "fatal":
+                self._care.drain(device, sign.text, f"while it was examined {moment}", cases)
+        return found
+
+    def _look_after(self, case: Case, handle: ExecutorHandle, tried: Attempted) -> Attempted:
+        """What NVML tells after an attempt, and an examination where there is reason; the attempt with notes on it."""
+        if not self._care.looks:
+            return tried
+        moment = f"after {case.id} {'was ' if tried.outcome is Outcome.POISONED else ''}{tried.outcome}"
+        notes = list(tried.notes)
+        broke = tried.outcome in (Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED)
+        doubted = set(handle.binding.devices) if broke else set()
+        for device, sign in self._care.news(handle.binding.devices):
+            notes.append(f"device {device.uuid} while it ran: {sign.text}")
+            if sign.severity == "fatal":
+                self._care.drain(device, sign.text, moment, [case.id])
+            elif sign.severity == "suspect":
+                doubted.add(device.uuid)
+        for device in self._care.known(handle.binding.devices):
+            if handle.unkillable:
+                self._care.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
+            elif device.uuid in doubted and self._care.drained(device) is None:
+                self.finish()
+                found = self._examine(device, moment, [case.id])
+                notes.append(f"device {device.uuid} examined afterwards: {found.text}")
+        return replace(tried, notes=tuple(notes))
 
     def _end_unfit(self, handle: ExecutorHandle, tried: Attempted) -> None:
         """End an executor that must not run another case, by asking first: it may hold fixtures."""
@@ -162,16 +296,26 @@ class Supervisor:
 
     def _explain(self, handle: ExecutorHandle, what: str) -> None:
         """An executor that ran several cases ended badly: halve them down to single ones, try those alone."""
+        if missing := self._lacking(len(handle.binding.devices)):
+            self._find("executor_exit", f"{what}; which case does so was not found out: {missing}", handle.cases)
+            return
         suspects = self._culprits(list(dict.fromkeys(handle.cases)))
         guilty = False
-        for case in [self._ran[case_id] for case_id in suspects]:
-            tried = self._try_alone(case, 2)
-            self._finish(case, tried, final=True)
+        for course in map(self._course_of, suspects):
+            tried = self._try_alone(course)
+            self._finish(course, tried, final=True)
             if tried.outcome.breaks_executor:
                 guilty = True
-                self._late(self._synthetic(case, [tried], "teardown"))
+                if course.outcome.is_red and course is not self._course:
+                    self._late(showing.failure(course, "teardown", self._reproduce(course)))
         if not guilty:
             self._find("executor_exit", f"{what}; no case does so alone", handle.cases)
+
+    def _course_of(self, case_id: str) -> Course:
+        """What a case has been through so far, to go on with."""
+        if self._course is not None and self._course.case.id == case_id:
+            return self._course
+        return Course(*self._ran[case_id])
 
     def _culprits(self, suspects: list[str]) -> list[str]:
         """Those of `suspects`, which together break the end of their process, that are left when halves are tried."""
@@ -183,8 +327,8 @@ class Supervisor:
 
     def _rehearsal_breaks(self, case_ids: Sequence[str]) -> bool:
         """Run these cases in one process again, for the sake of its end; says whether it was a bad one."""
-        cases = [self._ran[case_id] for case_id in case_ids]
-        handle = self._keeper.spawn(cases[0].devices)
+        cases = [self._course_of(case_id).case for case_id in case_ids]
+        handle = self._spawn(cases[0])
         for case, following in zip(cases, [*case_ids[1:], None], strict=True):
             tried = attempt(handle, Request(case.item, case.id, case.seed, case.limit, following), 0)
             if not tried.usable:
@@ -194,12 +338,15 @@ class Supervisor:
         self._keeper.bury(handle, "rehearsal")
         return bad
 
-    # Journal and pytest
+    # Journal
 
-    def _finish(self, case: Case, tried: Attempted, *, final: bool) -> None:
-        red = tried.outcome.is_red
+    def _finish(self, course: Course, tried: Attempted, *, final: bool, last: bool = True) -> None:
+        """Enter an attempt and write it down; with the `last` that counts, what the rules of the run make of it."""
+        course.add(tried, final=final)
+        if final and last:
+            course.ruling = self._ruling(course)
         self._record(
-            case.line(
+            course.case.line(
                 "finish",
                 attempt=tried.number,
                 alone=tried.alone,
@@ -210,85 +357,33 @@ class Supervisor:
                 final=final,
                 duration=round(tried.duration, 6),
                 phases={report.when: report.duration for report in tried.reports},
-                message=tried.judgement.message or first_line(tried.reports),
-                detail=_detail(tried),
+                message=message(tried),
+                detail=showing.detail(tried),
                 stdout=tried.stdout,
                 stderr=tried.stderr,
                 log=_log_text(tried.reports),
                 exit_status=tried.evidence.exit_status,
-                notes=[*tried.notes, *_kept_files(tried)],
-                reproduce=self._reproduce(case, tried) if red else None,
+                notes=[*tried.notes, *showing.kept_files(tried)],
+                reproduce=self._reproduce(course) if tried.outcome.is_red or course.outcome.is_red else None,
+                ruling=ruling_line(course.ruling),
             )
         )
 
-    def _find(self, kind: str, message: str, cases: Sequence[str]) -> None:
-        self._record({"event": "finding", "kind": kind, "message": message, "cases": list(cases)})
+    def _ruling(self, course: Course) -> Ruling | None:
+        loops = self._policy.verify
+        if loops and not course.earlier:
+            tries = [summary(tried) for tried in course.tries]
+            return rules.on_verification(tries[:loops], tries[loops:], course.case.limit)
+        return rules.on_verdict(self._policy, course.settled, course.counting(), course.case.waivers)
 
-    def _reproduce(self, case: Case, tried: Attempted) -> str:
+    def _find(self, kind: str, text: str, cases: Sequence[str]) -> None:
+        self._record({"event": "finding", "kind": kind, "message": text, "cases": list(cases)})
+
+    def _reproduce(self, course: Course) -> str:
+        tried = course.decisive
         mask = {name: value for name, value in tried.environment.items() if name == MASK and value}
-        return self._context.reproduce(case.id, mask)
-
-    def _presented(self, case: Case, tries: Sequence[Attempted]) -> list[pytest.TestReport]:
-        """The reports pytest is shown: the last attempt's own, or ones that stand for what pytest has no word for."""
-        tried = tries[-1]
-        own = list(tried.reports)
-        recovered = tries[0].outcome.breaks_executor and not tried.outcome.is_red
-        if not tried.outcome.is_red and not recovered:
-            return own
-        footer = ("harness", self._footer(case, tries))
-        failing = [report for report in own if report.failed]
-        if recovered or (failing and not tried.outcome.breaks_executor):
-            for report in own if recovered else failing:
-                report.sections.append(footer)
-            for report in own if recovered else []:
-                if report.when == "call" or report.skipped:
-                    reports.mark(report, Outcome.FLAKY)
-            return own
-        when = tried.judgement.when if tried.judgement.when == "setup" else "call"
-        before = [report for report in own if report.when == "setup" and report.passed and when != "setup"]
-        return [*before, self._synthetic(case, tries, when), reports.plain(case.item, "teardown")]
-
-    def _synthetic(self, case: Case, tries: Sequence[Attempted], when: str) -> pytest.TestReport:
-        """The failing report of the last attempt."""
-        tried = tries[-1]
-        text = f"{tried.outcome}: {tried.judgement.message}"
-        return reports.synthetic(
-            case.item,
-            outcome=tried.outcome,
-            text="\n\n".join(part for part in (text, _detail(tried)) if part),
-            when=when,
-            duration=tried.duration,
-            sections=[*_output_sections(tried), ("harness", self._footer(case, tries))],
-        )
-
-    def _footer(self, case: Case, tries: Sequence[Attempted]) -> str:
-        tried = tries[-1]
-        lines = [f"reproduce: {self._reproduce(case, tried)}"]
-        lines.append(f"device {', '.join(tried.devices)}, seed {case.seed}, executor {tried.executor}")
-        if len(tries) > 1:
-            company = tries[0]
-            lines.append(f"attempt 1, after other cases: {company.outcome}: {company.judgement.message}")
-            lines.append(f"attempt 2, alone: {tried.outcome}")
-        return "\n".join([*lines, *tried.notes, *_kept_files(tried)])
-
-
-def _kept_files(tried: Attempted) -> list[str]:
-    """Where the temporary files of a red attempt are, if it made any."""
-    made = tried.outcome.is_red and tried.temp.is_dir() and any(tried.temp.iterdir())
-    return [f"temporary files are kept in {tried.temp}"] if made else []
-
-
-def _detail(tried: Attempted) -> str:
-    """Tracebacks of failed phases, then the stacks of all threads when the process broke."""
-    if not tried.evidence.stacks and not tried.outcome.is_red:
-        return ""
-    return "\n\n".join(part for part in (tracebacks(tried.reports), fold(tried.evidence.stacks).strip()) if part)
+        return self._context.reproduce(course.case.id, mask)
 
 
 def _log_text(shown: Sequence[pytest.TestReport]) -> str:
     return "\n".join(text for report in shown for name, text in report.sections if name.startswith("Captured log"))
-
-
-def _output_sections(tried: Attempted) -> list[tuple[str, str]]:
-    named = (("Captured stdout", tried.stdout), ("Captured stderr", tried.stderr))
-    return [(name, text) for name, text in named if text]

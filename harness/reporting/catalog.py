@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import pytest
 
+from harness.caseid import suite_of
 from harness.errors import HarnessError
-from harness.reporting.ledger import suite_of
 from harness.text import clean
 
 

@@ -21,7 +21,7 @@ from junitparser import junitparser, xunit2
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
-from harness.reporting.events import Finding, Finish, Run
+from harness.reporting.events import Finding, Finish
 from harness.reporting.ledger import Ledger, Verdict
 from harness.text import cap, clean, exit_text, one_line
 
@@ -86,12 +86,12 @@ def render(ledger: Ledger, text_limit: int = MOST_TEXT) -> xunit2.JUnitXml:
     names = unique_names([verdict.case for verdict in ledger.verdicts])
     by_suite = sorted(ledger.verdicts, key=lambda verdict: verdict.suite)  # stable: collection order within a suite
     for name, verdicts in groupby(by_suite, key=lambda verdict: verdict.suite):
-        suite = _suite(name, ledger.run)
+        suite = _suite(name, ledger)
         # Not add_testcase, which counts the whole suite again for each case.
         suite.extend(_case(verdict, names[verdict.case], ledger.fail_on_flaky, text_limit) for verdict in verdicts)
         document.append(suite)
     if ledger.findings:
-        suite = _suite("harness", ledger.run)
+        suite = _suite("harness", ledger)
         suite.append(junitparser.SystemErr(clean(cap("\n".join(map(_finding_line, ledger.findings)), MOST_TEXT))))
         document.append(suite)
     document.update_statistics()
@@ -124,8 +124,9 @@ def _short_digest(case: str) -> str:
     return hashlib.sha256(case.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-def _suite(name: str, run: Run | None) -> xunit2.TestSuite:
+def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
     suite = xunit2.TestSuite(clean(name))
+    run = ledger.run
     if run is None:
         return suite
     suite.hostname = clean(run.host)
@@ -138,9 +139,13 @@ def _suite(name: str, run: Run | None) -> xunit2.TestSuite:
         "devices": " ".join(run.devices),
         "rootdir": run.rootdir,
         "fail_on_flaky": json.dumps(run.fail_on_flaky),
+        "profile": run.profile,
+        "hardware": run.hardware,
+        "must_pass": "; ".join(result.text for result in ledger.lists),
     }
     for key, value in facts.items():
-        suite.add_property(key, clean(cap(value, 4096)))
+        if value:
+            suite.add_property(key, clean(cap(value, 4096)))
     return suite
 
 

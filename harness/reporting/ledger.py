@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Self
 
+from harness.caseid import suite_of
 from harness.outcome import EXIT_RED, Attempt, Outcome, exit_status, settle
 from harness.reporting.events import Collected, End, Event, Executor, Finding, Finish, MustPass, Run, Start
 from harness.reporting.journal import JournalContents, digest
 from harness.text import exit_text
-
-
-def suite_of(case_id: str) -> str:
-    """The suite a case belongs to: the folder right under ``suites/``, else its file's folder, else its file's stem."""
-    return _suite_of_file(case_id.partition("::")[0]) or case_id
-
-
-@functools.cache
-def _suite_of_file(name: str) -> str:
-    path = PurePosixPath(name)
-    folders = path.parts[:-1]
-    if "suites" in folders[:-1]:
-        return folders[folders.index("suites") + 1]
-    if folders and folders[-1] not in ("/", ".."):
-        return folders[-1]
-    return path.stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +31,11 @@ class Verdict:
     decided: Finish | None
     started: int
     collected: bool
+
+    @property
+    def ran(self) -> bool:
+        """Whether the case's own code ran to a verdict: not when a rule made a gated or skipped case red."""
+        return self.outcome.ran and self.decided is not None and self.decided.outcome.ran
 
     @property
     def earlier(self) -> tuple[Finish, ...]:
@@ -255,7 +243,7 @@ class _Book:
     def shortfalls(self, verdicts: Sequence[Verdict], lists: Sequence[ListResult]) -> list[Finding]:
         """What the run was to show and has not."""
         found = [self._finding("must_pass", each.text, each.missed) for each in lists if each.missed]
-        ran = sum(verdict.outcome.ran for verdict in verdicts)
+        ran = sum(verdict.ran for verdict in verdicts)
         if self.run is not None and ran < self.run.minimum_cases:
             message = f"{ran} cases ran, profile {self.run.profile} wants {self.run.minimum_cases} at least"
             found.append(self._finding("too_few_cases", message))

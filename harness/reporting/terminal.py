@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.context import RunContext
 from harness.devices.device import Inventory
 from harness.outcome import Outcome
+from harness.plan import Plan
 from harness.reporting.ledger import Ledger, Verdict
 from harness.text import one_line
 
@@ -16,8 +17,8 @@ from harness.text import one_line
 SHOWN = 50
 
 
-def header(context: RunContext, inventory: Inventory, aside: str | None) -> list[str]:
-    """The lines above the run: what it runs on, how, with which seed, and where its results go."""
+def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | None) -> list[str]:
+    """The lines above the run: what it runs on, how, with which seed, what it is held to, and where its results go."""
     devices = inventory.gpus
     named = ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
     driver = inventory.driver or f"none ({inventory.nvml_error})"
@@ -26,7 +27,22 @@ def header(context: RunContext, inventory: Inventory, aside: str | None) -> list
         f"harness: devices {named}; driver {driver}; torch {_version('torch')}",
         f"harness: isolation {isolation}; seed {context.seed}; results in {context.run_dir}",
     ]
-    return [*lines, *(f"harness: {note}" for note in inventory.notes)]
+    held = _held(plan, aside is not None or context.isolation == "none")
+    return [*lines, *([f"harness: {'; '.join(held)}"] if held else []), *(f"harness: {n}" for n in inventory.notes)]
+
+
+def _held(plan: Plan, inline: bool) -> list[str]:
+    """What the run is held to, and how it differs from running each case once, in words."""
+    policy, settings = plan.policy, plan.settings
+    parts = [f"{name} {settings[name]}" for name in ("profile", "hardware") if settings[name]]
+    parts += [f"waivers {', '.join(settings['waivers'])} ({len(policy.waivers)})"] if settings["waivers"] else []
+    parts += [f"must pass {', '.join(each.name for each in plan.lists)}"] if plan.lists else []
+    parts += ["shuffled by the seed"] if policy.shuffle else []
+    beside = [f"verify {policy.verify}"] if policy.verify else []
+    beside += [f"repeat {policy.repeat}"] if policy.repeat > 1 else []
+    beside += [f"retries {policy.retries}"] if policy.retries else []
+    beside += ["waivers"] if policy.waivers and inline else []
+    return parts + ([f"without isolation, not heeded: {', '.join(beside)}"] if inline and beside else beside)
 
 
 def summary(ledger: Ledger, run_dir: Path) -> list[str]:
@@ -44,6 +60,8 @@ def summary(ledger: Ledger, run_dir: Path) -> list[str]:
     if not_run:
         lines.append(f"NOT_RUN {len(not_run)} cases, the first {not_run[0].case} - {not_run[0].message}")
     lines += [f"FINDING {finding.kind}: {one_line(finding.message)}" for finding in ledger.findings]
+    lines += _verified(ledger)
+    lines += [result.text for result in ledger.lists]
     cost = ledger.cost
     lines.append(
         f"isolation: {cost.executors} executors started in {cost.startup:.2f} s, "
@@ -53,11 +71,23 @@ def summary(ledger: Ledger, run_dir: Path) -> list[str]:
     return lines
 
 
+def _verified(ledger: Ledger) -> list[str]:
+    """With ``--verify``, a line for each case that came through."""
+    finishes = ((verdict, verdict.finishes[-1]) for verdict in ledger.verdicts if verdict.finishes)
+    rulings = [(verdict, finish.ruling) for verdict, finish in finishes if finish.ruling is not None]
+    good = [
+        f"VERIFIED {verdict.case} - {one_line(ruling.text)}"
+        for verdict, ruling in rulings
+        if ruling.source == "--verify" and not ruling.outcome.is_red
+    ]
+    return [*good[:SHOWN], *([f"… and {len(good) - SHOWN} more verified"] if len(good) > SHOWN else [])]
+
+
 def _told(verdict: Verdict) -> list[str]:
     lines = [
         f"{verdict.outcome.upper()} {verdict.case}" + (f" - {one_line(verdict.message)}" if verdict.message else "")
     ]
-    if verdict.decided is not None:
+    if verdict.decided is not None and verdict.decided.devices:
         device = ", ".join(verdict.decided.devices)
         lines.append(f"    device {device}, seed {verdict.decided.seed}, executor {verdict.decided.executor}")
     reproduce = next((finish.reproduce for finish in reversed(verdict.finishes) if finish.reproduce), None)

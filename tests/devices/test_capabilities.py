@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0, memory=80 * 2**30, co
 OTHER = Device(uuid="GPU-b", kind="cuda", name="A", index=1, memory=80 * 2**30, compute_capability=(9, 0))
 SLICE = Device(uuid="MIG-c", kind="cuda", name="A MIG", index=2, memory=10 * 2**30, mig_parent="GPU-c")
 SLICE_2 = Device(uuid="MIG-d", kind="cuda", name="A MIG", index=2, memory=10 * 2**30, mig_parent="GPU-c")
+OLD = Device(uuid="GPU-f", kind="cuda", name="Old", index=4, memory=16 * 2**30, compute_capability=(7, 5))
+AMPERE = Device(uuid="GPU-g", kind="cuda", name="Ampere", index=5, memory=24 * 2**30, compute_capability=(8, 6))
+ADA = Device(uuid="GPU-h", kind="cuda", name="Ada", index=6, memory=24 * 2**30, compute_capability=(8, 9))
 LOST = Device(uuid="GPU-e", kind="cuda", name="unknown GPU", index=3, fault="name: GPU is lost")
 
 
@@ -36,12 +40,37 @@ BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared L
         (BARE, CPU, "compute_capability", None, "absent (the device is the cpu)"),
         (BARE, CPU, "ecc", None, "absent (the device is the cpu)"),
         (BARE, CPU, "cuda_graphs", False, "False (the device is the cpu)"),
+        *(
+            (BARE, CPU, name, False, "False (the device is the cpu)")
+            for name in ("peer_access", "nvlink", "bf16", "tf32", "fp8", "cuda_malloc_async", "expandable_segments")
+        ),
         (BARE, CPU, "mig", False, "False"),
         (BARE, CPU, "nvml", False, "False (nvml does not answer: NVML Shared Library Not Found)"),
         (BARE, CPU, "driver", None, "absent (nvml does not answer: NVML Shared Library Not Found)"),
         (BARE, CPU, "cuda_driver", None, "absent (nvml does not answer: NVML Shared Library Not Found)"),
         (machine(GPU), GPU, "device", "cuda", "cuda"),
+        (machine(GPU), GPU, "model", "A", "A"),
         (machine(GPU), GPU, "compute_capability", (9, 0), "9.0"),
+        (machine(GPU), GPU, "bf16", True, "True"),
+        (machine(GPU), GPU, "tf32", True, "True"),
+        (machine(GPU), GPU, "fp8", True, "True"),
+        (machine(ADA), ADA, "fp8", True, "True"),
+        (machine(AMPERE), AMPERE, "bf16", True, "True"),
+        (machine(AMPERE), AMPERE, "tf32", True, "True"),
+        (machine(AMPERE), AMPERE, "fp8", False, "False (compute capability 8.6, and it began with 8.9)"),
+        (machine(OLD), OLD, "bf16", False, "False (compute capability 7.5, and it began with 8.0)"),
+        (machine(OLD), OLD, "tf32", False, "False (compute capability 7.5, and it began with 8.0)"),
+        (
+            machine(SLICE),
+            SLICE,
+            "bf16",
+            None,
+            "absent (it follows from the compute capability, and nvml does not tell it)",
+        ),
+        (machine(GPU), GPU, "peer_access", False, "False (there is one gpu only)"),
+        (machine(SLICE, SLICE_2), SLICE, "peer_access", False, "False (a process sees one mig instance only)"),
+        (machine(GPU, SLICE), GPU, "peer_access", False, "False (there is one gpu only)"),
+        (machine(SLICE), SLICE, "nvlink", False, "False (the device is a mig instance, which uses none)"),
         (machine(GPU), GPU, "memory", 80 * 2**30, "80.0GiB"),
         (machine(GPU), GPU, "cuda_graphs", True, "True"),
         (machine(GPU), GPU, "nvml", True, "True"),
@@ -63,6 +92,25 @@ def test_what_a_device_offers(inventory: Inventory, device: Device, name: str, v
     capabilities = detect(inventory, device)
     assert capabilities[name] == value
     assert capabilities.describe(name) == text
+
+
+def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
+    for name, entry in VOCABULARY.items():
+        assert entry.text, name
+        assert entry.source, name
+        assert entry.without, name
+        assert "\n" not in entry.text + entry.source + entry.without, name
+        assert (entry.unit != "") is (entry.kind in (Kind.COUNT, Kind.BYTES)), name
+
+
+def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
+    """A name that changes here breaks every case that requires it."""
+    names = """
+        device model devices device_count compute_capability memory free_memory peer_access nvlink mig ecc bf16 tf32
+        fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas nccl
+        torch torchvision triton cpp_compiler python numpy platform
+    """
+    assert sorted(VOCABULARY) == sorted(names.split())
 
 
 def test_every_value_has_the_type_the_vocabulary_says() -> None:
@@ -99,6 +147,54 @@ def test_each_capability_is_looked_for_once_and_only_when_asked_for() -> None:
 def test_a_name_outside_the_vocabulary() -> None:
     with pytest.raises(KeyError):
         detect(BARE, CPU)["gpu"]
+
+
+def test_free_memory_is_no_more_than_there_is() -> None:
+    capabilities = detect(BARE, CPU)
+    free, memory = capabilities["free_memory"], capabilities["memory"]
+    assert isinstance(free, int)
+    assert isinstance(memory, int)
+    assert 0 < free <= memory
+
+
+# Names of capabilities, and of the files of a cache, on the standard output of a process whose torch is for CUDA.
+_ASK_THE_DRIVER = """
+import sys
+from pathlib import Path
+from harness.devices.capabilities import detect
+from harness.devices.device import Device, Inventory
+gpu = Device(uuid="GPU-a", kind="cuda", name="A", index=0)
+cache = Path(sys.argv[1])
+capabilities = detect(Inventory((gpu,), driver="570.86.15"), gpu, cache)
+print(cache.exists())
+for name in ("cuda_malloc_async", "expandable_segments", "cudnn", "nccl"):
+    print(name, capabilities.describe(name))
+print(len(list(cache.glob("*.json"))), "torch" in sys.modules)
+"""
+
+
+def test_what_metadata_and_nvml_cannot_tell_is_asked_of_a_probe(tmp_path: Path) -> None:
+    """Of one question one answer is kept, whatever came of it: no machine has this GPU, and this torch breaks."""
+    _fake_torch(tmp_path, "2.13.0+cu130", "cuda = '13.0'\n", {"nvidia-nccl-cu13": "2.28.9"})
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", _ASK_THE_DRIVER, str(tmp_path / "cache")]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    nothing_yet, pools, segments, cudnn, nccl, kept = done.stdout.splitlines()
+    assert nothing_yet == "False"
+    assert pools.startswith("cuda_malloc_async absent (")
+    assert segments.removeprefix("expandable_segments") == pools.removeprefix("cuda_malloc_async")
+    assert cudnn == "cudnn absent (torch was imported)"
+    assert nccl == "nccl 2.28.9"
+    assert kept == "2 False"
+
+
+def test_a_torch_without_cuda_has_no_use_for_what_the_driver_offers() -> None:
+    built = software.cuda()
+    if built.value is not None:
+        pytest.skip("torch is built for cuda here")
+    for name in ("cuda_malloc_async", "expandable_segments"):
+        assert detect(machine(GPU), GPU).finding(name) == Finding(False, built.detail)
 
 
 def test_neither_discovery_nor_any_capability_imports_torch() -> None:
@@ -172,6 +268,15 @@ def _install(site: Path, name: str, version: str) -> None:
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
+def _fake_torch(site: Path, version: str, version_py: str, packages: dict[str, str]) -> None:
+    """Put a torch of a CUDA build into `site`, which a machine without a GPU has no use for, and `packages` with it."""
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')\n")
+    (site / "torch" / "version.py").write_text(version_py)
+    for name, installed in {"torch": version, **packages}.items():
+        _install(site, name, installed)
+
+
 def _ask(site: Path, question: str) -> str:
     """What `harness.devices.software` says in a process whose packages are those of `site` alone."""
     root = Path(__file__).parents[2]
@@ -220,19 +325,40 @@ def _ask(site: Path, question: str) -> str:
 def test_cuda_and_cudnn_of_other_builds(
     tmp_path: Path, torch_version: str, version_py: str, packages: dict[str, str], cuda: str, cudnn: str
 ) -> None:
-    # A fake torch of a CUDA build, which a machine without a GPU has no use for.
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')\n")
-    (tmp_path / "torch" / "version.py").write_text(version_py)
-    for name, version in {"torch": torch_version, **packages}.items():
-        _install(tmp_path, name, version)
+    _fake_torch(tmp_path, torch_version, version_py, packages)
     assert _ask(tmp_path, "cuda") == cuda
     assert _ask(tmp_path, "cudnn") == cudnn
+
+
+@pytest.mark.parametrize(
+    ("cuda", "packages", "cublas", "nccl"),
+    [
+        ("12.8", {"nvidia-cublas-cu12": "12.8.4.1", "nvidia-nccl-cu12": "2.27.5"}, "(12, 8, 4, 1) |", "(2, 27, 5) |"),
+        ("13.0", {"nvidia-cublas": "13.0.2.14", "nvidia-nccl-cu13": "2.28.9"}, "(13, 0, 2, 14) |", "(2, 28, 9) |"),
+        ("12.8", {"nvidia-cublas": "13.0.2.14", "nvidia-nccl": "12.8"}, "None | no distribution", "None | no dist"),
+        ("13.0", {"nvidia-cublas-cu12": "12.8.4.1"}, "None | no distribution named nvidia-cublas-cu13", "None | no"),
+    ],
+    ids=["cuda 12", "cuda 13", "of another cuda", "none"],
+)
+def test_cublas_and_nccl_of_other_builds(
+    tmp_path: Path, cuda: str, packages: dict[str, str], cublas: str, nccl: str
+) -> None:
+    _fake_torch(tmp_path, "2.13.0", f"cuda = {cuda!r}\n", packages)
+    assert _ask(tmp_path, "cublas").startswith(cublas)
+    assert _ask(tmp_path, "nccl").startswith(nccl)
+
+
+def test_a_torch_for_rocm(tmp_path: Path) -> None:
+    _fake_torch(tmp_path, "2.13.0+rocm7.1", "cuda = None\nhip: Optional[str] = '7.1.25424-4179531dcd'\n", {})
+    assert _ask(tmp_path, "rocm") == "(7, 1, 25424) |"
+    assert _ask(tmp_path, "cuda") == "None | torch None is built without cuda"
 
 
 def test_software_that_is_not_there(tmp_path: Path) -> None:
     assert _ask(tmp_path, "torch") == "None | no distribution named torch is installed"
     assert _ask(tmp_path, "cuda") == "None | torch is not installed"
+    assert _ask(tmp_path, "rocm") == "None | torch is not installed"
+    assert _ask(tmp_path, "torchvision") == "None | no distribution named torchvision is installed"
     assert _ask(tmp_path, "triton") == "None | no distribution named triton or pytorch-triton is installed"
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
+import pytest
 from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
 
+from harness.cli import app
 from harness.devices.capabilities import VOCABULARY, detect
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.present import as_json, as_tables
+from harness.devices.present import as_capability_tables, as_json, as_markdown, as_tables
 
 GPU = Device(
     uuid="GPU-a",
@@ -30,15 +35,19 @@ BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared L
 
 
 def _shown(inventory: Inventory, device: Device) -> str:
-    console = Console(file=io.StringIO(), width=300)
-    for table in as_tables(inventory, detect(inventory, device)):
+    return _printed(as_tables(inventory, detect(inventory, device)))
+
+
+def _printed(tables: list[Table], width: int = 300) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    for table in tables:
         console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
-    values = as_json(MACHINE, detect(MACHINE, GPU))
+    values = as_json(MACHINE, {"GPU-a": detect(MACHINE, GPU)})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert values["devices"][0] == {
         "uuid": "GPU-a",
@@ -62,7 +71,7 @@ def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
 
 
 def test_json_says_why_something_is_absent() -> None:
-    values = as_json(BARE, detect(BARE, CPU))
+    values = as_json(BARE, {"cpu": detect(BARE, CPU)})
     assert values["nvml_error"] == "nvml does not answer: NVML Shared Library Not Found"
     assert values["capabilities"]["compute_capability"] == {
         "value": None,
@@ -90,3 +99,61 @@ def test_tables_of_a_machine_without_nvml() -> None:
 def test_no_table_of_notes_without_notes() -> None:
     machine = Inventory(devices=(GPU,), driver="570.86.15")
     assert [table.title for table in as_tables(machine, detect(machine, GPU))] == ["devices", "capabilities"]
+
+
+SECOND = Device(uuid="GPU-c", kind="cuda", name="Fake [red]GPU", index=3, compute_capability=(7, 5))
+PAIR = Inventory(devices=(GPU, LOST, SECOND), driver="570.86.15", cuda_driver="12.8")
+
+
+def test_json_has_the_capabilities_of_every_usable_device() -> None:
+    values = as_json(PAIR, {device.uuid: detect(PAIR, device) for device in PAIR.usable})
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert list(values["device_capabilities"]) == ["GPU-a", "GPU-c"]
+    assert values["capabilities"] == values["device_capabilities"]["GPU-a"]
+    assert values["device_capabilities"]["GPU-c"]["compute_capability"]["value"] == "7.5"
+    assert list(values["vocabulary"]) == list(VOCABULARY)
+    assert values["vocabulary"]["memory"] == {
+        "kind": "bytes",
+        "unit": "bytes",
+        "text": VOCABULARY["memory"].text,
+        "source": VOCABULARY["memory"].source,
+        "without": VOCABULARY["memory"].without,
+    }
+
+
+@pytest.mark.parametrize("width", [80, 300])
+def test_every_capability_of_every_usable_device_is_shown(width: int) -> None:
+    tables = as_capability_tables(PAIR, {device.uuid: detect(PAIR, device) for device in PAIR.usable})
+    assert [str(table.title) for table in tables] == ["GPU-a: Fake [red]GPU", "GPU-c: Fake [red]GPU"]
+    for table in tables:
+        shown = _printed([table], width)
+        assert "…" not in shown
+        rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
+        assert [row[0] for row in rows if row and row[0]] == list(VOCABULARY)
+        if width == 300:
+            assert ["ecc", "off", "bool", "NVML; without a CUDA context"] not in rows
+            assert ["mig", "False", "bool", "NVML; without a CUDA context"] in rows
+            devices = next(row for row in rows if row and row[0] == "devices")
+            assert devices[1:3] == ["2 (cuda)", "count, devices"]
+
+
+def test_the_page_of_capabilities_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "capabilities.md"
+    assert page.read_text() == as_markdown(), "run python -m harness.devices.present > docs/capabilities.md"
+
+
+def test_the_page_has_a_row_of_five_cells_for_each_capability() -> None:
+    rows = [line for line in as_markdown().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(VOCABULARY)
+    for row in rows:
+        assert row.count(" | ") == 4, row
+
+
+def test_the_command_prints_all_that_is_known() -> None:
+    shown = CliRunner().invoke(app, ["devices", "--capabilities"], env={"COLUMNS": "300"})
+    assert shown.exit_code == 0, shown.output
+    for name, entry in VOCABULARY.items():
+        assert name in shown.output
+        assert entry.source in shown.output
+    facts = CliRunner().invoke(app, ["devices", "--capabilities", "--json"])
+    assert json.loads(facts.output)["device_capabilities"]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.caseid import suite_of
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.reporting import journal
-from harness.reporting.ledger import Cost, Ledger, suite_of
+from harness.reporting.ledger import Cost, Ledger
 from tests.reporting import build
 
 A, B, C = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b", "suites/streams/test_c.py::c[x]"
@@ -268,13 +269,14 @@ def test_a_must_pass_list_is_satisfied_by_passes_alone() -> None:
     assert missed.exit_status() == EXIT_RED
 
 
-@pytest.mark.parametrize(("wanted", "status"), [(0, EXIT_OK), (1, EXIT_OK), (2, EXIT_RED)])
-def test_a_run_in_which_fewer_cases_ran_than_it_should_is_red(wanted: int, status: int) -> None:
+@pytest.mark.parametrize(("wanted", "red"), [(0, False), (1, False), (2, True)])
+def test_a_run_in_which_fewer_cases_ran_than_it_should_is_red(wanted: int, red: bool) -> None:
     run = build.run(minimum_cases=wanted, profile="nightly")
-    found = ledger(run, build.collected(A, B), build.finish(A), build.finish(B, Outcome.GATED))
-    assert found.exit_status() == status
+    forbidden = build.finish(C, Outcome.SKIPPED, ruling=build.ruling(Outcome.FAILED))
+    found = ledger(run, build.collected(A, B, C), build.finish(A), build.finish(B, Outcome.GATED), forbidden)
+    assert [verdict.ran for verdict in found.verdicts] == [True, False, False]
     messages = [finding.message for finding in found.findings]
-    assert messages == (["1 cases ran, profile nightly wants 2 at least"] if status else [])
+    assert messages == (["1 cases ran, profile nightly wants 2 at least"] if red else [])
 
 
 def test_uncollected_cases_come_last_and_are_flagged() -> None:

@@ -16,12 +16,28 @@
  *   FAKE_NVML_INIT    the status that nvmlInitWithFlags returns
  *   FAKE_NVML_COUNT   the status that nvmlDeviceGetCount_v2 returns
  *   FAKE_NVML_LOG     a file to which each call appends its name and a newline
+ *   FAKE_NVML_NO_EVENTS  these support no events
+ *   FAKE_NVML_STATE   a file that says how the GPUs fare. It is read at every call, so that what it says may change
+ *                     while a process runs. A line is "<index> <word> <number>", of several the last counts. Words:
+ *     ecc_corrected ecc_uncorrected ecc_aggregate   ECC counts: volatile, volatile, uncorrected since manufacture
+ *     rows_correctable rows_uncorrectable rows_pending rows_failed   remapped rows
+ *     pages_pending     whether a page is to be retired, on the other model, which remaps no rows
+ *     throttle          the mask of reasons for slow clocks
+ *     temperature       in degrees Celsius; 40 unless set
+ *     replays           the counter of PCIe replays
+ *     lost              with 1, the GPU is lost, to everything after its UUID
+ *     lost_from         from this question about it on, counted from 1 in each process, the GPU is lost
+ *     <name of a call>  the status that this call returns, when it is asked about this GPU
+ *     xid               this Xid happens to it; such lines add up. "<index> xid <number> <instance>" happens to one
+ *                       GPU instance, whose number is its slot's
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { CORRECTED = 0, UNCORRECTED = 1, VOLATILE = 0, AGGREGATE = 1, XID_EVENTS = 8 };
 enum { MOST_GPUS = 16, MOST_SLICES = 7, WHOLE = -1 };
 
 typedef int Status;
@@ -33,8 +49,16 @@ typedef struct {
     unsigned domain, bus, device, device_id, subsystem_id;
     char bus_id[32];
 } Pci;
+typedef struct {
+    Device device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} Event;
+typedef struct { int watched[MOST_GPUS], told; } *EventSet;
+typedef struct { unsigned version, sensor; int temperature; } Temperature;
 
 static int users;
+static long questions[MOST_GPUS];
 static Entry whole[MOST_GPUS];
 static Entry slices[MOST_GPUS][MOST_SLICES];
 
@@ -56,6 +80,38 @@ static int listed(const char *variable, int gpu) {
     return 0;
 }
 
+/* What the file of states says of a GPU. */
+static long state(int gpu, const char *word, long otherwise) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[256], found[128];
+    long value;
+    for (int index; file && fgets(line, sizeof line, file);)
+        if (sscanf(line, "%d %127s %ld", &index, found, &value) == 3 && index == gpu && !strcmp(found, word))
+            otherwise = value;
+    if (file) fclose(file);
+    return otherwise;
+}
+
+/* How many Xids there have been, but at most `most`, and what is to be known of the last of them. */
+static int xids(int most, int *gpu, long *xid, unsigned *instance) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[256];
+    int seen = 0, index;
+    long number, within;
+    while (file && seen < most && fgets(line, sizeof line, file)) {
+        int fields = sscanf(line, "%d xid %ld %ld", &index, &number, &within);
+        if (fields < 2) continue;
+        seen++;
+        *gpu = index;
+        *xid = number;
+        *instance = fields == 3 ? (unsigned)within : UINT_MAX;
+    }
+    if (file) fclose(file);
+    return seen;
+}
+
 static void record(const char *call) {
     const char *path = getenv("FAKE_NVML_LOG");
     FILE *file = path ? fopen(path, "a") : NULL;
@@ -75,7 +131,17 @@ static Status ask(const char *call, Device device) {
     if (status) return status;
     if (!device) return INVALID_ARGUMENT;
     if (listed("FAKE_NVML_LOST_SLICES", device->slice)) return GPU_IS_LOST;
-    return listed("FAKE_NVML_LOST", device->gpu) ? GPU_IS_LOST : SUCCESS;
+    if (++questions[device->gpu] >= state(device->gpu, "lost_from", LONG_MAX)) return GPU_IS_LOST;
+    if (listed("FAKE_NVML_LOST", device->gpu) || state(device->gpu, "lost", 0)) return GPU_IS_LOST;
+    return (Status)state(device->gpu, call, SUCCESS);
+}
+
+/* The same, for what is counted while ECC is on; of a GPU that is cut into instances only what is kept for good. */
+static Status ask_ecc(const char *call, Device device, unsigned counter) {
+    Status status = ask(call, device);
+    if (status) return status;
+    if (listed("FAKE_NVML_NO_ECC", device->gpu) || device->gpu % 2) return NOT_SUPPORTED;
+    return counter == VOLATILE && listed("FAKE_NVML_MIG", device->gpu) ? NOT_SUPPORTED : SUCCESS;
 }
 
 static const char *model(int gpu) {
@@ -213,4 +279,135 @@ Status nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device
     if (index == 0 || index > (unsigned)number("FAKE_NVML_SLICES", 2, MOST_SLICES - 1)) return NOT_FOUND;
     *instance = &slices[device->gpu][index];
     return listed("FAKE_NVML_GONE_SLICES", (int)index) ? GPU_IS_LOST : SUCCESS;
+}
+
+Status nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
+    Status status = ready(__func__);
+    if (status) return status;
+    for (int gpu = 0; gpu < number("FAKE_NVML_GPUS", 8, MOST_GPUS); gpu++) {
+        char name[96];
+        *device = &whole[gpu];
+        if (!nvmlDeviceGetUUID(*device, name, sizeof name) && !strcmp(name, uuid))
+            return listed("FAKE_NVML_GONE", gpu) || state(gpu, "lost", 0) ? GPU_IS_LOST : SUCCESS;
+        for (int slice = 1; listed("FAKE_NVML_MIG", gpu) && slice < MOST_SLICES; slice++) {
+            *device = &slices[gpu][slice];
+            if (!nvmlDeviceGetUUID(*device, name, sizeof name) && !strcmp(name, uuid)) return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+
+Status nvmlDeviceGetGpuInstanceId(Device device, unsigned *instance) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    *instance = (unsigned)device->slice;
+    return device->slice == WHOLE ? INVALID_ARGUMENT : SUCCESS;
+}
+
+Status nvmlDeviceGetTotalEccErrors(Device device, unsigned type, unsigned counter, unsigned long long *count) {
+    Status status = ask_ecc(__func__, device, counter);
+    if (status) return status;
+    if (type == CORRECTED)
+        *count = counter == VOLATILE ? (unsigned long long)state(device->gpu, "ecc_corrected", 0) : 0;
+    else
+        *count = (unsigned long long)state(device->gpu, counter == VOLATILE ? "ecc_uncorrected" : "ecc_aggregate", 0);
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetRemappedRows(Device device, unsigned *correctable, unsigned *uncorrectable, unsigned *pending,
+                                 unsigned *failed) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    if (listed("FAKE_NVML_OTHER", device->gpu) || listed("FAKE_NVML_MIG", device->gpu)) return NOT_SUPPORTED;
+    *correctable = (unsigned)state(device->gpu, "rows_correctable", 0);
+    *uncorrectable = (unsigned)state(device->gpu, "rows_uncorrectable", 0);
+    *pending = (unsigned)state(device->gpu, "rows_pending", 0);
+    *failed = (unsigned)state(device->gpu, "rows_failed", 0);
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetRetiredPagesPendingStatus(Device device, unsigned *pending) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    *pending = (unsigned)state(device->gpu, "pages_pending", 0);
+    return listed("FAKE_NVML_OTHER", device->gpu) ? SUCCESS : NOT_SUPPORTED;
+}
+
+static Status throttle(const char *call, Device device, unsigned long long *reasons) {
+    Status status = ask(call, device);
+    if (!status) *reasons = (unsigned long long)state(device->gpu, "throttle", 0);
+    return status;
+}
+
+Status nvmlDeviceGetCurrentClocksEventReasons(Device device, unsigned long long *reasons) {
+    return throttle(__func__, device, reasons);
+}
+
+Status nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long *reasons) {
+    return throttle(__func__, device, reasons);
+}
+
+Status nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *temperature) {
+    Status status = ask(__func__, device);
+    if (!status) *temperature = (unsigned)state(device->gpu, "temperature", 40);
+    return sensor ? INVALID_ARGUMENT : status;
+}
+
+Status nvmlDeviceGetTemperatureV(Device device, Temperature *answer) {
+    Status status = ask(__func__, device);
+    if (!status) answer->temperature = (int)state(device->gpu, "temperature", 40);
+    return answer->sensor ? INVALID_ARGUMENT : status;
+}
+
+Status nvmlDeviceGetPcieReplayCounter(Device device, unsigned *count) {
+    Status status = ask(__func__, device);
+    if (!status) *count = (unsigned)state(device->gpu, "replays", 0);
+    return status;
+}
+
+Status nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long *types) {
+    Status status = ask(__func__, device);
+    *types = listed("FAKE_NVML_NO_EVENTS", device->gpu) ? 0 : XID_EVENTS;
+    return status;
+}
+
+Status nvmlEventSetCreate(EventSet *set) {
+    Status status = ready(__func__);
+    int gpu;
+    long xid;
+    unsigned instance;
+    if (status) return status;
+    *set = calloc(1, sizeof **set);
+    (*set)->told = xids(INT_MAX, &gpu, &xid, &instance);
+    return SUCCESS;
+}
+
+Status nvmlDeviceRegisterEvents(Device device, unsigned long long types, EventSet set) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    if (types != XID_EVENTS || device->slice != WHOLE || listed("FAKE_NVML_NO_EVENTS", device->gpu))
+        return NOT_SUPPORTED;
+    set->watched[device->gpu] = 1;
+    return SUCCESS;
+}
+
+/* Never waits: without an event it says at once that the time is up. */
+Status nvmlEventSetWait_v2(EventSet set, Event *event, unsigned timeout) {
+    Status status = ready(__func__);
+    int gpu;
+    long xid;
+    unsigned instance;
+    (void)timeout;
+    while (!status && xids(set->told + 1, &gpu, &xid, &instance) > set->told) {
+        set->told++;
+        if (gpu < 0 || gpu >= MOST_GPUS || !set->watched[gpu]) continue;
+        *event = (Event){&whole[gpu], XID_EVENTS, (unsigned long long)xid, instance, UINT_MAX};
+        return SUCCESS;
+    }
+    return status ? status : TIMEOUT;
+}
+
+Status nvmlEventSetFree(EventSet set) {
+    free(set);
+    return ready(__func__);
 }

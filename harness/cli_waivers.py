@@ -1,0 +1,176 @@
+"""The commands ``harness waivers lint`` and ``harness waivers update``."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.errors import HarnessError
+from harness.outcome import EXIT_RED
+
+if TYPE_CHECKING:
+    from harness.gating.lint import Marks
+    from harness.gating.requirements import Condition
+    from harness.gating.waivers import Waiver
+
+WAIVERS, HARDWARE, SUITES = Path("configs/waivers"), Path("configs/hardware"), Path("suites")
+_MOST_BYTES = 256 << 20  # of a catalogue
+
+app = typer.Typer(help="Known failures: check the files that list them, and propose entries.", no_args_is_help=True)
+
+
+class InputError(HarnessError):
+    """Something to judge waivers by that is not there or cannot be read."""
+
+
+class OutputError(HarnessError):
+    """A file that proposals cannot be written to."""
+
+
+@app.command()
+def lint(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help=f"Waiver files or folders of them, else {WAIVERS}.", show_default=False)
+    ] = None,
+    catalog: Annotated[
+        Path | None,
+        typer.Option(help=f"Cases: a folder to collect, or JSON of 'harness catalog'. Else {SUITES}, if there."),
+    ] = None,
+    hardware: Annotated[
+        Path | None, typer.Option(help=f"Folder of declared hardware. Else {HARDWARE}, if there.")
+    ] = None,
+) -> None:
+    """Check waiver files, alone and against the cases and the hardware that there are. Exit status 1 for errors."""
+    from harness.gating.configfile import ConfigError
+    from harness.gating.lint import lint as remarks_on
+    from harness.gating.waiverfile import load_waivers
+
+    here = Path.cwd()
+    paths = dict.fromkeys(path.resolve() for each in files or [WAIVERS] for path in _files(each))
+    waivers: list[Waiver] = []
+    errors = 0
+    for path in paths:
+        try:
+            waivers += load_waivers([path], here)
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                errors += 1
+                _say(f"error: {line}")
+    cases = _catalog(catalog or (SUITES if SUITES.is_dir() else None))
+    kinds = _hardware(hardware or (HARDWARE if HARDWARE.is_dir() else None))
+    notes = 0
+    for remark in remarks_on(waivers, today=date.today(), catalog=cases, hardware=kinds):
+        errors += remark.error
+        notes += not remark.error
+        _say(f"{'error' if remark.error else 'note'}: {remark.source}: {remark.kind}: {remark.text}")
+    against = "no catalogue" if cases is None else f"{len(cases)} cases"
+    declared = "no declared hardware" if kinds is None else f"{len(kinds)} kinds of hardware"
+    _say(f"{len(waivers)} waivers in {len(paths)} files, {against}, {declared}: {errors} errors, {notes} notes")
+    raise typer.Exit(EXIT_RED if errors else 0)
+
+
+@app.command()
+def update(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory: the folder of journal.ndjson.")],
+    output: Annotated[Path | None, typer.Option(help="A new file to write to, else stdout.")] = None,
+) -> None:
+    """Propose waivers for what RUN found red, and say which ones to remove. Changes no file."""
+    from harness.reporting import journal, proposals
+
+    contents = journal.read(run / journal.FILE_NAME)
+    found = proposals.propose(contents, proposals.read_machine(run), date.today())
+    text = proposals.as_yaml(found, f"proposed by: harness waivers update {run}")
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise OutputError(f"{str(output)!r} is there already, and is not written over: name a new file") from None
+    except OSError as error:
+        raise OutputError(f"cannot write {str(output)!r}") from error
+    _say(f"wrote {output}: {len(found.entries)} waivers to check, {len(found.remarks)} remarks")
+
+
+def _say(text: str) -> None:
+    from harness.text import clean
+
+    typer.echo(clean(" ".join(text.split())))
+
+
+def _files(path: Path) -> list[Path]:
+    """The waiver files that an argument means."""
+    if path.is_dir():
+        return sorted(path.glob("*.yaml"))
+    if path == WAIVERS:
+        raise InputError(f"there is no folder {str(path)!r} here: name waiver files")
+    return [path]
+
+
+def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
+    """The ``requires`` marks of each case by id; None without a path."""
+    if path is None:
+        return None
+    from harness.gating import requirements
+
+    if path.suffix == ".json":
+        cases = _listed(path)
+    else:
+        from harness.reporting.catalog import catalog
+
+        cases = {entry.id: entry.requires for entry in catalog([str(path)])}
+    for case_id, marks in cases.items():
+        try:
+            for mark in marks:
+                requirements.parse(mark)
+        except HarnessError as error:
+            raise InputError(f"case {case_id!r} of {str(path)!r} requires what cannot be read") from error
+    return cases
+
+
+def _listed(path: Path) -> dict[str, Marks]:
+    """The cases of a file that ``harness catalog --format json`` wrote. Raises InputError."""
+    from pydantic import BaseModel, TypeAdapter, ValidationError
+
+    class Case(BaseModel):
+        id: str
+        requires: tuple[dict[str, Any], ...]
+
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{str(path)!r} is not a regular file: give what 'harness catalog --format json' wrote")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot read the catalogue {str(path)!r}") from error
+    if len(data) > _MOST_BYTES:
+        raise InputError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: that is no catalogue of cases")
+    try:
+        return {case.id: case.requires for case in TypeAdapter(list[Case]).validate_json(data)}
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = f"{where}: {first['msg']}".removeprefix(": ")
+        raise InputError(
+            f"{str(path)!r} is no catalogue as 'harness catalog --format json' writes it: {what}"
+        ) from None
+
+
+def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:
+    """What is known of each declared kind of hardware, by name; None without a folder."""
+    if folder is None:
+        return None
+    from harness.gating.configfile import load
+    from harness.gating.hardware import Hardware
+    from harness.gating.lint import known
+
+    if not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is no folder of declared hardware")
+    declared = {path.stem: load(path, Hardware).value for path in sorted(folder.glob("*.yaml"))}
+    return {name: known({**kind.device, **kind.offers}) for name, kind in declared.items()}

@@ -1,0 +1,229 @@
+"""How each capability of one device is found. The table in `harness.devices.vocabulary` names one function for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from harness.devices import host, software
+from harness.devices import nvml as asked
+from harness.devices.device import Device, Inventory
+from harness.devices.finding import Finding, Version
+from harness.devices.probe import Question
+from harness.devices.prober import Prober
+from harness.devices.visibility import combinable
+
+_BF16_FROM = (8, 0)  # Ampere, the first with BF16 and TF32 in its tensor cores
+_FP8_FROM = (8, 9)  # Ada, with Hopper the first with FP8
+
+_THE_CPU = "the device is the cpu"
+_NOT_TOLD = "nvml does not tell it"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a capability is asked of: a device, the inventory it is of, and who asks what only a child process may."""
+
+    inventory: Inventory
+    device: Device
+    prober: Prober
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device.kind == "cpu"
+
+    @property
+    def together(self) -> tuple[Device, ...]:
+        """The devices of which a case on this one can be given several."""
+        group = combinable(self.inventory.gpus)
+        return group if self.device in group else (self.device,)
+
+
+def kind(subject: Subject) -> Finding:
+    return Finding(subject.device.kind)
+
+
+def model(subject: Subject) -> Finding:
+    if not subject.is_cpu:
+        return Finding(subject.device.name)
+    name = host.processor()
+    return Finding(name, "" if name else "/proc/cpuinfo does not tell it")
+
+
+def devices(subject: Subject) -> Finding:
+    if subject.is_cpu:
+        return Finding(1, "cpu")
+    together = combinable(subject.inventory.gpus)
+    limit = ", for a process sees one mig instance only" if any(gpu.mig_parent for gpu in together) else ""
+    return Finding(len(together), f"cuda{limit}")
+
+
+def device_count(subject: Subject) -> Finding:
+    return Finding(1 if subject.is_cpu else len(subject.inventory.gpus), subject.device.kind)
+
+
+def compute_capability(subject: Subject) -> Finding:
+    if subject.is_cpu:
+        return Finding(None, _THE_CPU)
+    return Finding(subject.device.compute_capability, "" if subject.device.compute_capability else _NOT_TOLD)
+
+
+def memory(subject: Subject) -> Finding:
+    if subject.is_cpu:
+        return Finding(host.memory(), "of the host")
+    return Finding(subject.device.memory, "" if subject.device.memory is not None else _NOT_TOLD)
+
+
+def free_memory(subject: Subject) -> Finding:
+    if not subject.is_cpu:
+        return asked.free_memory(subject.device)
+    free = host.free_memory()
+    return Finding(free, "of the host" if free is not None else "/proc/meminfo does not tell it")
+
+
+def peer_access(subject: Subject) -> Finding:
+    if subject.is_cpu:
+        return Finding(False, _THE_CPU)
+    if subject.device.mig_parent is not None:
+        return Finding(False, "a process sees one mig instance only")
+    if len(subject.together) < 2:
+        return Finding(False, "there is one gpu only")
+    return asked.peer_access(subject.together)
+
+
+def nvlink(subject: Subject) -> Finding:
+    if subject.is_cpu:
+        return Finding(False, _THE_CPU)
+    if subject.device.mig_parent is not None:
+        return Finding(False, "the device is a mig instance, which uses none")
+    return asked.nvlink(subject.device)
+
+
+def mig(subject: Subject) -> Finding:
+    return Finding(subject.device.mig_parent is not None)
+
+
+def ecc(subject: Subject) -> Finding:
+    if subject.is_cpu:
+        return Finding(None, _THE_CPU)
+    return Finding(subject.device.ecc, "" if subject.device.ecc is not None else "the device has no ecc mode")
+
+
+def bf16(subject: Subject) -> Finding:
+    return _from_architecture(subject, _BF16_FROM)
+
+
+def tf32(subject: Subject) -> Finding:
+    return _from_architecture(subject, _BF16_FROM)
+
+
+def fp8(subject: Subject) -> Finding:
+    return _from_architecture(subject, _FP8_FROM)
+
+
+def _from_architecture(subject: Subject, first: Version) -> Finding:
+    if subject.is_cpu:
+        return Finding(False, _THE_CPU)
+    own = subject.device.compute_capability
+    if own is None:
+        return Finding(None, f"it follows from the compute capability, and {_NOT_TOLD}")
+    if own >= first:
+        return Finding(True)
+    return Finding(False, f"compute capability {_dotted(own)}, and it began with {_dotted(first)}")
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def cuda_graphs(subject: Subject) -> Finding:
+    return Finding(not subject.is_cpu, _THE_CPU if subject.is_cpu else "")
+
+
+def cuda_malloc_async(subject: Subject) -> Finding:
+    return _of_the_allocator(subject, "cuda_malloc_async")
+
+
+def expandable_segments(subject: Subject) -> Finding:
+    return _of_the_allocator(subject, "expandable_segments")
+
+
+def _of_the_allocator(subject: Subject, name: str) -> Finding:
+    if subject.is_cpu:
+        return Finding(False, _THE_CPU)
+    if (built := software.cuda()).value is None:  # torch's allocator is what would use it
+        return Finding(False, built.detail)
+    return subject.prober.ask(Question.DRIVER)[name]
+
+
+def nvml(subject: Subject) -> Finding:
+    return Finding(subject.inventory.nvml_error is None, subject.inventory.nvml_error or "")
+
+
+def driver(subject: Subject) -> Finding:
+    return _told_by_nvml(subject.inventory.driver, subject.inventory)
+
+
+def cuda_driver(subject: Subject) -> Finding:
+    return _told_by_nvml(subject.inventory.cuda_driver, subject.inventory)
+
+
+def _told_by_nvml(version: str | None, inventory: Inventory) -> Finding:
+    found = None if version is None else software.release(version)
+    return Finding(found, "" if found else inventory.nvml_error or _NOT_TOLD)
+
+
+def cuda(_: Subject) -> Finding:
+    return software.cuda()
+
+
+def rocm(_: Subject) -> Finding:
+    return software.rocm()
+
+
+def cudnn(subject: Subject) -> Finding:
+    return _library(subject, "cudnn", software.cudnn())
+
+
+def cublas(subject: Subject) -> Finding:
+    return _library(subject, "cublas", software.cublas())
+
+
+def nccl(subject: Subject) -> Finding:
+    return _library(subject, "nccl", software.nccl())
+
+
+def _library(subject: Subject, name: str, installed: Finding) -> Finding:
+    """What metadata says, or else the library itself, where a GPU and a torch for it make it worth loading."""
+    if installed.value is not None or subject.is_cpu or software.cuda().value is None:
+        return installed
+    return subject.prober.ask(Question.LIBRARIES)[name]
+
+
+def torch(_: Subject) -> Finding:
+    return software.torch()
+
+
+def torchvision(_: Subject) -> Finding:
+    return software.torchvision()
+
+
+def triton(_: Subject) -> Finding:
+    return software.triton()
+
+
+def cpp_compiler(_: Subject) -> Finding:
+    return software.cpp_compiler()
+
+
+def python(_: Subject) -> Finding:
+    return software.python()
+
+
+def numpy(_: Subject) -> Finding:
+    return software.numpy()
+
+
+def platform(_: Subject) -> Finding:
+    return Finding(f"{sys.platform}-{os.uname().machine}")

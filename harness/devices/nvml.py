@@ -1,0 +1,76 @@
+"""Questions to NVML about devices that are known, put when a capability is asked for. No CUDA context is made.
+
+Each question starts NVML and shuts it down again. None raises: what got no answer is absent, with NVML's words.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynvml
+
+from harness.devices.device import Device
+from harness.devices.finding import Finding
+from harness.text import one_line
+
+# Of nvml.h, since pynvml makes a tuple of the first and spells the states in more than one way.
+_P2P_WAYS = {"read": 0, "write": 1}
+_P2P_OK = 0
+_P2P_REASONS = {
+    1: "the chipset does not support it",
+    2: "the gpu does not support it",
+    3: "the topology does not support it",
+    4: "it is switched off in the driver",
+    5: "it is not supported",
+}
+
+
+def free_memory(device: Device) -> Finding:
+    """Bytes of the device's memory that nobody uses at this moment."""
+    return _ask(lambda handle: Finding(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)), device)
+
+
+def nvlink(device: Device) -> Finding:
+    """Whether the whole GPU `device` has an active link to anything, a GPU or a switch."""
+    return _ask(_links, device)
+
+
+def peer_access(devices: Sequence[Device]) -> Finding:
+    """Whether each of the whole GPUs `devices`, two or more, can read and write the memory of each other one."""
+    return _ask(lambda *handles: _pairs(devices, handles), *devices)
+
+
+def _ask(question: Callable[..., Finding], *devices: Device) -> Finding:
+    try:
+        pynvml.nvmlInit()
+        try:
+            return question(*(pynvml.nvmlDeviceGetHandleByUUID(device.uuid) for device in devices))
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        return Finding(None, f"nvml does not tell it: {one_line(str(error))}")
+
+
+def _links(handle: object) -> Finding:
+    active = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active += pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED
+        except pynvml.NVMLError_NotSupported:
+            if link == 0:
+                return Finding(False, "the device has no nvlink")
+        except pynvml.NVMLError_InvalidArgument:
+            break  # the device has fewer links than there can be
+    return Finding(active > 0, f"{active} links active")
+
+
+def _pairs(devices: Sequence[Device], handles: Sequence[Any]) -> Finding:
+    for (device, handle), (peer, peer_handle) in itertools.permutations(zip(devices, handles, strict=True), 2):
+        for way, index in _P2P_WAYS.items():
+            status = pynvml.nvmlDeviceGetP2PStatus(handle, peer_handle, index)
+            if status != _P2P_OK:
+                reason = _P2P_REASONS.get(status, f"nvml gives status {status}")
+                return Finding(False, f"{device.uuid} cannot {way} {peer.uuid}: {reason}")
+    return Finding(True, f"among {len(devices)} gpus")

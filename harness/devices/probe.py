@@ -1,0 +1,162 @@
+"""The disposable process that asks what cannot be known without risk: ``python -m harness.devices.probe QUESTION PID``.
+
+It prints one JSON object and ends: for each of the question's capabilities a ``value`` (true, false, a list of ints for
+a version, or null) and a ``detail``. PID is the process that wants to know, with which it dies. It may crash or hang:
+`harness.devices.prober` starts it, limits it and judges what it said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+# Of CUdevice_attribute, in cuda.h.
+_DRIVER_ATTRIBUTES = {"cuda_malloc_async": 115, "expandable_segments": 102}
+_DRIVER_MEANINGS = {"cuda_malloc_async": "memory pools", "expandable_segments": "virtual memory management"}
+_INVALID_VALUE = 1  # of CUresult
+
+# Of libraryPropertyType, in library_types.h.
+_MAJOR_MINOR_PATCH = (0, 1, 2)
+
+Answer = dict[str, Any]
+
+
+class Question(StrEnum):
+    """What a probe can be asked."""
+
+    DRIVER = "driver"
+    LIBRARIES = "libraries"
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The names that the answer has."""
+        return tuple(_DRIVER_ATTRIBUTES) if self is Question.DRIVER else tuple(_LIBRARIES)
+
+
+class CudaError(Exception):
+    """The driver answered a call with an error."""
+
+
+def driver() -> dict[str, Answer]:
+    """What the driver says of the one device that it shows. Raises OSError without a driver, and CudaError."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    _call(cuda, "cuInit", ctypes.c_uint(0))
+    count, device = ctypes.c_int(), ctypes.c_int()
+    _call(cuda, "cuDeviceGetCount", ctypes.byref(count))
+    if count.value != 1:
+        raise CudaError(f"the driver shows {count.value} devices, and was to show one")
+    _call(cuda, "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
+    return {name: _attribute(cuda, device, name) for name in _DRIVER_ATTRIBUTES}
+
+
+def _attribute(cuda: ctypes.CDLL, device: ctypes.c_int, name: str) -> Answer:
+    value = ctypes.c_int()
+    meaning = _DRIVER_MEANINGS[name]
+    number = ctypes.c_int(_DRIVER_ATTRIBUTES[name])
+    status = cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    if status == _INVALID_VALUE:
+        return _answer(False, f"the driver is too old to know of {meaning}")
+    if status:
+        return _answer(None, f"cuDeviceGetAttribute: {_error_name(cuda, status)}")
+    return _answer(value.value != 0, "" if value.value else f"the device has no {meaning}")
+
+
+def _call(cuda: ctypes.CDLL, name: str, *arguments: Any) -> None:
+    if status := cuda[name](*arguments):
+        raise CudaError(f"{name}: {_error_name(cuda, status)}")
+
+
+def _error_name(cuda: ctypes.CDLL, status: int) -> str:
+    text = ctypes.c_char_p()
+    unknown = cuda.cuGetErrorName(ctypes.c_int(status), ctypes.byref(text))
+    return f"error {status}" if unknown or text.value is None else text.value.decode(errors="replace")
+
+
+def libraries() -> dict[str, Answer]:
+    """The versions of the libraries that torch loads. Raises ImportError when it cannot be imported."""
+    import torch
+
+    return {name: _told(ask, torch) for name, ask in _LIBRARIES.items()}
+
+
+def _told(ask: Callable[[Any], Answer], torch: Any) -> Answer:
+    try:
+        return ask(torch)
+    except (OSError, AttributeError, RuntimeError) as error:
+        return _answer(None, str(error) or type(error).__name__)
+
+
+def _cudnn(torch: Any) -> Answer:
+    number = torch.backends.cudnn.version()
+    if number is None:
+        return _answer(None, "torch is built without cudnn")
+    return _answer(cudnn_release(number))
+
+
+def cudnn_release(number: int) -> list[int]:
+    """The version in cuDNN's number for it: 91301 is 9.13.1 and, until 9.0, 8907 was 8.9.7."""
+    scale = 10000 if number >= 90000 else 1000
+    return [number // scale, number % scale // 100, number % 100]
+
+
+def _nccl(torch: Any) -> Answer:
+    if not hasattr(torch._C, "_nccl_version"):
+        return _answer(None, "torch is built without nccl")
+    return _answer([part for part in torch.cuda.nccl.version() if isinstance(part, int)])
+
+
+def _cublas(_: Any) -> Answer:
+    """Of the library that torch has loaded by being imported, which it does not tell itself."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in file if "/libcublas.so" in line}
+    if not paths:
+        return _answer(None, "torch loads no libcublas.so")
+    library = ctypes.CDLL(min(paths))
+    parts = []
+    for part in _MAJOR_MINOR_PATCH:
+        value = ctypes.c_int()
+        if status := library.cublasGetProperty(ctypes.c_int(part), ctypes.byref(value)):
+            return _answer(None, f"cublasGetProperty: status {status}")
+        parts.append(value.value)
+    return _answer(parts)
+
+
+_LIBRARIES: dict[str, Callable[[Any], Answer]] = {"cudnn": _cudnn, "cublas": _cublas, "nccl": _nccl}
+
+
+def _answer(value: bool | list[int] | None, detail: str = "") -> Answer:
+    return {"value": value, "detail": detail}
+
+
+def answer(question: Question) -> dict[str, Answer]:
+    """For each of the question's capabilities what was found; where the whole question fails, why."""
+    try:
+        return driver() if question is Question.DRIVER else libraries()
+    except (OSError, ImportError, AttributeError, RuntimeError, CudaError) as error:
+        return {name: _answer(None, str(error) or type(error).__name__) for name in question.capabilities}
+
+
+def main(arguments: list[str]) -> None:
+    """Answer the question that is the first argument to the process that is the second."""
+    question, asker = Question(arguments[0]), int(arguments[1])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != asker:
+        return  # it died before the line above
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here, and leaves nothing behind
+    # Libraries may print to what is stdout for them, and nothing but the answer is to stand there.
+    with open(os.dup(1), "w", encoding="ascii") as output:
+        os.dup2(2, 1)
+        json.dump(answer(question), output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

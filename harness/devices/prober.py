@@ -1,0 +1,241 @@
+"""Runs `harness.devices.probe` in a process of its own, judges how it ended, and keeps what it said."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from harness.devices import software
+from harness.devices.device import Device
+from harness.devices.finding import Finding
+from harness.devices.probe import Question
+from harness.devices.visibility import MASK, mask_for
+from harness.text import exit_text, one_line
+
+Findings = Mapping[str, Finding]
+
+_PROGRAM = (sys.executable, "-m", "harness.devices.probe")
+#: The driver wakes a GPU without persistence mode in several seconds, each of eight after another; torch is imported
+#: from network file systems.
+_LIMITS = {Question.DRIVER: 60.0, Question.LIBRARIES: 180.0}
+_KILL_LIMIT = 5.0  # seconds that a killed process has to go; one that waits inside the driver does not
+_LOOK_EVERY = 0.005  # seconds
+_MOST_BYTES = 65536
+_FORMAT = 1
+
+_abandoned: list[subprocess.Popen[bytes]] = []  # dropping the object of a process that still runs is a warning
+
+
+class Prober:
+    """Who asks the probe about one device. Each question is put once, when first asked."""
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        driver: str | None,
+        cache: Path | None = None,
+        torch: Callable[[], str | None] = software.torch_build,
+        program: Sequence[str] = _PROGRAM,
+        limit: float | None = None,
+    ) -> None:
+        """`driver` is its version, and `torch` tells torch's; `cache` is a folder that the processes of a run share.
+
+        `program` is what is started, followed by the question and this process's id, and `limit` the seconds it has.
+        """
+        self._device = device
+        self._driver = driver
+        self._torch = torch
+        self._cache = cache
+        self._program = tuple(program)
+        self._limit = limit
+        self._known: dict[Question, Findings] = {}
+
+    def ask(self, question: Question) -> Findings:
+        """A finding for each of the question's capabilities; absent, with the reason, when the probe came to harm.
+
+        Starts a process, unless this object or another process with the same `cache` has done so before. Raises
+        nothing on account of the probe or the cache.
+        """
+        if question not in self._known:
+            self._known[question] = self._run(question) if self._cache is None else self._cached(question, self._cache)
+        return self._known[question]
+
+    def _cached(self, question: Question, folder: Path) -> Findings:
+        from filelock import FileLock  # imports much, and only this needs it
+
+        key = {
+            "format": _FORMAT,
+            "question": question.value,
+            "driver": self._driver,
+            "torch": self._torch(),
+            "device": self._device.uuid,
+        }
+        name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+        found = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / f"{name}.lock", timeout=self._limit_of(question) + 2 * _KILL_LIMIT):
+                found = _load(folder / f"{name}.json", key, question)
+                if found is None:
+                    found = self._run(question)
+                    _store(folder / f"{name}.json", {"key": key, "answer": _as_json(found)})
+        except (OSError, NotImplementedError):  # a folder that cannot be written or locked: what it saves is time
+            return self._run(question) if found is None else found
+        return found
+
+    def _limit_of(self, question: Question) -> float:
+        return _LIMITS[question] if self._limit is None else self._limit
+
+    def _run(self, question: Question) -> Findings:
+        try:
+            environ = {**os.environ, MASK: mask_for([self._device])}
+        except ValueError as error:
+            return _none(question, str(error))
+        command = (*self._program, question.value, str(os.getpid()))
+        return judge(question, _carry_out(command, environ, self._limit_of(question)))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a probe ended: its `status` as ``os.waitstatus_to_exitcode`` gives it, and the heads of what it wrote.
+
+    `failure` says in words why there is no status of its own: it was not started, or was killed.
+    """
+
+    status: int | None = None
+    output: bytes = b""
+    errors: bytes = b""
+    failure: str = ""
+
+
+def judge(question: Question, run: Run) -> Findings:
+    """What `run` says of each capability of `question`."""
+    if run.failure:
+        return _none(question, run.failure)
+    if run.status != 0:
+        lines = run.errors.decode(errors="replace").strip().splitlines()
+        last = f": {one_line(lines[-1], 300)}" if lines else ""
+        return _none(question, f"the probe ended with {exit_text(run.status or 0)}{last}")
+    try:
+        answer = json.loads(run.output)
+    except (ValueError, RecursionError):
+        answer = None
+    found = parse(answer, question)
+    return _none(question, f"the probe's answer cannot be read: {run.output[:100]!r}") if found is None else found
+
+
+def parse(answer: Any, question: Question) -> Findings | None:
+    """The findings in a probe's answer, None for what is no answer to `question`."""
+    if not isinstance(answer, dict) or set(answer) != set(question.capabilities):
+        return None
+    findings: dict[str, Finding] = {}
+    for name in question.capabilities:
+        found = _finding(answer[name])
+        if found is None:
+            return None
+        findings[name] = found
+    return findings
+
+
+def _finding(entry: Any) -> Finding | None:
+    match entry:
+        case {"value": bool() | None as value, "detail": str(detail)}:
+            return Finding(value, one_line(detail))
+        case {"value": [*parts], "detail": str(detail)} if parts and all(type(part) is int for part in parts):
+            return Finding(tuple(parts), one_line(detail))
+    return None
+
+
+def _as_json(findings: Findings) -> dict[str, Any]:
+    return {name: {"value": found.value, "detail": found.detail} for name, found in findings.items()}
+
+
+def _none(question: Question, reason: str) -> Findings:
+    return {name: Finding(None, reason) for name in question.capabilities}
+
+
+def _carry_out(command: Sequence[str], environ: Mapping[str, str], limit: float) -> Run:
+    """Run `command` as the leader of a group of its own, of which nothing is left afterwards."""
+    # Files, since a pipe that a stray grandchild holds open has no end.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=environ,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Run(failure=f"the probe does not start ({error.strerror})")
+        ended = _ends_within(process.pid, limit)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # Its leader has not been waited for yet, so that the group's number cannot be anybody else's.
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            status = process.wait(_KILL_LIMIT)
+        except subprocess.TimeoutExpired:
+            _abandoned.append(process)
+            return Run(failure=f"the probe did not end in {limit:g} s, and could not be killed")
+        if not ended:
+            return Run(failure=f"the probe did not end in {limit:g} s")
+        return Run(status, _head(output), _tail(errors))
+
+
+def _ends_within(pid: int, limit: float) -> bool:
+    """Whether the child ends in `limit` seconds. It is not waited for: its process id stays its own."""
+    deadline = time.monotonic() + limit
+    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel keeps nothing of what has ended
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_EVERY)
+    return True
+
+
+def _head(file: BinaryIO) -> bytes:
+    file.seek(0)
+    return file.read(_MOST_BYTES)
+
+
+def _tail(file: BinaryIO) -> bytes:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_BYTES))
+    return file.read(_MOST_BYTES)
+
+
+def _load(file: Path, key: Mapping[str, Any], question: Question) -> Findings | None:
+    """What `file` keeps for `key`; None when it is not there, torn, or of something else."""
+    try:
+        with file.open("rb") as stream:
+            stored = json.loads(stream.read(_MOST_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if not isinstance(stored, dict) or stored.get("key") != key:
+        return None
+    return parse(stored.get("answer"), question)
+
+
+def _store(file: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` so that a reader meets all of it or none. Raises OSError."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    try:
+        with open(descriptor, "w", encoding="ascii") as stream:
+            json.dump(value, stream)
+        os.replace(temporary, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

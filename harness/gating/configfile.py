@@ -1,0 +1,419 @@
+"""YAML files under ``configs/``, read with suspicion: a problem is told with file, line, key, value and what to write.
+
+Less than YAML is taken, so that a value means what it looks like: one document of mappings with text keys, lists, text,
+decimal numbers, ``true``, ``false`` and ``null``. Refused are anchors, aliases, tags, merge keys, duplicate keys, and
+words that YAML 1.1 reads otherwise than people do (``no``, ``010``, ``1:30``, ``1e3``, ``.inf``). A date is its text.
+
+A number is a number: ``570.10`` is 570.1, so a version is written in quotes, and the error says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import stat
+import typing
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from harness.errors import HarnessError
+from harness.gating import requirements
+
+M = TypeVar("M", bound=BaseModel)
+Where: TypeAlias = tuple[str | int, ...]
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+MAX_VALUES = 100_000
+_MAX_PROBLEMS = 50  # told at once
+_MAX_LINE = 1000  # characters of one problem, and of a value in it
+_MAX_SHOWN = 100
+
+
+class ConfigError(HarnessError):
+    """A configuration file that is missing or cannot be used. One line a problem, with file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[M]):
+    """A file that was read: its content, and on which lines of it the values stand."""
+
+    value: M
+    path: Path
+    lines: Mapping[Where, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def line_of(self, *where: str | int) -> int:
+        """The line, from 1 on, of the value at this path of keys and indices; of what is around it if it is not."""
+        return _line(self.lines, where)
+
+    def problem(self, text: str, *where: str | int) -> str:
+        """A line for a ConfigError about the value at this path: ``x.yaml:12: gates[2]: 'memroy' is no capability``."""
+        return _problem(self.path, self.line_of(*where), where, text)
+
+
+def load(path: Path, model: type[M]) -> Loaded[M]:
+    """Read a YAML file as `model`. Raises ConfigError, whose text has a line for each problem found.
+
+    The model validates as it does JSON: in strict mode a list becomes a tuple, and text a date, but ``1`` is no text.
+    """
+    document = _Document(path)
+    data = document.plain(_compose(path, _text(path)))
+    if document.problems:
+        raise _report(document.problems)
+    try:
+        value = model.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise _report(document.explain(error, model)) from None
+    return Loaded(value, path, document.lines)
+
+
+def find(name: str, folder: Path, what: str, base: Path, suffix: str = ".yaml") -> Path:
+    """The file that `name` means: ``<folder>/<name>.yaml``, or when it looks like a path, that path from `base`.
+
+    It looks like a path when it has a ``/`` or ends in `suffix` (or ``.yml``). `what` is the noun for errors, such as
+    ``profile``. Raises ConfigError when there is no such file, naming those that there are.
+    """
+    if "/" in name or name.endswith((suffix, ".yml")):
+        path = base / name
+        if os.path.isfile(path):  # False for a name that is too long, where Path.is_file raises
+            return path
+        raise ConfigError(f"{what} {name!r}: there is no file {shown(path)}")
+    path = folder / f"{name}{suffix}"
+    if os.path.isfile(path):
+        return path
+    if not folder.is_dir():
+        raise ConfigError(f"there is no {what} {name!r}, for there is no folder {shown(folder)}")
+    known = sorted(file.name.removesuffix(suffix) for file in folder.glob(f"*{suffix}"))
+    raise ConfigError(f"there is no {what} {name!r} in {shown(folder)}{'; ' if known else ''}{advice(name, known)}")
+
+
+def advice(name: str, known: Collection[str]) -> str:
+    """What to write instead of the unknown `name`: the known one that is nearest, or all of them; empty for none."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known are {', '.join(known)}" if known else ""
+
+
+def shown(path: Path) -> str:
+    """A path for people: from the working folder when it is below it."""
+    absolute, here = path.absolute(), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+
+
+def _conditions(written: dict[str, Any]) -> dict[str, Any]:
+    problems = [
+        _detail(where, value, f"{_SHOULD}text in quotes, since a number keeps no last zero")
+        for where, value in _leaves(written)
+        if isinstance(value, float)
+    ]
+    numbers = {problem["loc"][0] for problem in problems}
+    for name, condition in written.items():
+        if name not in numbers:
+            problems += _unreadable({name: condition}, (name,))
+    problems = problems or _unreadable(written, ())
+    if problems:
+        raise ValidationError.from_exception_data("conditions", problems)
+    return written
+
+
+Conditions = Annotated[dict[str, Any], AfterValidator(_conditions)]
+"""A mapping as in ``requires(...)``, checked with ``requirements.parse`` and kept as written."""
+
+
+def _unreadable(written: Mapping[str, object], where: Where) -> list[InitErrorDetails]:
+    try:
+        requirements.parse(written)
+    except requirements.RequirementError as error:
+        return [_detail(where, written, str(error))]
+    return []
+
+
+def _detail(where: Where, value: object, text: str) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError("conditions", "{text}", {"text": text}), loc=where, input=value)
+
+
+def _leaves(value: object, where: Where = ()) -> Iterator[tuple[Where, object]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, (*where, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*where, index))
+    else:
+        yield where, value
+
+
+def _text(path: Path) -> str:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe or a device might never end
+            raise ConfigError(f"{shown(path)}: not a regular file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{shown(path)}: cannot be read: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{shown(path)}: larger than {MAX_BYTES} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{shown(path)}:{line}: not utf-8 text: byte {content[error.start]:#04x}") from None
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """YAML that is not taken, found while composing."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, and refuses what would let a small file mean a large or surprising one."""
+
+    depth = 0
+    values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        refusal = None
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            refusal = "anchors and aliases are not taken: write the value out"
+        elif getattr(event, "tag", None) is not None:
+            refusal = f"tags are not taken: remove {event.tag!r}"
+        elif self.depth >= MAX_DEPTH:
+            refusal = f"nested more than {MAX_DEPTH} deep"
+        elif self.values >= MAX_VALUES:
+            refusal = f"more than {MAX_VALUES} keys and values"
+        if refusal is not None:
+            raise _Refused(problem=refusal, problem_mark=event.start_mark)
+        self.values += 1
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _compose(path: Path, text: str) -> yaml.Node:
+    loader: _Loader | None = None
+    try:
+        loader = _Loader(text)  # its reader refuses control characters at once
+        root = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        prefix = "" if isinstance(error, _Refused) else "not yaml: "
+        raise ConfigError(f"{shown(path)}:{line}: {prefix}{error.problem or error.context}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(f"{shown(path)}:{line}: not yaml: character {error.character:#04x}") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(root, yaml.Node):
+        raise ConfigError(f"{shown(path)}:1: the file is empty")
+    return root
+
+
+class _Document:
+    """The plain values of a tree of nodes, the line of each, and what is wrong with them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: dict[Where, int] = {}
+        self.problems: list[str] = []
+        self._keys: dict[Where, int] = {}
+        self._nodes: dict[Where, yaml.Node] = {}
+
+    def plain(self, node: yaml.Node, where: Where = ()) -> Any:
+        """The value of `node`, as JSON knows values."""
+        self.lines[where] = node.start_mark.line + 1
+        self._nodes[where] = node
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, where)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.plain(item, (*where, index)) for index, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        try:
+            return _scalar(node)
+        except ValueError as error:
+            self._note(node, where, str(error))
+            return None
+
+    def explain(self, error: ValidationError, model: type[BaseModel]) -> list[str]:
+        """A line for each problem `model` has with the values; what the branches of a union want is one problem."""
+        places: dict[Where, tuple[list[str], list[str]]] = {}
+        for detail in error.errors(include_url=False)[: 4 * _MAX_PROBLEMS]:  # several may come to one problem
+            where, kind = self._place(detail["loc"]), detail["type"]
+            wanted, texts = places.setdefault(where, ([], []))
+            if kind == "missing":
+                texts.append(f"the key {detail['loc'][-1]!r} is missing")
+            elif kind == "extra_forbidden":
+                texts.append(f"there is no such key; {advice(str(where[-1]), _known(model, where[:-1]))}")
+            elif kind in ("too_short", "string_too_short"):
+                least = detail["ctx"]["min_length"]
+                wanted.append(f"{'text' if kind.startswith('string') else 'a list'} of {least} or more")
+            elif detail["msg"].startswith(_SHOULD):
+                wanted.append(_WANTED.get(kind) or detail["msg"].removeprefix(_SHOULD))
+            else:
+                texts.append(_own_text(detail["msg"]))
+        problems: list[tuple[int, str]] = []
+        for where, (wanted, texts) in places.items():
+            # A branch of a union that got further than this is the one that was meant; and what is wrong with the items
+            # of a list also leaves it short of them.
+            if wanted and not any(len(other) > len(where) and other[: len(where)] == where for other in places):
+                texts.append(f"wanted {' or '.join(dict.fromkeys(wanted))}, found {self._found(where, wanted)}")
+            line = self._keys.get(where) or self.lines[where]
+            problems += [(line, _problem(self.path, line, where, text)) for text in dict.fromkeys(texts)]
+        return [text for _, text in sorted(problems)]
+
+    def _mapping(self, node: yaml.MappingNode, where: Where) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            try:
+                key = _key(key_node)
+            except ValueError as error:
+                self._note(key_node, where, str(error))
+                continue
+            place = (*where, key)
+            if key in values:
+                self._note(key_node, where, f"the key {_clipped(key)} is on line {self._keys[place]} already")
+                continue
+            self._keys[place] = key_node.start_mark.line + 1
+            values[key] = self.plain(value_node, place)
+        return values
+
+    def _note(self, node: yaml.Node, where: Where, text: str) -> None:
+        self.problems.append(_problem(self.path, node.start_mark.line + 1, where, text))
+
+    def _place(self, location: Where) -> Where:
+        """The part of an error's location that is in the file; pydantic puts the branches of unions between."""
+        where: Where = ()
+        for step in location:
+            if (*where, step) in self.lines:
+                where = (*where, step)
+        return where
+
+    def _found(self, where: Where, wanted: Collection[str]) -> str:
+        node = self._nodes[where]
+        if isinstance(node, yaml.MappingNode):
+            return "keys with values"
+        if not isinstance(node, yaml.ScalarNode):
+            return "a list" if node.value else "an empty list"
+        if isinstance(_scalar(node), str):
+            return _clipped(node.value)
+        hint = f": write it in quotes, {node.value!r}" if node.value and _WANTED["string_type"] in wanted else ""
+        return f"{node.value or 'nothing'}{hint}"
+
+
+_SHOULD = "Input should be "
+
+# What pydantic calls by the names of Python and JSON.
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "none_required": "nothing",
+    "date_type": "a date such as 2031-12-31",
+    "date_parsing": "a date such as 2031-12-31",
+    "date_from_datetime_parsing": "a date such as 2031-12-31",
+    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "keys with values"),
+}
+
+
+def _own_text(message: str) -> str:
+    """The text of a validator, or of pydantic in the manner of this project."""
+    text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return text[:1].lower() + text[1:]
+
+
+def _key(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError("a key must be text")
+    if node.tag == "tag:yaml.org,2002:merge":
+        raise ValueError("merge keys are not taken: write the values out")
+    if not isinstance(key := _scalar(node), str):
+        raise ValueError(f"a key must be text: write {node.value!r} in quotes")
+    return key
+
+
+def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
+    """The value of a scalar node. Raises ValueError for what readers of YAML differ about."""
+    text: str = node.value
+    if any(unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t" for character in text):
+        raise ValueError(f"{_clipped(text)} has control characters or surrogates")
+    if node.style is not None:
+        return text
+    match node.tag.removeprefix("tag:yaml.org,2002:"):
+        case "null":
+            return None
+        case "bool":
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"{text!r} is text to some readers and not to others: write true, false or {text!r}")
+            return text.lower() == "true"
+        case "int":
+            if not re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,17})", text):
+                raise ValueError(f"{_clipped(text)} is no plain decimal number: write it as one, or as text in quotes")
+            return int(text)
+        case "float":
+            if not re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,17})\.[0-9]{1,18}", text):
+                raise ValueError(f"{_clipped(text)} is no plain decimal number: write it as one, or as text in quotes")
+            return float(text)
+    if re.fullmatch(r"[-+]?[0-9_]*\.?[0-9_]+[eE][-+]?[0-9]+", text):
+        raise ValueError(f"{_clipped(text)} is text to some readers and a number to others: write it out, or in quotes")
+    return text
+
+
+def _known(model: type[BaseModel], where: Where) -> list[str]:
+    """The keys that may stand at this place of a file of `model`."""
+    models = {model}
+    for step in where:
+        fields = [found for each in models for name, found in _keys_of(each) if name == step]
+        # A step that is no field is an index, or a key of a mapping: the same models are meant.
+        models = {inner for found in fields for inner in _models_in(found.annotation)} if fields else models
+    return sorted({name for each in models for name, _ in _keys_of(each)})
+
+
+def _keys_of(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    return [(info.alias or name, info) for name, info in model.model_fields.items()]
+
+
+def _models_in(annotation: object) -> set[type[BaseModel]]:
+    inner = typing.get_args(annotation)
+    if inner:
+        return {found for each in inner for found in _models_in(each)}
+    return {annotation} if isinstance(annotation, type) and issubclass(annotation, BaseModel) else set()
+
+
+def _line(lines: Mapping[Where, int], where: Where) -> int:
+    around = (where[:length] for length in range(len(where), -1, -1))
+    return next((lines[place] for place in around if place in lines), 1)
+
+
+def _problem(path: Path, line: int, where: Where, text: str) -> str:
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{_key_text(step)}" for step in where).removeprefix(".")
+    return f"{shown(path)}:{line}: {f'{steps}: ' if steps else ''}{text}"
+
+
+def _key_text(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]{1,60}", key) else _clipped(key)
+
+
+def _clipped(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
+
+
+def _report(problems: list[str]) -> ConfigError:
+    more = ["and more"] if len(problems) > _MAX_PROBLEMS else []
+    told = [text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…" for text in problems[:_MAX_PROBLEMS]]
+    return ConfigError("\n".join([*told, *more]))

@@ -1,0 +1,85 @@
+"""Kinds of hardware: what a device of a kind is, and what a machine that has one promises. Pure over capabilities.
+
+``configs/hardware/<name>.yaml`` says it; ``docs/profiles.md`` tells every key. A device that is not what the file says
+is a stranger, and the run refuses to start. A promise that is not kept is a finding, and so is a case that was gated
+although the promises meet all it requires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from harness.devices.capabilities import Capabilities
+from harness.devices.vocabulary import VOCABULARY
+from harness.gating import configfile, requirements
+from harness.gating.configfile import Conditions, Loaded
+from harness.gating.prospects import prospects
+from harness.gating.requirements import Unmet
+
+
+def _plain(written: dict[str, Any]) -> dict[str, Any]:
+    nested = [name for name in written if name not in VOCABULARY]
+    if nested:
+        raise ValueError(f"{nested[0]!r} is not taken here: a kind of hardware is one condition for each capability")
+    for condition in requirements.parse(written):
+        if not prospects([condition], []).can_hold:
+            raise ValueError(f"{condition} holds on no machine")
+    return written
+
+
+def _names_the_device(written: dict[str, Any]) -> dict[str, Any]:
+    if "device" not in written:
+        raise ValueError("the key 'device' is missing: say device: cuda or device: cpu")
+    return written
+
+
+Facts = Annotated[Conditions, AfterValidator(_plain)]
+
+
+class Hardware(BaseModel):
+    """A kind of hardware. `device`: what tells it from others; `offers`: what else holds on a machine that has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    description: Annotated[str, Field(min_length=1)]
+    device: Annotated[Facts, AfterValidator(_names_the_device)]
+    offers: Facts = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _says_it_once(self) -> Self:
+        twice = [name for name in self.offers if name in self.device]
+        if twice:
+            raise ValueError(f"{twice[0]!r} is both in device and in offers: keep it in one")
+        return self
+
+
+def load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
+    """The hardware of this name in ``<configs>/hardware``, or at this path from `base`. Raises ConfigError."""
+    return configfile.load(configfile.find(name, configs / "hardware", "hardware", base), Hardware)
+
+
+def strangers(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
+    """Every condition on the device that does not hold: empty when it is of this kind.
+
+    ``device: cpu`` holds for the CPU alone; as a requirement of a case, any machine meets it.
+    """
+    unmet = _unmet(hardware.device, capabilities)
+    wanted = str(hardware.device["device"])
+    if capabilities["device"] != wanted and not any(each.capability == "device" for each in unmet):
+        unmet.insert(0, Unmet("device", wanted, capabilities.describe("device"), ("device",)))
+    return unmet
+
+
+def broken(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
+    """Every promise of this kind of hardware that does not hold on the machine."""
+    return _unmet(hardware.offers, capabilities)
+
+
+def _unmet(conditions: Mapping[str, Any], capabilities: Capabilities) -> list[Unmet]:
+    # One by one, since evaluating them together tells the first only.
+    each = (requirements.evaluate([condition], capabilities) for condition in requirements.parse(conditions))
+    return [unmet for unmet in each if unmet is not None]

@@ -1,0 +1,102 @@
+"""Profiles: what must run, and how, as the files of ``configs/profiles/`` say. ``docs/profiles.md`` tells every key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from harness.devices.vocabulary import VOCABULARY
+from harness.gating import configfile
+from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
+
+_MOST = 1000  # repeats or retries: more is a slip of the finger
+
+
+def _capability(name: Any) -> Any:
+    if isinstance(name, str) and name not in VOCABULARY:
+        raise ValueError(f"{name!r} is no capability; {configfile.advice(name, list(VOCABULARY))}")
+    return name
+
+
+def _pattern(text: str) -> str:
+    if text != text.strip() or text.startswith("/"):
+        raise ValueError(
+            f"{text!r} stands for no case: ids begin with a folder, such as suites/, and have no spaces around"
+        )
+    return text
+
+
+def _narrowing(requires: dict[str, Any]) -> dict[str, Any]:
+    if requires.get("device") == "cpu":
+        raise ValueError("device: cpu holds on every machine; for machines without a GPU write hardware: cpu")
+    return requires
+
+
+Text = Annotated[str, Field(min_length=1)]
+Pattern = Annotated[Text, AfterValidator(_pattern)]
+Capability = Annotated[str, BeforeValidator(_capability)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Profile(BaseModel):
+    """What must run, and how. None leaves a setting to the ini file and its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    description: Text
+    suites: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    cases: Annotated[tuple[Pattern, ...], Field(min_length=1)] | None = None
+    exclude: tuple[Pattern, ...] = ()
+    isolation: Literal["batch", "case"] | None = None
+    case_timeout: Positive | None = None
+    timeout_multiplier: Positive | None = None
+    repeats: Annotated[int, Field(ge=1, le=_MOST)] | None = None
+    retries: Annotated[int, Field(ge=0, le=_MOST)] | None = None
+    shuffle: bool | None = None
+    fail_on_flaky: bool | None = None
+    requires: Annotated[Conditions, AfterValidator(_narrowing)] = Field(default_factory=dict)
+    gates: Literal["all"] | tuple[Capability, ...] = "all"
+    skips: Literal["allowed", "forbidden"] = "allowed"
+    waivers: tuple[Text, ...] = ()
+    must_pass: tuple[Text, ...] = ()
+    minimum_cases: Annotated[int, Field(ge=1)] = 1
+    hardware: Text | None = None
+
+
+def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
+    """The profile of this name in ``<configs>/profiles``, or at this path from `base`.
+
+    The files that it names are there: each is below `configs`, or at a path from `base`. What they hold is not read.
+    Raises ConfigError, a line for each problem.
+    """
+    loaded = configfile.load(configfile.find(name, configs / "profiles", "profile", base), Profile)
+    problems = []
+    for where, file in _files(loaded.value):
+        folder, what, suffix = _FOLDERS[where[0]]
+        try:
+            configfile.find(file, configs / folder, what, base, suffix)
+        except ConfigError as error:
+            problems.append(loaded.problem(str(error), *where))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return loaded
+
+
+# For each key that names files: their folder below the configuration, the noun for errors, and how their names end.
+_FOLDERS: dict[str | int, tuple[str, str, str]] = {
+    "waivers": ("waivers", "waiver file", ".yaml"),
+    "must_pass": ("must-pass", "must-pass list", ".txt"),
+    "hardware": ("hardware", "hardware", ".yaml"),
+}
+
+
+def _files(profile: Profile) -> Iterator[tuple[Where, str]]:
+    for index, name in enumerate(profile.waivers):
+        yield ("waivers", index), name
+    for index, name in enumerate(profile.must_pass):
+        yield ("must_pass", index), name
+    if profile.hardware is not None:
+        yield ("hardware",), profile.hardware

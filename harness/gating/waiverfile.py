@@ -1,0 +1,124 @@
+"""Waiver files: their model, and how they become waivers.
+
+waivers:
+  - case: suites/streams/test_x.py::test_copy[cuda-*]
+    when: {device: cuda, driver: ">=570,<580"}
+    expect: failed
+    reason: copies between streams are not ordered before driver 580
+    link: https://example.org/issues/1
+    owner: somebody
+    expires: 2027-03-31
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from harness.gating import requirements
+from harness.gating.configfile import Conditions, advice, load
+from harness.gating.requirements import AnyOf, Condition, Not
+from harness.gating.waivers import EXPECTABLE, Waiver
+from harness.outcome import Outcome
+
+
+def load_waivers(paths: Sequence[Path], base: Path) -> tuple[Waiver, ...]:
+    """The waivers of these files, in order; a file that is named twice counts once.
+
+    `source` of each is given from `base` where the file lies below it. Raises ConfigError, with file and line.
+    """
+    distinct = {path.resolve(): path for path in reversed(paths)}
+    return tuple(waiver for path in reversed(distinct.values()) for waiver in _waivers(path, base))
+
+
+def _waivers(path: Path, base: Path) -> Iterable[Waiver]:
+    loaded = load(path, _File)
+    absolute, around = path.resolve(), base.resolve()
+    name = str(absolute.relative_to(around) if absolute.is_relative_to(around) else path)
+    for position, entry in enumerate(loaded.value.waivers):
+        yield Waiver(
+            case=entry.case,
+            when=entry.when,
+            expect=tuple(Outcome(word) for word in _words(entry.expect)),
+            reason=entry.reason,
+            link=(entry.link or "").strip(),
+            owner=entry.owner,
+            expires=entry.expires,
+            source=f"{name}:{loaded.line_of('waivers', position)}",
+        )
+
+
+def _said(text: str) -> str:
+    """Text that says something, on one line."""
+    words = " ".join(text.split())
+    if not words:
+        raise ValueError("it is empty: write a few words")
+    return words
+
+
+def _pattern(text: str) -> str:
+    if not text or text != text.strip():
+        raise ValueError(f"{text!r} is no pattern over case ids: write one without spaces around it")
+    return text
+
+
+def _words(expect: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (expect,) if isinstance(expect, str) else expect
+
+
+def _expectable(expect: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    words = _words(expect)
+    known = [outcome.value for outcome in EXPECTABLE]
+    for word in words:
+        if word in known:
+            continue
+        if word in list(Outcome):
+            raise ValueError(f"a waiver cannot expect {word!r}: it may expect {', '.join(known)}")
+        raise ValueError(f"there is no outcome {word!r}; {advice(word, known)}")
+    if len(set(words)) < len(words):
+        raise ValueError(f"an outcome is there twice in {', '.join(words)}: remove one")
+    if set(words) <= {Outcome.PASSED}:
+        raise ValueError("there is no failure among what is expected: add the outcome that the case has")
+    return expect
+
+
+def _narrowing(when: dict[str, object]) -> dict[str, object]:
+    if any(_asks_for_cpu(condition) for condition in requirements.parse(when)):
+        # In `requires` it says that a case can do without a GPU. Here it would quietly waive the case on GPUs too.
+        raise ValueError("device: cpu holds on every machine; for machines without a GPU write not: {device: cuda}")
+    return when
+
+
+def _asks_for_cpu(condition: Condition) -> bool:
+    match condition:
+        case AnyOf(options):
+            return any(_asks_for_cpu(each) for option in options for each in option)
+        case Not(conditions):
+            return any(_asks_for_cpu(each) for each in conditions)
+        case _:
+            return condition.capability == "device" and any(clause.value == "cpu" for clause in condition.clauses)
+
+
+_Said = Annotated[str, AfterValidator(_said)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Entry(_Model):
+    case: Annotated[str, AfterValidator(_pattern)]
+    when: Annotated[Conditions, AfterValidator(_narrowing)] = {}
+    expect: Annotated[str | tuple[str, ...], AfterValidator(_expectable)]
+    reason: _Said
+    link: str | None = None
+    owner: _Said
+    expires: date
+
+
+class _File(_Model):
+    waivers: tuple[_Entry, ...]

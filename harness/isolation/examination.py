@@ -1,0 +1,38 @@
+"""An examination of a device in an executor: the zygote has imported torch already, so it takes no second start."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from harness.devices import health
+from harness.devices.health import Health
+from harness.isolation.attempt import GRACE, leave
+from harness.isolation.handle import ExecutorHandle, Happened
+
+#: Seconds that an examination may take.
+LIMIT = 60.0
+_ERRORS_KEPT = 1 << 13
+
+
+def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
+    """Have a fresh executor examine its one device, and end. Raises ZygoteError."""
+    began = time.monotonic()
+    handle.send({"op": "examine", "seed": seed, "limit": limit})
+    deadline = began + limit + GRACE
+    heard: list[bytes] = []
+    in_time = True
+    while True:
+        message = handle.receive(deadline)
+        if not isinstance(message, dict):
+            in_time = message is not Happened.DEADLINE
+            break
+        heard.append(json.dumps(message).encode())
+        if "healthy" in message:
+            in_time = leave(handle, limit, light=False)
+            break
+    if handle.exit_status is None:
+        handle.kill()
+    errors = handle.outputs.err
+    said = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
+    return health.judge(in_time, handle.exit_status, heard, said, time.monotonic() - began)

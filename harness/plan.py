@@ -1,0 +1,193 @@
+"""What options, environment and configuration files make of a run, before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from harness import options
+from harness.devices.capabilities import Capabilities
+from harness.errors import HarnessError
+from harness.gating import mustpass, policy, requirements, waivers
+from harness.gating.mustpass import MustPass
+from harness.gating.policy import Policy
+
+if TYPE_CHECKING:
+    from harness.gating.configfile import Loaded
+    from harness.gating.hardware import Hardware
+    from harness.gating.profiles import Profile
+
+
+class Trouble(NamedTuple):
+    """Something that makes the run red and is known without running a case."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run as it is meant: each setting by the name of its option, and what its files hold.
+
+    `policy` travels to the workers. `minimum_cases` is 0 without a profile.
+    """
+
+    settings: dict[str, Any]
+    policy: Policy
+    lists: tuple[MustPass, ...]
+    minimum_cases: int
+    profile: Loaded[Profile] | None
+    hardware: Hardware | None
+
+    def refuse_strangers(self, machine: Sequence[Capabilities]) -> None:
+        """Raise pytest.UsageError unless every device, given by its capabilities, is what the run is meant for."""
+        found = []
+        for capabilities in machine:
+            if self.hardware is not None:
+                from harness.gating import hardware
+
+                unmet = hardware.strangers(self.hardware, capabilities)
+                found += [f"hardware {self.policy.hardware} is not what is here: {each.text}" for each in unmet]
+            if self.profile is not None:
+                wanted = requirements.parse(self.profile.value.requires)
+                each = (requirements.evaluate([condition], capabilities) for condition in wanted)
+                found += [f"profile {self.policy.profile} requires {unmet.text}" for unmet in each if unmet is not None]
+        if found:
+            raise pytest.UsageError("\n".join(dict.fromkeys(found)))
+
+    def troubles_before(self, machine: Sequence[Capabilities], today: date) -> list[Trouble]:
+        """What is wrong before any case is collected: promises that the machine does not keep, faulty waivers."""
+        found: list[Trouble] = []
+        if self.hardware is not None:
+            from harness.gating import hardware
+
+            found += [
+                Trouble("broken_promise", f"hardware {self.policy.hardware} promises {unmet.text}")
+                for capabilities in machine
+                for unmet in hardware.broken(self.hardware, capabilities)
+            ]
+        found += [
+            Trouble(*fault) for fault in waivers.faults(self.policy.waivers, case_ids=(), arguments=(), today=today)
+        ]
+        return list(dict.fromkeys(found))
+
+    def troubles_after(self, cases: Sequence[tuple[str, str]], arguments: Sequence[str], today: date) -> list[Trouble]:
+        """What is wrong given all collected cases, as pairs of id and suite, and what the run was told to collect."""
+        ids = [case_id for case_id, _ in cases]
+        faults = waivers.faults(self.policy.waivers, case_ids=ids, arguments=arguments, today=today)
+        found = [Trouble(*fault) for fault in faults if fault.kind == "waiver_matches_nothing"]
+        if self.profile is not None:
+            found += [
+                Trouble("profile_matches_nothing", self.profile.problem(f"{text} names no case of this run", *where))
+                for where, text in policy.idle(self.policy, cases, arguments)
+            ]
+        return found
+
+
+def make(config: pytest.Config) -> Plan:
+    """Resolve everything. Raises pytest.UsageError for options and files that cannot be used."""
+    try:
+        return _make(config)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _make(config: pytest.Config) -> Plan:
+    configs, base = config.rootpath / config.getini("harness_configs"), config.invocation_params.dir
+    name = options.get(config, "profile")
+    profile = _load_profile(name, configs, base) if name else None
+    preset = _preset(profile.value) if profile else {}
+    settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
+    for option in ("waivers", "must_pass"):  # those of the profile hold as well: nobody means to lose them
+        settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
+    kind = _load_hardware(settings["hardware"], configs, base) if settings["hardware"] else None
+    return Plan(
+        settings=settings,
+        policy=_policy(settings, profile, kind, configs, base),
+        lists=tuple(
+            mustpass.read(_find(name, configs / "must-pass", "must-pass list", base, ".txt"))
+            for name in settings["must_pass"]
+        ),
+        minimum_cases=profile.value.minimum_cases if profile else 0,
+        profile=profile,
+        hardware=kind.value if kind else None,
+    )
+
+
+def _preset(profile: Profile) -> dict[str, Any]:
+    """What the profile says of options, by their names."""
+    return {
+        "isolation": profile.isolation,
+        "case_timeout": profile.case_timeout,
+        "timeout_multiplier": profile.timeout_multiplier,
+        "fail_on_flaky": profile.fail_on_flaky,
+        "shuffle": profile.shuffle,
+        "retries": profile.retries,
+        "repeat": profile.repeats,
+        "hardware": profile.hardware,
+        "waivers": profile.waivers or None,
+        "must_pass": profile.must_pass or None,
+    }
+
+
+def _policy(
+    settings: dict[str, Any],
+    profile: Loaded[Profile] | None,
+    kind: Loaded[Hardware] | None,
+    configs: Path,
+    base: Path,
+) -> Policy:
+    chosen: dict[str, Any] = {}
+    if profile is not None:
+        wanted = profile.value
+        chosen = {
+            "profile": settings["profile"],
+            "gates": None if wanted.gates == "all" else wanted.gates,
+            "skips": wanted.skips == "allowed",
+            "suites": wanted.suites,
+            "cases": wanted.cases,
+            "exclude": wanted.exclude,
+        }
+    if kind is not None:
+        chosen |= {
+            "hardware": settings["hardware"],
+            "promised": {**kind.value.device, **kind.value.offers},
+        }
+    if settings["waivers"]:
+        from harness.gating.waiverfile import load_waivers
+
+        files = [_find(name, configs / "waivers", "waiver file", base, ".yaml") for name in settings["waivers"]]
+        chosen["waivers"] = load_waivers(files, base)
+    return Policy(
+        shuffle=settings["shuffle"],
+        repeat=settings["repeat"],
+        retries=settings["retries"],
+        verify=settings["verify"] or 0,
+        **chosen,
+    )
+
+
+# What reads YAML, and pydantic with it, costs a moment to import that a run without configuration need not pay.
+
+
+def _load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
+    from harness.gating.profiles import load_profile
+
+    return load_profile(name, configs, base)
+
+
+def _load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
+    from harness.gating.hardware import load_hardware
+
+    return load_hardware(name, configs, base)
+
+
+def _find(name: str, folder: Path, what: str, base: Path, suffix: str) -> Path:
+    from harness.gating import configfile
+
+    return configfile.find(name, folder, what, base, suffix)

@@ -1,0 +1,36 @@
+/* What the fake NVML does not have of NVML: how GPUs are linked. It is loaded in its place, and brings it along.
+ *
+ *   FAKE_LINKS         how many NVLinks each GPU has; 18 unless set
+ *   FAKE_LINKS_ACTIVE  how many of them are active; all unless set
+ *   FAKE_P2P_READ, FAKE_P2P_WRITE  "<gpu> <gpu> <status>": the status from the first to the second; 0 for all others
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { NOT_SUPPORTED = 3, INVALID_ARGUMENT = 2, READ = 0, WRITE = 1 };
+
+typedef struct { int gpu, slice; } *Device;
+
+static int number(const char *variable, int otherwise) {
+    const char *text = getenv(variable);
+    return text ? atoi(text) : otherwise;
+}
+
+int nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active) {
+    unsigned links = (unsigned)number("FAKE_LINKS", 18);
+    (void)device;
+    if (!links) return NOT_SUPPORTED;
+    if (link >= links) return INVALID_ARGUMENT;
+    *active = link < (unsigned)number("FAKE_LINKS_ACTIVE", (int)links);
+    return 0;
+}
+
+int nvmlDeviceGetP2PStatus(Device from, Device to, int way, int *status) {
+    const char *text = getenv(way == READ ? "FAKE_P2P_READ" : "FAKE_P2P_WRITE");
+    int first, second, found;
+    if (way != READ && way != WRITE) return INVALID_ARGUMENT;
+    *status = 0;
+    if (text && sscanf(text, "%d %d %d", &first, &second, &found) == 3 && from->gpu == first && to->gpu == second)
+        *status = found;
+    return 0;
+}

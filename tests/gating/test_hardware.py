@@ -1,0 +1,119 @@
+"""Hardware files: what they may say, who is a stranger, and which promises are broken."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.devices.capabilities import Capabilities
+from harness.devices.finding import Finding, Value
+from harness.gating.configfile import ConfigError
+from harness.gating.hardware import Hardware, broken, load_hardware, strangers
+
+
+@pytest.fixture
+def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hardware").mkdir()
+    return tmp_path
+
+
+def offering(**values: Value | None) -> Capabilities:
+    findings = {name: Finding(value, "not there" if value is None else "") for name, value in values.items()}
+    return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
+
+
+def hardware(device: dict[str, Any], offers: dict[str, Any] | None = None) -> Hardware:
+    return Hardware(description="a kind", device=device, offers=offers or {})
+
+
+GPU: dict[str, Any] = {"device": "cuda", "compute_capability": "==9.0", "memory": ">=10GiB,<20GiB"}
+
+
+@pytest.mark.parametrize(
+    ("device", "found", "texts"),
+    [
+        pytest.param(GPU, {"device": "cuda", "compute_capability": (9, 0), "memory": 2**34}, [], id="the same"),
+        pytest.param(
+            GPU,
+            {"device": "cuda", "compute_capability": (8, 0), "memory": 2**36},
+            [
+                "compute_capability: wanted ==9.0, found 8.0",
+                "memory: wanted >=10GiB,<20GiB, found 64.0GiB",
+            ],
+            id="every difference is told",
+        ),
+        pytest.param(
+            GPU,
+            {"device": "cpu", "compute_capability": None, "memory": 2**34},
+            ["device: wanted cuda, found cpu", "compute_capability: wanted ==9.0, found absent (not there)"],
+            id="the cpu is no gpu",
+        ),
+        pytest.param({"device": "cpu"}, {"device": "cpu"}, [], id="the cpu"),
+        pytest.param({"device": "cpu"}, {"device": "cuda"}, ["device: wanted cpu, found cuda"], id="a gpu is no cpu"),
+        pytest.param(
+            {"device": "cpu", "memory": ">=2GiB"},
+            {"device": "cuda", "memory": 2**30},
+            ["device: wanted cpu, found cuda", "memory: wanted >=2GiB, found 1.0GiB"],
+            id="a gpu is no cpu, whatever else it is not",
+        ),
+    ],
+)
+def test_a_device_of_another_kind_is_a_stranger(
+    device: dict[str, Any], found: dict[str, Any], texts: list[str]
+) -> None:
+    assert [unmet.text for unmet in strangers(hardware(device), offering(**found))] == texts
+
+
+def test_every_promise_that_does_not_hold_is_told() -> None:
+    kind = hardware({"device": "cuda"}, {"triton": True, "ecc": True, "cuda": ">=12.6"})
+    assert broken(kind, offering(triton=(3, 6, 0), ecc=True, cuda=(13, 0))) == []
+    assert [unmet.text for unmet in broken(kind, offering(triton=None, ecc=True, cuda=(12, 4)))] == [
+        "cuda: wanted >=12.6, found 12.4",
+        "triton: wanted True, found absent (not there)",
+    ]
+
+
+def test_the_kind_is_not_asked_for_its_promises_nor_the_machine_for_more_than_is_written() -> None:
+    kind = hardware({"device": "cuda"}, {"triton": True})
+    assert strangers(kind, offering(device="cuda")) == []
+    assert broken(kind, offering(triton=(3, 6))) == []
+
+
+def test_a_file_is_found_and_read(configs: Path) -> None:
+    (configs / "hardware" / "mine.yaml").write_text(
+        "description: a kind\ndevice: {device: cpu}\noffers: {numpy: true}\n"
+    )
+    expected = hardware({"device": "cpu"}, {"numpy": True})
+    assert load_hardware("mine", configs, configs).value == expected
+    assert load_hardware("hardware/mine.yaml", configs, configs).value == expected
+    with pytest.raises(ConfigError, match=r"^there is no hardware 'mien' in hardware; did you mean 'mine'\?$"):
+        load_hardware("mien", configs, configs)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("offers: {numpy: true}", "1: the key 'device' is missing"),
+        ("device: {memory: '>=1GiB'}", "2: device: the key 'device' is missing: say device: cuda or device: cpu"),
+        ("device: {device: gpu}", "2: device.device: requires(device='gpu'): device takes 'cuda' or 'cpu'"),
+        ("device: {device: cuda, any: [{ecc: true}]}", "2: device: 'any' is not taken here"),
+        ("device: {device: cuda}\noffers: {not: {mig: true}}", "3: offers: 'not' is not taken here"),
+        (
+            "device: {device: cuda}\noffers: {memory: '>=2GiB,<2GiB'}",
+            "3: offers: memory >=2GiB,<2GiB holds on no machine",
+        ),
+        ("device: {device: cuda, ecc: true}\noffers: {ecc: true}", "1: 'ecc' is both in device and in offers: keep"),
+        ("device:\n  device: cuda\n  driver: 570.10", "4: device.driver: wanted text in quotes"),
+        ("device: {device: cuda}\noffer: {ecc: true}", "3: offer: there is no such key; did you mean 'offers'?"),
+    ],
+)
+def test_what_a_hardware_file_cannot_say_is_told_with_line_and_key(configs: Path, text: str, expected: str) -> None:
+    (configs / "hardware" / "mine.yaml").write_text(f"description: a kind\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_hardware("mine", configs, configs)
+    (problem,) = str(caught.value).splitlines()
+    assert problem.startswith(f"hardware/mine.yaml:{expected}")

@@ -1,0 +1,137 @@
+"""Must-pass lists: written, read back, and refused when they are not what their header says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.gating.mustpass import MustPass, MustPassError, check, digest, read, write
+from harness.reporting import journal
+
+A, B, C = "suites/a/test_a.py::test_a", "suites/a/test_a.py::test_b[x y # z]", "suites/b/test_ü.py::test_c"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "streams.txt"
+
+
+def test_a_list_is_text_that_people_can_read(path: Path) -> None:
+    written = write(path, [C, A, B], "streams\n  on one GPU")
+    assert written == MustPass("streams.txt", "streams on one GPU", (A, B, C), digest([A, B, C]))
+    assert path.read_text(encoding="utf-8").splitlines() == [
+        "# must-pass list, written by: harness catalog --must-pass FILE",
+        "# description: streams on one GPU",
+        "# cases: 3",
+        f"# {digest([A, B, C])}",
+        A,
+        B,
+        C,
+    ]
+
+
+@pytest.mark.parametrize("description", ["", "streams on one GPU", "# cases: 4"])
+def test_what_was_written_is_read_back(path: Path, description: str) -> None:
+    written = write(path, [B, A], description)
+    assert read(path) == written
+    assert write(path, [C], description) == read(path) != written
+
+
+def test_the_hash_is_the_one_of_journals() -> None:
+    assert digest([A, B, C]) == journal.digest([A, B, C])
+    assert digest(["\udc80"]) == journal.digest(["\udc80"])
+
+
+def test_an_id_with_a_lone_surrogate_is_written_as_reports_have_it(path: Path) -> None:
+    write(path, ["a::\udc80"])
+    assert read(path).ids == ("a::\\udc80",)
+
+
+def test_other_line_ends_and_comments_do_no_harm(path: Path) -> None:
+    written = write(path, [A, B])
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n") + b"# more words\r\n\r\n")
+    assert read(path) == written
+
+
+def test_the_cases_that_are_missing_are_told_in_order(path: Path) -> None:
+    must_pass = write(path, [C, B, A])
+    assert check(must_pass, {B, "another"}) == (A, C)
+    assert check(must_pass, [A, B, C]) == ()
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ([], "no cases for the must-pass list"),
+        ([A, B, A], f"'{A}' is there 2 times"),
+        ([A, ""], "'' cannot stand on a line"),
+        ([" a"], "' a' cannot stand on a line"),
+        (["# a"], "'# a' cannot stand on a line"),
+        (["a\nb"], r"'a\\nb' cannot stand on a line"),
+        (["a\rb"], r"'a\\rb' cannot stand on a line"),
+    ],
+)
+def test_what_no_list_can_hold_is_not_written(path: Path, ids: list[str], words: str) -> None:
+    with pytest.raises(MustPassError, match=words.replace("[", r"\[")):
+        write(path, ids)
+    assert not path.exists()
+
+
+def test_a_list_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(MustPassError, match="cannot write the must-pass list"):
+        write(tmp_path / "nowhere" / "streams.txt", [A])
+
+
+@pytest.mark.parametrize(
+    ("edit", "number", "words"),
+    [
+        pytest.param(
+            lambda text: text.replace("test_a\n", "test_x\n"), 4, "the list was edited by hand", id="another id"
+        ),
+        pytest.param(lambda text: text.replace(f"{A}\n{B}", f"{B}\n{A}"), 4, "the list was edited by hand", id="order"),
+        pytest.param(lambda text: text.replace(f"{A}\n", ""), 3, "says 2 cases, and 1 follow", id="an id less"),
+        pytest.param(lambda text: text.replace("cases: 2", "cases: 3"), 3, "says 3 cases, and 2 follow", id="count"),
+        pytest.param(lambda text: f"{text}{A}\n", 7, f"'{A}' is there twice, first in line 5", id="an id twice"),
+        pytest.param(lambda text: text[: text.index(A)], 1, "has no cases", id="cut after the header"),
+        pytest.param(lambda _: "", 1, "has no cases", id="empty"),
+        pytest.param(lambda _: f"{A}\n", 1, "has no line '# sha256:…'", id="no header"),
+        pytest.param(lambda text: text.replace("sha256:", "sha256: "), 1, "has no line '# sha256:…'", id="no hash"),
+    ],
+)
+def test_a_list_that_is_not_what_it_says_is_refused_with_its_line(
+    path: Path, edit: Callable[[str], str], number: int, words: str
+) -> None:
+    write(path, [A, B])
+    path.write_text(edit(path.read_text()))
+    with pytest.raises(MustPassError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}:{number}: ")
+    assert words in str(caught.value)
+
+
+def test_a_list_edited_by_hand_is_told_how_to_write_it_anew(path: Path) -> None:
+    write(path, [A])
+    path.write_text(path.read_text().replace(A, B))
+    with pytest.raises(MustPassError, match="write it anew with: harness catalog --must-pass FILE"):
+        read(path)
+
+
+def test_what_is_no_file_of_text_is_refused(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(MustPassError, match="cannot read the must-pass list"):
+        read(path)
+    with pytest.raises(MustPassError, match="is not a regular file"):
+        read(tmp_path)
+    os.mkfifo(path)
+    with pytest.raises(MustPassError, match="is not a regular file"):
+        read(path)
+    path.unlink()
+    path.write_bytes(b"# cases: 1\nsuites/\xff\n")
+    with pytest.raises(MustPassError, match=r":2: byte 0xff is not UTF-8"):
+        read(path)
+    with path.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(MustPassError, match="has more than 67108864 bytes"):
+        read(path)

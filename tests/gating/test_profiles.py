@@ -1,0 +1,160 @@
+"""Profiles: what a file of them may say, and what is refused, with line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness.gating.configfile import ConfigError, Loaded
+from harness.gating.profiles import Profile, load_profile
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one hardware file, one waiver file and one must-pass list, the working folder."""
+    for name in ("profiles/", "hardware/h200.yaml", "waivers/known.yaml", "must-pass/core.txt"):
+        path = tmp_path / "configs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if name.endswith("/") else path.touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(folder: Path, text: str) -> Loaded[Profile]:
+    (folder / "configs" / "profiles" / "mine.yaml").write_text(f"description: a profile\n{text}", encoding="utf-8")
+    return load_profile("mine", folder / "configs", folder)
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+    return str(caught.value).splitlines()
+
+
+def test_what_a_profile_does_not_say_it_leaves_alone(folder: Path) -> None:
+    said = {
+        "description": "a profile",
+        "exclude": (),
+        "requires": {},
+        "gates": "all",
+        "skips": "allowed",
+        "waivers": (),
+        "must_pass": (),
+        "minimum_cases": 1,
+    }
+    assert read(folder, "").value.model_dump(exclude_none=True) == said
+
+
+def test_a_profile_says_all_this(folder: Path) -> None:
+    text = """\
+suites: [streams, profiler]
+cases: ["suites/graphs/test_a.py::*", "*[cuda-*]"]
+exclude: ["*::test_slow"]
+isolation: case
+case_timeout: 30
+timeout_multiplier: 1.5
+repeats: 3
+retries: 0
+shuffle: true
+fail_on_flaky: false
+requires: {device: cuda, driver: ">=570.10"}
+gates: [memory, devices]
+skips: forbidden
+waivers: [known, ./configs/waivers/known.yaml]
+must_pass: [core, configs/must-pass/core.txt]
+minimum_cases: 7
+hardware: h200
+"""
+    said: dict[str, Any] = {
+        "description": "a profile",
+        "suites": ("streams", "profiler"),
+        "cases": ("suites/graphs/test_a.py::*", "*[cuda-*]"),
+        "exclude": ("*::test_slow",),
+        "isolation": "case",
+        "case_timeout": 30.0,
+        "timeout_multiplier": 1.5,
+        "repeats": 3,
+        "retries": 0,
+        "shuffle": True,
+        "fail_on_flaky": False,
+        "requires": {"device": "cuda", "driver": ">=570.10"},
+        "gates": ("memory", "devices"),
+        "skips": "forbidden",
+        "waivers": ("known", "./configs/waivers/known.yaml"),
+        "must_pass": ("core", "configs/must-pass/core.txt"),
+        "minimum_cases": 7,
+        "hardware": "h200",
+    }
+    assert read(folder, text).value.model_dump() == said
+    assert set(said) == set(Profile.model_fields), "a key is missing from this test"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("suite: [a]", "2: suite: there is no such key; did you mean 'suites'?"),
+        ("suites: streams", "2: suites: wanted a list, found 'streams'"),
+        ("suites: []", "2: suites: wanted a list of 1 or more, found an empty list"),
+        ("suites:\n- a\n- ''", "4: suites[1]: wanted text of 1 or more, found ''"),
+        ("cases: []", "2: cases: wanted a list of 1 or more, found an empty list"),
+        ("cases: [' a']", "2: cases[0]: ' a' stands for no case: ids begin with a folder"),
+        ("exclude: [/work/a.py]", "2: exclude[0]: '/work/a.py' stands for no case: ids begin with a folder"),
+        ("isolation: none", "2: isolation: wanted 'batch' or 'case', found 'none'"),
+        ("case_timeout: 0", "2: case_timeout: wanted greater than 0, found 0"),
+        ("case_timeout: 5m", "2: case_timeout: wanted a number, found '5m'"),
+        ("timeout_multiplier: -1", "2: timeout_multiplier: wanted greater than 0, found -1"),
+        ("repeats: 0", "2: repeats: wanted greater than or equal to 1, found 0"),
+        ("repeats: 1000000", "2: repeats: wanted less than or equal to 1000, found 1000000"),
+        ("repeats: 2.0", "2: repeats: wanted a whole number"),
+        ("retries: -1", "2: retries: wanted greater than or equal to 0, found -1"),
+        ("shuffle: 1", "2: shuffle: wanted true or false"),
+        ("shuffle: yes", "2: shuffle: 'yes' is text to some readers and not to others"),
+        ("skips: allow", "2: skips: wanted 'allowed' or 'forbidden', found 'allow'"),
+        ("minimum_cases: 0", "2: minimum_cases: wanted greater than or equal to 1, found 0"),
+        ("gates: memory", "2: gates: wanted 'all' or a list, found 'memory'"),
+        ("gates: [devices,\n  memroy]", "3: gates[1]: 'memroy' is no capability; did you mean 'memory'?"),
+        ("gates: [any]", "2: gates[0]: 'any' is no capability; known are device, "),
+        ("requires:\n  memroy: '>=1GiB'", "3: requires.memroy: requires(memroy='>=1GiB'): there is no capability"),
+        ("requires:\n  driver: 570.10", "3: requires.driver: wanted text in quotes, since a number keeps no last zero"),
+        ("requires: {device: cpu}", "2: requires: device: cpu holds on every machine; for machines without a GPU "),
+        ("hardware: h20", "2: hardware: there is no hardware 'h20' in configs/hardware; did you mean 'h200'?"),
+        ("hardware: a/b.yaml", "2: hardware: hardware 'a/b.yaml': there is no file a/b.yaml"),
+        (
+            "waivers: [known,\n gone]",
+            "3: waivers[1]: there is no waiver file 'gone' in configs/waivers; known are known",
+        ),
+        ("must_pass: [cor]", "2: must_pass[0]: there is no must-pass list 'cor' in configs/must-pass; did you mean "),
+        ("waivers: known", "2: waivers: wanted a list, found 'known'"),
+    ],
+)
+def test_what_a_profile_cannot_say_is_told_with_line_and_key(folder: Path, text: str, expected: str) -> None:
+    (problem,) = problems(folder, text)
+    assert problem.startswith(f"configs/profiles/mine.yaml:{expected}")
+
+
+def test_every_file_that_is_not_there_is_told(folder: Path) -> None:
+    assert [problem.split(":")[1] for problem in problems(folder, "waivers: [a]\nmust_pass: [a, b]\nhardware: a")] == [
+        "2",
+        "3",
+        "3",
+        "4",
+    ]
+
+
+def test_a_profile_is_found_by_its_path_too(folder: Path) -> None:
+    (folder / "mine.yaml").write_text("description: mine")
+    assert load_profile("./mine.yaml", folder / "configs", folder).value == Profile(description="mine")
+
+
+def test_an_unknown_profile_is_told_with_those_that_there_are(folder: Path) -> None:
+    read(folder, "")
+    with pytest.raises(ConfigError, match=r"^there is no profile 'mien' in configs/profiles; did you mean 'mine'\?$"):
+        load_profile("mien", folder / "configs", folder)
+
+
+def test_a_profile_does_not_change(folder: Path) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        read(folder, "").value.repeats = 2  # type: ignore[misc]

@@ -1,0 +1,174 @@
+"""The files under ``configs/`` that come with the project, and what is written about them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from harness.devices.capabilities import VOCABULARY, detect
+from harness.devices.device import CPU, Device, Inventory
+from harness.gating import configfile, requirements
+from harness.gating.hardware import Hardware, load_hardware, strangers
+from harness.gating.policy import Policy, idle
+from harness.gating.profiles import Profile, load_profile
+from harness.gating.prospects import prospects
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
+DOCS = ROOT / "docs" / "profiles.md"
+PROFILES = sorted(path.stem for path in (CONFIGS / "profiles").iterdir())
+HARDWARE = sorted(path.stem for path in (CONFIGS / "hardware").iterdir())
+
+SOFTWARE = {"cuda", "cudnn", "cublas", "nccl", "triton", "cpp_compiler", "torch", "numpy", "python", "driver", "nvml"}
+
+
+def profile(name: str) -> Profile:
+    return load_profile(name, CONFIGS, ROOT).value
+
+
+def hardware(name: str) -> Hardware:
+    return load_hardware(name, CONFIGS, ROOT).value
+
+
+def gpu(name: str, mebibytes: int, compute_capability: tuple[int, int], **more: Any) -> Device:
+    """A GPU as NVML tells of it."""
+    memory = mebibytes * 2**20
+    return Device(
+        uuid="GPU-a", kind="cuda", name=name, memory=memory, compute_capability=compute_capability, ecc=True, **more
+    )
+
+
+MACHINES = {
+    "h200": [gpu("NVIDIA H200", 143771, (9, 0)), gpu("NVIDIA H200 NVL", 143771, (9, 0))],
+    "a100": [gpu("NVIDIA A100-SXM4-80GB", 81920, (8, 0)), gpu("NVIDIA A100 80GB PCIe", 81920, (8, 0))],
+    "a100-40gb": [gpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0)), gpu("NVIDIA A100-PCIE-40GB", 40960, (8, 0))],
+    "l4": [gpu("NVIDIA L4", 23034, (8, 9))],
+    "cpu": [CPU],
+    "none of them": [
+        gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
+        gpu("NVIDIA H200 MIG 1g.18gb", 16384, (9, 0), mig_parent="GPU-b"),
+        gpu("NVIDIA A100-SXM4-80GB MIG 7g.80gb", 81100, (8, 0), mig_parent="GPU-b"),
+        gpu("NVIDIA L40S", 46068, (8, 9)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_is_readable_and_told_of(name: str) -> None:
+    assert profile(name).description
+    assert re.search(rf"^\|.*`{name}`", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_a_hardware_file_is_readable_and_told_of(name: str) -> None:
+    assert hardware(name).description
+    assert re.search(rf"^\|.*`{name}`", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_hardware_file_has_a_machine_here() -> None:
+    assert set(HARDWARE) == set(MACHINES) - {"none of them"}
+
+
+@pytest.mark.parametrize(("kind", "device"), [(kind, device) for kind, all_ in MACHINES.items() for device in all_])
+def test_a_device_is_of_one_kind_only(kind: str, device: Device) -> None:
+    capabilities = detect(Inventory(devices=(device,)), device)
+    fitting = [name for name in HARDWARE if not strangers(hardware(name), capabilities)]
+    assert fitting == [name for name in HARDWARE if name == kind]
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_hardware_names_models_in_full(name: str) -> None:
+    assert "*" not in hardware(name).device.get("model", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "requires", "certain"),
+    [
+        ("h200", {"device": "cuda", "memory": ">=80GiB", "compute_capability": ">=9.0"}, True),
+        ("h200", {"memory": ">=140GiB"}, False),
+        ("h200", {"triton": True, "cudnn": True, "fp8": True, "expandable_segments": True, "cuda": ">=12"}, True),
+        ("h200", {"devices": 2}, False),
+        ("h200", {"mig": True}, False),
+        ("a100", {"bf16": True, "memory": ">=64GiB", "cuda_graphs": True}, True),
+        ("a100", {"fp8": True}, False),
+        ("a100-40gb", {"memory": ">=64GiB"}, False),
+        ("l4", {"fp8": True, "compute_capability": ">=8.9", "memory": ">=16GiB"}, True),
+        ("cpu", {"device": "cpu", "numpy": True}, True),
+        ("cpu", {"device": "cuda"}, False),
+    ],
+)
+def test_hardware_promises_what_cases_require_of_it(name: str, requires: dict[str, Any], certain: bool) -> None:
+    kind = hardware(name)
+    promised = requirements.parse({**kind.device, **kind.offers})
+    assert prospects(requirements.parse(requires), promised).certain is certain
+
+
+def test_driver_validation_excuses_nothing_but_the_size_of_the_hardware() -> None:
+    strict = profile("driver-validation")
+    assert strict.requires["device"] == "cuda"
+    assert (strict.isolation, strict.shuffle, strict.repeats, strict.retries) == ("case", True, 3, 0)
+    assert strict.skips == "forbidden"
+    assert strict.fail_on_flaky
+    assert strict.suites is strict.cases is None
+    assert strict.exclude == strict.waivers == ()
+    assert "memory" in strict.gates
+    assert not SOFTWARE & set(strict.gates)
+    assert set(VOCABULARY) >= SOFTWARE
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[dict[str, Any]]:
+    """All cases of the project, as the catalog lists them."""
+    command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_selects_with_all_that_it_says_and_as_many_as_it_asks_for(
+    name: str, cases: list[dict[str, Any]]
+) -> None:
+    said = profile(name)
+    policy = Policy(suites=said.suites, cases=said.cases, exclude=said.exclude)
+    assert idle(policy, [(case["id"], case["suite"]) for case in cases], ["."]) == []
+    selected = [case for case in cases if policy.selects(case["id"], case["suite"])]
+    if said.requires.get("device") != "cuda":  # then a machine without a GPU is enough
+        selected = [case for case in selected if all(mark.get("device") != "cuda" for mark in case["requires"])]
+    assert len(selected) >= said.minimum_cases
+
+
+def test_smoke_touches_every_suite_with_a_part_of_its_cases(cases: list[dict[str, Any]]) -> None:
+    said = profile("smoke")
+    policy = Policy(suites=said.suites, cases=said.cases, exclude=said.exclude)
+    selected = [case["suite"] for case in cases if policy.selects(case["id"], case["suite"])]
+    missing = {case["suite"] for case in cases} - set(selected)
+    assert not missing, f"add a pattern for {', '.join(sorted(missing))} to configs/profiles/smoke.yaml"
+    assert len(selected) < len(cases) / 2
+
+
+@pytest.mark.parametrize("model", [Profile, Hardware])
+def test_every_key_is_told_of(model: type[BaseModel]) -> None:
+    section = DOCS.read_text(encoding="utf-8").split("\n## ")
+    (described,) = (text for text in section if text.startswith(f"A {model.__name__.lower()}"))
+    rows = re.findall(r"^\| `(\w+)` \|", described, re.MULTILINE)
+    assert rows == list(model.model_fields)
+
+
+@pytest.mark.parametrize("model", [Profile, Hardware])
+def test_the_example_of_a_file_is_one(model: type[BaseModel], tmp_path: Path) -> None:
+    section = DOCS.read_text(encoding="utf-8").split("\n## ")
+    (described,) = (text for text in section if text.startswith(f"A {model.__name__.lower()}"))
+    example = re.search(r"```yaml\n(.*?)```", described, re.DOTALL)
+    assert example is not None
+    file = tmp_path / "example.yaml"
+    file.write_text(example[1], encoding="utf-8")
+    assert configfile.load(file, model).value
