@@ -11,11 +11,12 @@ import typer
 
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
-from harness.outcome import EXIT_USAGE
+from harness.outcome import EXIT_RED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.devices.device import Inventory
     from harness.reporting.catalog import Entry
     from harness.reporting.journal import JournalContents
     from harness.reporting.junit import Report
@@ -57,6 +58,9 @@ def devices(
         bool,
         typer.Option("--json", help="Print JSON, with sizes in bytes and the capabilities of every usable device."),
     ] = False,
+    examine: Annotated[
+        bool, typer.Option("--health", help="Have every usable device compute and copy. Exit status 1 if one is sick.")
+    ] = False,
 ) -> None:
     """List the devices of this machine, and what a case finds on the first that is usable.
 
@@ -69,6 +73,9 @@ def devices(
     from harness.devices.inventory import discover
 
     inventory = discover()
+    if examine:
+        _examine(inventory)
+        return
     found = {device.uuid: detect(inventory, device) for device in inventory.usable}
     if as_json:
         print(json.dumps(present.as_json(inventory, found), indent=2))
@@ -80,6 +87,29 @@ def devices(
     console = _console()
     for table in tables:
         console.print(table)
+
+
+def _examine(inventory: Inventory) -> None:
+    """Examine all devices, one after the other; those at fault are sick without a look."""
+    from harness.devices import health
+    from harness.devices.signs import Watch, standing
+
+    console, sick = _console(), 0
+    looked = [device for device in inventory.devices if device.kind == "cuda"] or list(inventory.usable)
+    with Watch(looked) as watch:
+        for device in looked:
+            found = health.check(device)
+            sick += not found.healthy
+            state, style = ("healthy", "green") if found.healthy else ("SICK", "bold red")
+            line = f"{state} {device.uuid} ({device.name}): {found.text}, in {found.seconds:.1f} s"
+            console.print(line, style=style, soft_wrap=True)
+            signs = standing(watch.read(device.uuid)) if device.kind == "cuda" else ()
+            for sign in signs:
+                console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
+        for note in watch.notes:
+            console.print(note, style="yellow", soft_wrap=True)
+    if sick:
+        raise typer.Exit(EXIT_RED)
 
 
 @app.command()
@@ -150,7 +180,7 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
         print(f"not on the list: {case_id}")
     print(f"{path}: {len(listed.ids)} cases, {listed.hash}; {len(missing)} not there, {len(new)} not on the list")
     if missing:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_RED)
 
 
 @app.command()

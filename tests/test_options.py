@@ -24,6 +24,33 @@ def test_the_nearer_source_wins(line: str | None, environ: dict[str, str], ini: 
 
 
 @pytest.mark.parametrize(
+    ("line", "environ", "profile", "ini", "expected"),
+    [
+        ("batch", {"HARNESS_ISOLATION": "none"}, "case", "none", "batch"),
+        (None, {"HARNESS_ISOLATION": "none"}, "case", "batch", "none"),
+        (None, {}, "case", "none", "case"),
+        (None, {}, None, "none", "none"),
+    ],
+)
+def test_a_profile_stands_between_environment_and_ini(
+    line: str | None, environ: dict[str, str], profile: str | None, ini: str, expected: str
+) -> None:
+    assert resolve("isolation", line, environ, ini, profile) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "expected"),
+    [
+        (["a", "b,c"], {}, ("a", "b", "c")),
+        (None, {"HARNESS_WAIVERS": "a, b"}, ("a", "b")),
+        (None, {}, ()),
+    ],
+)
+def test_several_names(line: list[str] | None, environ: dict[str, str], expected: tuple[str, ...]) -> None:
+    assert resolve("waivers", line, environ, None) == expected
+
+
+@pytest.mark.parametrize(
     ("name", "line", "environ", "ini", "message"),
     [
         ("isolation", "process", {}, None, "--isolation='process': expected one of batch, case, none"),
@@ -47,6 +74,12 @@ def test_the_nearer_source_wins(line: str | None, environ: dict[str, str], ini: 
             "HARNESS_FAIL_ON_FLAKY='maybe': expected 1, 0",
         ),
         ("results_dir", "", {}, None, "--results-dir='': expected a folder"),
+        ("waivers", "a,,b", {}, None, "--waivers='a,,b': expected a name or a file"),
+        ("profile", " ", {}, None, "--profile=' ': expected a name or a file"),
+        ("repeat", "0", {}, None, "--repeat='0': expected a whole number from 1 to 999999"),
+        ("retries", "-1", {}, None, "--retries='-1': expected a whole number from 0 to 999999"),
+        ("verify", None, {"HARNESS_VERIFY": "ten"}, None, "HARNESS_VERIFY='ten': expected a whole number from 1"),
+        ("verify", "9999999", {}, None, "expected a whole number from 1 to 999999"),
     ],
 )
 def test_a_bad_value_is_refused_by_the_name_of_its_source(

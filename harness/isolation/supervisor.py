@@ -140,6 +140,8 @@ class Supervisor:
         `stay`: the executor will be needed again.
         """
         case = course.case
+        if _apart(case) and not self._each_fresh:
+            return self._try_alone(course)
         handle = self._keeper.current
         devices = self._care.choose(case.devices)
         if handle is not None and (self._each_fresh or handle.binding.devices != tuple(d.uuid for d in devices)):
@@ -217,7 +219,8 @@ class Supervisor:
         if nextitem is None:
             return None
         following = self._prepare(nextitem)
-        return following.id if following.unmet is None and following.devices == case.devices else None
+        together = following.unmet is None and following.devices == case.devices and not _apart(following)
+        return following.id if together else None
 
     # Devices
 
@@ -383,6 +386,12 @@ class Supervisor:
         tried = course.decisive
         mask = {name: value for name, value in tried.environment.items() if name == MASK and value}
         return self._context.reproduce(course.case.id, mask)
+
+
+def _apart(case: Case) -> bool:
+    """Whether a waiver expects the case to break its process, which may show at the end of that process only."""
+    expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
+    return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected
 
 
 def _log_text(shown: Sequence[pytest.TestReport]) -> str:

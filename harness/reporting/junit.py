@@ -160,7 +160,7 @@ def _case(verdict: Verdict, names: tuple[str, str], fail_on_flaky: bool, text_li
         case.append(_result(junitparser.Error, verdict, text_limit))
     elif outcome in _SKIPS:
         case.append(_result(junitparser.Skipped, verdict, text_limit))
-    for attempt in verdict.earlier:
+    for attempt in () if outcome in _SKIPS else verdict.earlier:  # readers take a flaky case for one that passed
         case.append(_interim(_interim_kind(verdict, attempt), attempt, text_limit))
     if verdict.decided is not None:
         _add_output(case, verdict.decided, text_limit if outcome.is_red else text_limit // 8)

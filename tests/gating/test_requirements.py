@@ -161,7 +161,10 @@ def test_nothing_asked_is_met_and_nothing_is_looked_for() -> None:
         ({"not": [{"ecc": True}]}, "not takes conditions, such as {'ecc': True}"),
         ({"not_": {"eccc": True}}, "there is no capability 'eccc'; did you mean 'ecc'?"),
         ({"any": [{"torch": "x"}]}, "requires(torch='x'): torch takes"),
-        ({"any": [{"device": "cuda", "devices": 2}]}, "devices says how many a case is given, so it cannot stand in 'any'"),
+        (
+            {"any": [{"device": "cuda", "devices": 2}]},
+            "devices says how many a case is given, so it cannot stand in 'any'",
+        ),
         ({"not": {"all": [{"devices": 2}]}}, "cannot stand in 'not'; device_count says how many there are"),
         ({"nt": {"ecc": True}}, "did you mean 'not'?"),
     ],

@@ -1,0 +1,228 @@
+"""What a run is held to: selection, gates, verdicts and verification, as tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date
+from functools import partial
+from typing import Any
+
+import pytest
+
+from harness.devices.capabilities import Capabilities
+from harness.devices.finding import Finding, Value
+from harness.gating import policy as rules
+from harness.gating.policy import Policy, Tried
+from harness.gating.requirements import parse
+from harness.gating.waivers import Waiver
+from harness.outcome import Outcome
+
+O = Outcome  # noqa: E741 - the tables below are read by column
+
+WAIVER = Waiver(
+    case="*",
+    when={"not": {"device": "cuda"}},
+    expect=(O.FAILED,),
+    reason="known",
+    link="https://example.org/1",
+    owner="me",
+    expires=date(2030, 1, 1),
+    source="known.yaml:2",
+)
+
+
+def tried(outcome: Outcome, message: str = "", *, alone: bool = True, duration: float = 1.0) -> Tried:
+    return Tried(outcome, message, alone, duration)
+
+
+def test_a_policy_travels_as_json() -> None:
+    policy = Policy(
+        profile="nightly",
+        hardware="h200",
+        promised={"device": "cuda", "any": [{"ecc": True}]},
+        gates=("memory",),
+        skips=False,
+        suites=("streams",),
+        cases=("a*", "b"),
+        exclude=("c",),
+        waivers=(WAIVER,),
+        shuffle=True,
+        repeat=3,
+        retries=2,
+        verify=5,
+    )
+    assert Policy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
+    assert Policy.from_json(json.loads(json.dumps(Policy().to_json()))) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "selected"),
+    [
+        ({}, ["s/a::x", "s/a::y", "s/b::x"]),
+        ({"suites": ("a",)}, ["s/a::x", "s/a::y"]),
+        ({"cases": ("*::x",)}, ["s/a::x", "s/b::x"]),
+        ({"suites": ("b",), "cases": ("*::y",)}, ["s/a::y", "s/b::x"]),
+        ({"exclude": ("*::x",)}, ["s/a::y"]),
+        ({"suites": ("a",), "exclude": ("*::y",)}, ["s/a::x"]),
+        ({"suites": ("c",)}, []),
+    ],
+)
+def test_selection(chosen: dict[str, Any], selected: list[str]) -> None:
+    cases = {"s/a::x": "a", "s/a::y": "a", "s/b::x": "b"}
+    assert [case for case, suite in cases.items() if Policy(**chosen).selects(case, suite)] == selected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "arguments", "blamed"),
+    [
+        ({"suites": ("a", "zz")}, ["."], [("suites", 1)]),
+        ({"suites": ("a", "zz")}, ["suites/a"], []),
+        ({"suites": ("zz",)}, ["suites/zz"], [("suites", 0)]),
+        ({"cases": ("suites/a/*", "suites/zz/*")}, ["suites"], [("cases", 1)]),
+        ({"cases": ("suites/zz/*",)}, ["suites/a"], []),
+        ({"exclude": ("*::gone",)}, ["."], [("exclude", 0)]),
+        ({"exclude": ("*::gone",)}, [], []),
+        ({}, ["."], []),
+    ],
+)
+def test_what_names_no_case_is_blamed_where_the_run_looked(
+    chosen: dict[str, Any], arguments: list[str], blamed: list[tuple[str, int]]
+) -> None:
+    found = rules.idle(Policy(**chosen), [("suites/a/test_x.py::x", "a")], arguments)
+    assert [where for where, _ in found] == blamed
+
+
+SMALL: dict[str, Value | None] = {"device": "cuda", "memory": 8 * 2**30, "triton": None, "ecc": False}
+
+
+def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
+    findings = {name: Finding(value) for name, value in SMALL.items()}
+    offered = Capabilities({name: partial(findings.__getitem__, name) for name in findings})
+    ruling = rules.on_gate(policy, parse(requires), offered)
+    return None if ruling is None else f"{ruling.outcome}: {ruling.text}"
+
+
+@pytest.mark.parametrize(
+    ("policy", "requires", "ruling"),
+    [
+        (Policy(), {"triton": True}, None),
+        (Policy(profile="p", gates=("triton",)), {"triton": True}, None),
+        (
+            Policy(profile="p", gates=("memory",)),
+            {"triton": True},
+            "failed: gated, though profile p lets no case be gated for want of triton: triton: wanted True, found",
+        ),
+        (Policy(profile="p", gates=("memory",)), {"triton": True, "memory": ">=12GiB"}, None),
+        (Policy(profile="p", gates=("memory",)), {"any": [{"memory": ">=12GiB"}, {"ecc": True}]}, "failed: gated"),
+        (Policy(profile="p", gates=("memory", "ecc")), {"any": [{"memory": ">=12GiB"}, {"ecc": True}]}, None),
+        (Policy(profile="p", gates=()), {"not": {"ecc": False}}, "failed: gated"),
+        (
+            Policy(hardware="h", promised={"memory": ">=16GiB"}),
+            {"memory": ">=12GiB"},
+            "failed: gated, though hardware h promises what it requires: memory: wanted >=12GiB, found 8.0GiB",
+        ),
+        (Policy(hardware="h", promised={"memory": ">=8GiB"}), {"memory": ">=12GiB"}, None),
+        (Policy(hardware="h", promised={"triton": True}), {"memory": ">=12GiB", "triton": True}, None),
+        (
+            Policy(hardware="h", promised={"triton": True}, profile="p", gates=("triton",)),
+            {"triton": True},
+            "failed: gated, though hardware h promises",
+        ),
+    ],
+)
+def test_gates(policy: Policy, requires: Mapping[str, object], ruling: str | None) -> None:
+    found = gate(policy, requires)
+    assert (found is None) == (ruling is None)
+    assert (found or "").startswith(ruling or "")
+
+
+@pytest.mark.parametrize(
+    ("policy", "settled", "finals", "waivers", "ruling"),
+    [
+        (Policy(), O.PASSED, [tried(O.PASSED)], [], None),
+        (Policy(), O.FAILED, [tried(O.FAILED, "no")], [], None),
+        (Policy(skips=True), O.SKIPPED, [tried(O.SKIPPED, "why")], [], None),
+        (
+            Policy(profile="p", skips=False),
+            O.SKIPPED,
+            [tried(O.SKIPPED, "why")],
+            [],
+            (O.FAILED, "skipped itself, which profile p forbids: why"),
+        ),
+        (Policy(), O.FAILED, [tried(O.FAILED, "no")], [WAIVER], (O.WAIVED, "known")),
+        (Policy(), O.PASSED, [tried(O.PASSED)], [WAIVER], (O.UNEXPECTED_PASS, "known.yaml:2")),
+        (
+            Policy(repeat=3),
+            O.FAILED,
+            [tried(O.PASSED), tried(O.FAILED, "no"), tried(O.PASSED)],
+            [],
+            (O.FAILED, "failed in 1 of 3 repetitions: no"),
+        ),
+        (
+            Policy(repeat=3),
+            O.CRASHED,
+            [tried(O.CRASHED, "SIGSEGV"), tried(O.FAILED, "no"), tried(O.CRASHED, "SIGSEGV")],
+            [],
+            (O.CRASHED, "crashed in 2 of 3 repetitions: SIGSEGV"),
+        ),
+        (Policy(repeat=2), O.PASSED, [tried(O.PASSED), tried(O.PASSED)], [], None),
+        (Policy(repeat=2), O.FLAKY, [tried(O.PASSED), tried(O.PASSED)], [], None),
+        (
+            Policy(repeat=2),
+            O.FAILED,
+            [tried(O.FAILED, "no"), tried(O.FAILED, "no")],
+            [WAIVER],
+            (O.WAIVED, "failed in 2 of 2 repetitions: no"),
+        ),
+    ],
+)
+def test_verdicts(
+    policy: Policy,
+    settled: Outcome,
+    finals: Sequence[Tried],
+    waivers: Sequence[Waiver],
+    ruling: tuple[Outcome, str] | None,
+) -> None:
+    found = rules.on_verdict(policy, settled, finals, waivers)
+    if ruling is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.outcome is ruling[0]
+        assert ruling[1] in f"{found.text} {found.source}"
+
+
+GOOD, BAD = tried(O.PASSED), tried(O.FAILED, "no")
+
+
+@pytest.mark.parametrize(
+    ("together", "afresh", "outcome", "text"),
+    [
+        ([GOOD, GOOD], [GOOD, GOOD], O.PASSED, "verified: passed 4 times, in 1.00 s at most"),
+        (
+            [GOOD, BAD],
+            [GOOD, GOOD],
+            O.FAILED,
+            "not verified: passed 1 of 2 times in one process and 2 of 2 times in fresh ones; failed: no",
+        ),
+        ([GOOD, GOOD], [GOOD, BAD], O.FAILED, "2 of 2 times in one process and 1 of 2 times in fresh ones"),
+        ([BAD, BAD], [BAD, BAD], O.FAILED, "0 of 2 times in one process and 0 of 2 times"),
+        ([GOOD, tried(O.CRASHED, "SIGSEGV")], [GOOD, BAD], O.FAILED, "crashed: SIGSEGV"),
+        ([GOOD, tried(O.CRASHED)], [GOOD, GOOD], O.FAILED, "in fresh ones; crashed"),
+        ([tried(O.SKIPPED, "why")] * 2, [tried(O.SKIPPED, "why")] * 2, O.SKIPPED, "why"),
+        ([tried(O.SKIPPED, "why")] * 2, [GOOD, GOOD], O.FAILED, "not verified: passed 0 of 2 times"),
+        ([tried(O.WAIVED, "xfail")] * 2, [tried(O.WAIVED, "xfail")] * 2, O.WAIVED, "xfail"),
+        ([GOOD, GOOD], [GOOD, tried(O.PASSED, duration=8.0)], O.PASSED, "verified"),
+        (
+            [GOOD, GOOD],
+            [GOOD, tried(O.PASSED, duration=8.1)],
+            O.FAILED,
+            "not verified: took up to 8.1 s of its limit of 10 s, more than 80%",
+        ),
+    ],
+)
+def test_verification(together: list[Tried], afresh: list[Tried], outcome: Outcome, text: str) -> None:
+    ruling = rules.on_verification(together, afresh, 10.0)
+    assert ruling.outcome is outcome
+    assert text in ruling.text
