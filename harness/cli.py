@@ -244,6 +244,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report) ->
         line(f"unreadable line {damaged.number} of the journal: {one_line(damaged.reason)}", "yellow")
     for unknown in contents.unknown[:20]:
         line(f"line {unknown.number} of the journal is of unknown kind {one_line(unknown.kind)!r}, left out", "yellow")
+    for result in ledger.lists:
+        line(result.text)
     if ledger.end is None:
         line("the run did not come to its own end", "yellow")
     counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"

@@ -71,16 +71,13 @@ class Plan:
                 for capabilities in machine
                 for unmet in hardware.broken(self.hardware, capabilities)
             ]
-        found += [
-            Trouble(*fault) for fault in waivers.faults(self.policy.waivers, case_ids=(), arguments=(), today=today)
-        ]
+        found += [Trouble(*fault) for fault in waivers.faults(self.policy.waivers, today)]
         return list(dict.fromkeys(found))
 
-    def troubles_after(self, cases: Sequence[tuple[str, str]], arguments: Sequence[str], today: date) -> list[Trouble]:
+    def troubles_after(self, cases: Sequence[tuple[str, str]], arguments: Sequence[str]) -> list[Trouble]:
         """What is wrong given all collected cases, as pairs of id and suite, and what the run was told to collect."""
         ids = [case_id for case_id, _ in cases]
-        faults = waivers.faults(self.policy.waivers, case_ids=ids, arguments=arguments, today=today)
-        found = [Trouble(*fault) for fault in faults if fault.kind == "waiver_matches_nothing"]
+        found = [Trouble(*fault) for fault in waivers.idle(self.policy.waivers, ids, arguments)]
         if self.profile is not None:
             found += [
                 Trouble("profile_matches_nothing", self.profile.problem(f"{text} names no case of this run", *where))

@@ -6,6 +6,7 @@ xdist, the controller itself; the *zygote* only collects. A session that has no 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Generator
@@ -53,7 +54,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in fixtures.MARKERS:
         config.addinivalue_line("markers", marker)
-    if _in_zygote(config) or _runs_nothing(config) or not _scope(config).any:
+    if _in_zygote(config) or not _scope(config).any:
+        return
+    if _runs_nothing(config):
+        if config.getoption("collectonly", False):
+            config.pluginmanager.register(ListingHooks(config), "harness-listing")
         return
     from harness.context import RunContext
     from harness.devices.inventory import discover
@@ -112,6 +117,21 @@ def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, see
         cases = [item for item in items if CASE_ID in item.stash]
         drawn = iter([cases[position] for position in order.shuffled([c.stash[CASE_ID] for c in cases], seed)])
         items[:] = [next(drawn) if CASE_ID in item.stash else item for item in items]
+
+
+class ListingHooks:
+    """With ``--collect-only``: leave what a run would take, in the order of that run where its seed is given."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from harness import plan
+
+        made = plan.make(config)
+        self._seed: int | None = made.settings["seed"]
+        self._policy = made.policy if self._seed is not None else dataclasses.replace(made.policy, shuffle=False)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        _choose(config, items, self._policy, self._seed or 0)
 
 
 class ControllerHooks:

@@ -153,7 +153,7 @@ class Run:
         cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
         if cases:
             named = [(case, suite_of(case)) for case in cases]
-            troubles = self.plan.troubles_after(named, self._arguments, _today())
+            troubles = self.plan.troubles_after(named, self._arguments)
             found = tuple(self._find(kind, message) for kind, message in troubles)
             contents = dataclasses.replace(contents, events=contents.events + found)
         ledger = Ledger.from_journal(contents)

@@ -48,6 +48,9 @@ class Waiver:
     expires: date
     source: str
 
+    def __str__(self) -> str:
+        return f"the waiver for {self.case!r} in {self.source}"
+
     @property
     def expected(self) -> str:
         """The expected outcomes in words: ``failed or crashed``."""
@@ -147,27 +150,29 @@ class Fault(NamedTuple):
     message: str
 
 
-def faults(
-    waivers: Iterable[Waiver], *, case_ids: Collection[str], arguments: Sequence[str], today: date
-) -> list[Fault]:
-    """What is wrong with the waivers of a run, whatever its cases did.
-
-    `case_ids` are all that were collected, deselected ones too. `arguments` are what the run was told to collect (see
-    `patterns.reaches`): a waiver for what it left out is not blamed for matching nothing.
-    """
+def faults(waivers: Iterable[Waiver], today: date) -> list[Fault]:
+    """What is wrong with the waivers of a run, whatever its cases are."""
     found = []
     for waiver in waivers:
-        name = f"the waiver for {waiver.case!r} in {waiver.source}"
         if waiver.expired(today):
-            message = f"{name} expired on {waiver.expires}: see {waiver.link or 'its owner'}, then renew or remove it"
+            message = f"{waiver} expired on {waiver.expires}: see {waiver.link or 'its owner'}, then renew or remove it"
             found.append(Fault("waiver_expired", f"{message} (owner: {waiver.owner})"))
         if not is_link(waiver.link):
             what = f"has a link that is no URL, {waiver.link!r}" if waiver.link else "has no link"
-            message = f"{name} {what}: give the one of the issue it waits for (owner: {waiver.owner})"
+            message = f"{waiver} {what}: give the one of the issue it waits for (owner: {waiver.owner})"
             found.append(Fault("waiver_no_link", message))
-        if patterns.reaches(waiver.case, arguments) and not any(
-            patterns.matches(waiver.case, case_id) for case_id in case_ids
-        ):
-            message = f"{name} matches no case of this run: correct its pattern or remove it"
-            found.append(Fault("waiver_matches_nothing", message))
     return found
+
+
+def idle(waivers: Iterable[Waiver], case_ids: Collection[str], arguments: Sequence[str]) -> list[Fault]:
+    """The waivers that match none of `case_ids`: all that were collected, deselected ones too.
+
+    `arguments` are what the run was told to collect (see `patterns.reaches`): a waiver for what it left out is not
+    blamed.
+    """
+    return [
+        Fault("waiver_matches_nothing", f"{waiver} matches no case of this run: correct its pattern or remove it")
+        for waiver in waivers
+        if patterns.reaches(waiver.case, arguments)
+        and not any(patterns.matches(waiver.case, case_id) for case_id in case_ids)
+    ]

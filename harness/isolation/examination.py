@@ -8,6 +8,7 @@ import time
 from harness.devices import health
 from harness.devices.health import Health
 from harness.isolation.attempt import GRACE, leave
+from harness.isolation.executor import WATCHDOG_SIGNAL
 from harness.isolation.handle import ExecutorHandle, Happened
 
 #: Seconds that an examination may take.
@@ -33,6 +34,7 @@ def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
             break
     if handle.exit_status is None:
         handle.kill()
+    in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
     errors = handle.outputs.err
     said = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
     return health.judge(in_time, handle.exit_status, heard, said, time.monotonic() - began)

@@ -13,7 +13,7 @@ import pytest
 
 from harness.devices.capabilities import VOCABULARY, Capabilities
 from harness.devices.finding import Finding, Value
-from harness.gating.waivers import EXPECTABLE, Fault, Waiver, applying, faults, is_link, rule
+from harness.gating.waivers import EXPECTABLE, Fault, Waiver, applying, faults, idle, is_link, rule
 from harness.outcome import Outcome
 
 TODAY = date(2026, 11, 21)
@@ -183,7 +183,7 @@ def test_two_waivers_for_one_case_are_red_whatever_it_did(settled: Outcome) -> N
 def told(
     *waivers: Waiver, case_ids: tuple[str, ...] = (CASE,), arguments: tuple[str, ...] = ("suites",)
 ) -> list[Fault]:
-    return faults(waivers, case_ids=case_ids, arguments=arguments, today=TODAY)
+    return faults(waivers, TODAY) + idle(waivers, case_ids, arguments)
 
 
 def test_a_sound_waiver_has_no_fault() -> None:
