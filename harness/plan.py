@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from harness.gating.configfile import Loaded
     from harness.gating.hardware import Hardware
     from harness.gating.profiles import Profile
+
+
+#: The devices of a run: what a case finds on each, by UUID.
+Machine = Mapping[str, Capabilities]
 
 
 class Trouble(NamedTuple):
@@ -44,35 +48,39 @@ class Plan:
     profile: Loaded[Profile] | None
     hardware: Hardware | None
 
-    def refuse_strangers(self, machine: Sequence[Capabilities]) -> None:
-        """Raise pytest.UsageError unless every device, given by its capabilities, is what the run is meant for."""
+    def refuse_strangers(self, machine: Machine) -> None:
+        """Raise pytest.UsageError unless every device is what the run is meant for."""
         found = []
-        for capabilities in machine:
+        for uuid, capabilities in machine.items():
             if self.hardware is not None:
                 from harness.gating import hardware
 
                 unmet = hardware.strangers(self.hardware, capabilities)
-                found += [f"hardware {self.policy.hardware} is not what is here: {each.text}" for each in unmet]
+                found += [f"device {uuid} is not {self.policy.hardware}: {each.text}" for each in unmet]
             if self.profile is not None:
                 wanted = requirements.parse(self.profile.value.requires)
                 each = (requirements.evaluate([condition], capabilities) for condition in wanted)
-                found += [f"profile {self.policy.profile} requires {unmet.text}" for unmet in each if unmet is not None]
+                found += [
+                    f"device {uuid} is not fit for profile {self.policy.profile}: {unmet.text}"
+                    for unmet in each
+                    if unmet
+                ]
         if found:
-            raise pytest.UsageError("\n".join(dict.fromkeys(found)))
+            raise pytest.UsageError("\n".join(found))
 
-    def troubles_before(self, machine: Sequence[Capabilities], today: date) -> list[Trouble]:
+    def troubles_before(self, machine: Machine, today: date) -> list[Trouble]:
         """What is wrong before any case is collected: promises that the machine does not keep, faulty waivers."""
         found: list[Trouble] = []
         if self.hardware is not None:
             from harness.gating import hardware
 
             found += [
-                Trouble("broken_promise", f"hardware {self.policy.hardware} promises {unmet.text}")
-                for capabilities in machine
+                Trouble("broken_promise", f"hardware {self.policy.hardware} promises {unmet.text} (device {uuid})")
+                for uuid, capabilities in machine.items()
                 for unmet in hardware.broken(self.hardware, capabilities)
             ]
         found += [Trouble(*fault) for fault in waivers.faults(self.policy.waivers, today)]
-        return list(dict.fromkeys(found))
+        return found
 
     def troubles_after(self, cases: Sequence[tuple[str, str]], arguments: Sequence[str]) -> list[Trouble]:
         """What is wrong given all collected cases, as pairs of id and suite, and what the run was told to collect."""

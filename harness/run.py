@@ -63,7 +63,7 @@ class Run:
         self._arguments = _arguments(config)
         basetemp = config.getoption("basetemp", None)
         temp = invocation.dir / basetemp / run_id if basetemp else Path(tempfile.mkdtemp(prefix="harness-"))
-        machine = [capabilities.detect(inventory, device, temp / "capabilities") for device in self.devices]
+        machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
         try:
             self.plan.refuse_strangers(machine)
             run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
