@@ -200,6 +200,30 @@ def report(
     _print_report(contents, ledger, written)
 
 
+@app.command()
+def bisect(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory in which the case went wrong.")],
+    case: Annotated[str, typer.Argument(help="The id of the case.")],
+) -> None:
+    """Find the fewest earlier cases after which CASE goes wrong, by running it again after fewer and fewer of them.
+
+    What is found is written into the journal of RUN. Exit status 4 when the case needs no other, or does not go wrong
+    again.
+    """
+    from harness.diagnosis import order
+    from harness.reporting import journal
+
+    company = order.company_of(journal.read(run_dir / journal.FILE_NAME), case)
+    console = _console()
+    print(f"{case} was {company.outcome} after {len(company.earlier)} cases in its process")
+    found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
+    order.record(run_dir, found)
+    for culprit in found.culprits:
+        console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
+    print(f"goes wrong:     {company.command(found.culprits)}")
+    print(f"does not alone: {company.command([])}")
+
+
 def _console() -> Console:
     from rich.console import Console
 
@@ -240,6 +264,9 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report) ->
             line(f"    reproduce: {one_line(verdict.reproduce, 4096)}")
     for finding in ledger.findings:
         line(f"FINDING {finding.kind}: {one_line(finding.message)}", "bold red")
+    for bisected in ledger.bisected:
+        line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
+        line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")
     for damaged in contents.damaged[:20]:
         line(f"unreadable line {damaged.number} of the journal: {one_line(damaged.reason)}", "yellow")
     for unknown in contents.unknown[:20]:

@@ -194,6 +194,19 @@ class Device(_Line):
     """How long the examination took."""
 
 
+class Bisected(_Line):
+    """After the run: which earlier cases a case needs to go wrong."""
+
+    event: Literal["bisected"]
+    case: Name
+    outcome: Outcome
+    culprits: tuple[Name, ...]
+    """Ids in order; the case goes wrong after all of them in one process, and after no fewer."""
+    trials: int = Field(ge=1)
+    """How many runs it took to find out."""
+    reproduce: str
+
+
 class Finding(_Line):
     """Something that makes the run red and belongs to no single case."""
 
@@ -213,7 +226,8 @@ class End(_Line):
 
 
 Event = Annotated[
-    Run | Collected | MustPass | Start | Finish | Executor | Device | Finding | End, Field(discriminator="event")
+    Run | Collected | MustPass | Start | Finish | Executor | Device | Bisected | Finding | End,
+    Field(discriminator="event"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 

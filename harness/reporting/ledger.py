@@ -9,7 +9,7 @@ from typing import Self
 
 from harness.caseid import suite_of
 from harness.outcome import EXIT_RED, Attempt, Outcome, exit_status, settle
-from harness.reporting.events import Collected, End, Event, Executor, Finding, Finish, MustPass, Run, Start
+from harness.reporting.events import Bisected, Collected, End, Event, Executor, Finding, Finish, MustPass, Run, Start
 from harness.reporting.journal import JournalContents, digest
 from harness.text import exit_text
 
@@ -101,6 +101,7 @@ class Ledger:
     findings: tuple[Finding, ...]
     cost: Cost
     lists: tuple[ListResult, ...] = ()
+    bisected: tuple[Bisected, ...] = ()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -118,6 +119,7 @@ class Ledger:
             findings=(*book.findings, *book.contradictions(), *book.shortfalls(verdicts, lists)),
             cost=book.cost(),
             lists=lists,
+            bisected=tuple(book.bisected),
         )
 
     @classmethod
@@ -168,6 +170,7 @@ class _Book:
         self.run: Run | None = None
         self.end: End | None = None
         self.findings: list[Finding] = []
+        self.bisected: list[Bisected] = []
         self._last = 0.0
         self._collected: list[Collected] = []
         self._lists: list[MustPass] = []
@@ -198,6 +201,8 @@ class _Book:
                 self._executors.append(event)
             case Executor():
                 self._ended[event.executor] = event
+            case Bisected():
+                self.bisected.append(event)
             case Finding():
                 self.findings.append(event)
 

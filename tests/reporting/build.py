@@ -97,6 +97,11 @@ def device(state: str = "healthy", **changes: Any) -> Line:
     return {"event": "device", "t": 1_760_000_001.6, "device": "GPU-a", "state": state, **changes}
 
 
+def bisected(case: str, culprits: list[str], **changes: Any) -> Line:
+    line = {"event": "bisected", "t": 1_760_000_006.0, "case": case, "outcome": "failed", "culprits": culprits}
+    return {**line, "trials": 5, "reproduce": f"pytest {case}", **changes}
+
+
 def finding(message: str, **changes: Any) -> Line:
     return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
 

@@ -44,6 +44,7 @@ LINES = [
     build.executor(startup=0.02),
     build.executor(state="ended", cases=3, exit_status=-9, reason="crashed"),
     build.finding("gone", cases=["a::b"]),
+    build.bisected("a::b", ["a::c"]),
     build.end(),
 ]
 

@@ -1,0 +1,163 @@
+"""Order dependence: which earlier cases make a case go wrong, found by running fewer and fewer of them before it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.devices.visibility import MASK
+from harness.diagnosis.minimise import minimise
+from harness.errors import HarnessError
+from harness.outcome import Outcome
+from harness.reporting import journal
+from harness.reporting.events import Finish, Run, Start
+from harness.reporting.journal import Journal, JournalContents
+
+
+class BisectError(HarnessError):
+    """There is nothing to find out, or it cannot be found out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """A case that went wrong in a process that others had used: those, in order, and how it went wrong.
+
+    `mask` is the value of ``CUDA_VISIBLE_DEVICES`` it had, None on the CPU.
+    """
+
+    case: str
+    earlier: tuple[str, ...]
+    outcome: Outcome
+    seed: int
+    rootdir: str
+    options: tuple[str, ...]
+    mask: str | None
+
+    def command(self, earlier: Sequence[str]) -> str:
+        """The shell line that runs the case after `earlier` in one process, from the root folder."""
+        words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *self.options]
+        mask = [f"{MASK}={shlex.quote(self.mask)}"] if self.mask is not None else []
+        return " ".join([*mask, "pytest", *map(shlex.quote, words)])
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """The case goes wrong after the `culprits`, each of them needed; it took so many `trials` to find out."""
+
+    company: Company
+    culprits: tuple[str, ...]
+    trials: int
+
+
+def company_of(contents: JournalContents, case: str) -> Company:
+    """In what company a case went wrong in a run. Raises BisectError when it did not, or did so alone."""
+    run = next((event for event in contents.events if isinstance(event, Run)), None)
+    finishes = [event for event in contents.events if isinstance(event, Finish) and event.case == case]
+    if run is None or not finishes:
+        raise BisectError(f"{case!r} did not run in {str(contents.path.parent)!r}: give its whole id, as in the report")
+    wrong = [finish for finish in finishes if finish.outcome.is_red and finish.outcome is not Outcome.LOST]
+    if not wrong:
+        raise BisectError(f"{case!r} did not go wrong in {str(contents.path.parent)!r}")
+    shared = next((finish for finish in wrong if not finish.alone), None)
+    if shared is None:
+        how = f"; reproduce: {wrong[0].reproduce}" if wrong[0].reproduce else ""
+        raise BisectError(f"{case!r} went wrong in a process of its own, so no other case is needed for it{how}")
+    starts = [event for event in contents.events if isinstance(event, Start) and event.executor == shared.executor]
+    before = [start.case for start in starts[: [start.case for start in starts].index(case)]]
+    devices = [uuid for uuid in shared.devices if uuid != "cpu"]
+    return Company(
+        case=case,
+        earlier=tuple(dict.fromkeys(before)),
+        outcome=shared.outcome,
+        seed=run.seed,
+        rootdir=run.rootdir,
+        options=_kept_options(run.argv),
+        mask=",".join(devices) if devices else None,
+    )
+
+
+def _kept_options(argv: Sequence[str]) -> tuple[str, ...]:
+    """Of a run's arguments those without which its cases are not collected as they were: ``-c FILE``, ``-p PLUGIN``."""
+    kept: list[str] = []
+    words = iter(argv[1:])
+    for word in words:
+        flag, value = word[:2], word[2:]
+        if flag not in ("-c", "-p"):
+            continue
+        value = value or next(words, "")
+        if not (flag == "-p" and value.startswith("no:")):
+            kept += [flag, value]
+    return tuple(kept)
+
+
+def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
+    """Find the culprits. `tell` hears a line about each trial. Raises BisectError when it does not happen again."""
+    trials = 0
+
+    def goes_wrong(earlier: Sequence[str]) -> bool:
+        nonlocal trials
+        trials += 1
+        outcome = _replay(company, earlier)
+        tell(f"trial {trials}: after {len(earlier)} of {len(company.earlier)} cases: {outcome or 'not reached'}")
+        return outcome is company.outcome
+
+    if not goes_wrong(company.earlier):
+        raise BisectError(
+            f"{company.case!r} is not {company.outcome} again after the same {len(company.earlier)} cases, "
+            "with the same seed: it does not depend on them alone"
+        )
+    culprits = minimise(company.earlier, goes_wrong)
+    if not culprits:
+        raise BisectError(f"{company.case!r} is {company.outcome} without any other case: {company.command([])}")
+    return Dependence(company, tuple(culprits), trials)
+
+
+def record(run_dir: Path, found: Dependence) -> None:
+    """Write what was found into the journal of the run."""
+    with Journal(run_dir / journal.FILE_NAME) as file:
+        file.append(
+            {
+                "event": "bisected",
+                "case": found.company.case,
+                "outcome": found.company.outcome.value,
+                "culprits": list(found.culprits),
+                "trials": found.trials,
+                "reproduce": found.company.command(found.culprits),
+            }
+        )
+
+
+def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
+    """What the case comes to after `earlier` in one process; None when one of these kept it from getting there."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HARNESS_"))}
+    if company.mask is not None:
+        environ[MASK] = company.mask
+    with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
+        run_dir, listed = Path(folder) / "run", Path(folder) / "cases"
+        listed.write_text("\n".join([*earlier, company.case]), encoding="utf-8", errors="surrogateescape")
+        arguments = [f"@{listed}", "--isolation=batch", "-n0", "-p", "no:cacheprovider", *company.options]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments, f"--seed={company.seed}", f"--results-dir={run_dir}"],
+            cwd=company.rootdir,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        if not (run_dir / journal.FILE_NAME).exists():
+            said = done.stdout.decode(errors="replace").strip().splitlines()
+            raise BisectError(f"the cases do not run: pytest said {' '.join(said[-3:])!r}")
+        events = journal.read(run_dir / journal.FILE_NAME).events
+    finishes = [event for event in events if isinstance(event, Finish)]
+    tried = next((finish for finish in finishes if finish.case == company.case), None)
+    if tried is None:
+        raise BisectError(f"{company.case!r} is not among the cases that are collected now in {company.rootdir!r}")
+    together = {finish.case for finish in finishes if finish.executor == tried.executor and finish.attempt == 1}
+    return tried.outcome if {*earlier} <= together else None

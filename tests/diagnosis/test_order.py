@@ -1,0 +1,70 @@
+"""Order dependence: in what company a case went wrong, as a journal tells; the trials are in the acceptance tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.diagnosis.order import BisectError, Company, company_of
+from harness.outcome import Outcome
+from harness.reporting.journal import JournalContents
+from tests.reporting import build
+
+A, B, C = "s/test_a.py::a", "s/test_a.py::b[x y]", "s/test_a.py::c"
+ARGV = ["pytest", "suites", "-p", "harness.plugin", "-pno:cacheprovider", "-c", "my.ini", "-n2", "--profile=x"]
+
+
+def contents(*lines: build.Line) -> JournalContents:
+    return JournalContents(Path("run/journal.ndjson"), tuple(build.events(build.run(argv=ARGV), *lines)))
+
+
+def test_the_company_is_what_the_process_had_run_before() -> None:
+    found = company_of(
+        contents(
+            build.start(A),
+            build.start("s::elsewhere", executor="gw1-1"),
+            build.finish(A),
+            build.start(B),
+            build.finish(B),
+            build.start(C),
+            build.finish(C, Outcome.FAILED),
+            build.start("s::later"),
+        ),
+        C,
+    )
+    options = ("-p", "harness.plugin", "-c", "my.ini")
+    assert found == Company(C, (A, B), Outcome.FAILED, 7, "/here", options, None)
+    line = "pytest s/test_a.py::a 's/test_a.py::b[x y]' s/test_a.py::c --isolation=batch -n0 --seed=7"
+    assert found.command(found.earlier) == f"{line} -p harness.plugin -c my.ini"
+
+
+def test_the_devices_are_those_it_had() -> None:
+    gpus = ["GPU-a", "GPU-b"]
+    found = company_of(contents(build.start(C), build.finish(C, Outcome.FAILED, devices=gpus)), C)
+    assert found.mask == "GPU-a,GPU-b"
+    assert found.command([]).startswith("CUDA_VISIBLE_DEVICES=GPU-a,GPU-b pytest ")
+
+
+def test_a_break_in_company_counts_though_the_case_passed_alone() -> None:
+    lines = [build.start(A), build.finish(A), *build.broke_and(C, Outcome.CRASHED, Outcome.PASSED)]
+    assert company_of(contents(*lines), C).earlier == (A,)
+    assert company_of(contents(*lines), C).outcome is Outcome.CRASHED
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ([], "did not run in 'run': give its whole id"),
+        ([build.start(C), build.finish(C)], "did not go wrong in 'run'"),
+        ([build.start(C), build.finish(C, Outcome.LOST)], "did not go wrong"),
+        (
+            [build.start(C, alone=True), build.finish(C, Outcome.FAILED, alone=True, reproduce="pytest c")],
+            "in a process of its own, so no other case is needed for it; reproduce: pytest c",
+        ),
+    ],
+)
+def test_where_there_is_nothing_to_find_out(lines: list[build.Line], error: str) -> None:
+    with pytest.raises(BisectError) as caught:
+        company_of(contents(*lines), C)
+    assert error in str(caught.value)
