@@ -120,6 +120,7 @@ OPTIONS = {
         Option("--shuffle", _flag, False, "run cases in an order drawn from the seed", off="--no-shuffle"),
         Option("--retries", _count(0), 0, "how often a red case is tried again, each time in a fresh process", "N"),
         Option("--repeat", _count(1), 1, "how often each case is run", "N"),
+        Option("--until-fail", _flag, False, "with --repeat: stop at the first red one", off="--no-until-fail"),
         Option("--verify", _count(1), None, "for new cases: run each N times in one process and N times afresh", "N"),
         Option("--health", _flag, True, "examine GPUs at the start and after what breaks", off="--no-health"),
     )

@@ -171,6 +171,7 @@ def _policy(
     return Policy(
         shuffle=settings["shuffle"],
         repeat=settings["repeat"],
+        until_fail=settings["until_fail"],
         retries=settings["retries"],
         verify=settings["verify"] or 0,
         **chosen,

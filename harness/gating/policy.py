@@ -24,7 +24,7 @@ class Policy:
     `promised` are the conditions, as in ``requires``, that the kind of machine named by `hardware` promises. `gates`
     are the capabilities for want of which a case may be gated, None for any; `skips`: a case may skip itself.
     `suites`, `cases` (patterns) and `exclude` (patterns) select, None meaning all. `repeat` and `retries` are numbers
-    of runs, `verify` is 0 or the number of loops of ``--verify``.
+    of runs, `until_fail` ends repeating at the first red one, `verify` is 0 or the number of loops of ``--verify``.
     """
 
     profile: str = ""
@@ -38,6 +38,7 @@ class Policy:
     waivers: tuple[Waiver, ...] = ()
     shuffle: bool = False
     repeat: int = 1
+    until_fail: bool = False
     retries: int = 0
     verify: int = 0
 
