@@ -44,6 +44,12 @@ def extra(event: Any, path: str) -> Any:
     return reach(event, f"extra_fields.{path}", "_ProfilerEvent")
 
 
+def wrapper_tensor(kind: type[torch.Tensor], inner: torch.Tensor) -> Any:
+    """A tensor of a subclass that has the shape, dtype and device of `inner`, and no memory of its own."""
+    make = reach(torch, "Tensor._make_wrapper_subclass", "torch")
+    return make(kind, inner.shape, dtype=inner.dtype, device=inner.device)
+
+
 def profiler_enabled() -> bool:
     """Whether a profiler is recording on this thread."""
     return reach(torch, "autograd._profiler_enabled", "torch")()

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from . import _torch_private as private
+
 
 class FunctionTensor(torch.Tensor):
     """Sees every public torch function called on it, and passes it on."""
@@ -18,12 +20,12 @@ class FunctionTensor(torch.Tensor):
 class DispatchTensor(torch.Tensor):
     """Wraps a plain tensor, sees every operator dispatched on it, and runs it on what it wraps."""
 
-    inner: torch.Tensor
+    wrapped: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> DispatchTensor:
-        wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
-        wrapper.inner = inner
+        wrapper = private.wrapper_tensor(cls, inner)
+        wrapper.wrapped = inner
         return wrapper
 
     @classmethod
@@ -32,4 +34,4 @@ class DispatchTensor(torch.Tensor):
 
 
 def _plain(value: Any) -> Any:
-    return value.inner if isinstance(value, DispatchTensor) else value
+    return value.wrapped if isinstance(value, DispatchTensor) else value

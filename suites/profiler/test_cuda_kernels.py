@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import re
 
 import pytest
 import torch
-from torch.profiler import profile
 
-from .trees import HOST_AND_CUDA, Kind, Node, names, quiet_collector, read, record, warm_up
+from .node import Kind, Node, names
+from .trees import HOST_AND_CUDA, record, warm_up
+from .workloads import STREAMS, Work, side_streams, training_step
 
 pytestmark = pytest.mark.requires(device="cuda")
 
-ON_STREAMS = pytest.mark.covers(
-    "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_cuda_with_stream"
-)
+TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
+ON_STREAMS = pytest.mark.covers(f"{TREE}_cuda_with_stream")
+TRAINING = pytest.mark.covers(f"{TREE}_cuda")
+DETAILED = pytest.mark.covers(f"{TREE}_cuda_detailed")
+LAUNCH = re.compile(r"cu(da)?LaunchKernel")
 
 
-class SideStreams:
-    """Two operators on each of three streams that are not the default one; one run has filled every cache."""
-
-    COUNT = 3
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.streams = [torch.cuda.Stream(device) for _ in range(self.COUNT)]
-        self.x = torch.ones((64, 64), device=device)
-        torch.cuda.synchronize(device)
-        self()
-
-    def __call__(self) -> None:
-        for stream in self.streams:
-            with torch.cuda.stream(stream):
-                torch.sub(torch.tanh(self.x), self.x)
-        torch.cuda.synchronize(self.device)
+def warm(work: Work) -> Work:
+    """The work, once done: kernels are loaded, and the allocator's caches are filled."""
+    work()
+    return work
 
 
 def ran_on_device(tree: Node) -> list[Node]:
@@ -47,11 +36,11 @@ def ran_on_device(tree: Node) -> list[Node]:
 @ON_STREAMS
 def test_kernels_on_side_streams_are_below_the_operators_that_launched_them(device: torch.device) -> None:
     """Contract: an operator's kernel is below it whatever the stream: one each here, and none anywhere else."""
-    tree = record(SideStreams(device), activities=HOST_AND_CUDA)
+    tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
     kernels = ran_on_device(tree)
     operators = tree.all("aten::tanh") + tree.all("aten::sub")
-    assert len(operators) == 2 * SideStreams.COUNT
+    assert len(operators) == 2 * STREAMS
     assert [len(operator.of_kind(Kind.DEVICE)) for operator in operators] == [1] * len(operators), str(tree)
     assert len(kernels) == len(operators), str(tree)
 
@@ -59,38 +48,37 @@ def test_kernels_on_side_streams_are_below_the_operators_that_launched_them(devi
 @ON_STREAMS
 def test_operators_on_side_streams_are_in_program_order(device: torch.device) -> None:
     """Contract: the order of operators in the tree is that of the calls, not that in which streams got to run them."""
-    tree = record(SideStreams(device), activities=HOST_AND_CUDA)
+    tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
     calls = [name for name in names(tree.children) if name in ("aten::tanh", "aten::sub")]
-    assert calls == ["aten::tanh", "aten::sub"] * SideStreams.COUNT
-
-
-@ON_STREAMS
-def test_kernels_ran_on_the_streams_they_were_given_to(device: torch.device, tmp_path: Path) -> None:
-    """Contract: the exported trace names the stream of each kernel: two kernels on each of three, none elsewhere."""
-    work = SideStreams(device)
-    with quiet_collector(), profile(activities=HOST_AND_CUDA) as prof:
-        work()
-    ran_on_device(read(prof))
-    file = tmp_path / "trace.json"
-
-    prof.export_chrome_trace(str(file))
-
-    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
-    streams = [event["args"]["stream"] for event in events if event.get("cat") == "kernel"]
-    assert sorted(streams.count(stream) for stream in set(streams)) == [2] * SideStreams.COUNT, str(streams)
+    assert calls == ["aten::tanh", "aten::sub"] * STREAMS
 
 
 @ON_STREAMS
 def test_the_same_work_on_streams_gives_the_same_tree(device: torch.device) -> None:
     """Contract: with caches filled, each profile of the same work on the same streams has the same tree."""
-    work = SideStreams(device)
+    work = side_streams(device)
     warm_up(work, activities=HOST_AND_CUDA)
 
     first, second = (record(work, activities=HOST_AND_CUDA) for _ in range(2))
 
     ran_on_device(first)
     assert first == second, f"first:\n{first}\nsecond:\n{second}"
+
+
+@pytest.mark.covers(f"{TREE}_cuda_with_stream", f"{TREE}_cuda_detailed")
+def test_a_kernel_is_below_the_call_that_launched_it(device: torch.device) -> None:
+    """Contract: between operator and kernel is one call of the runtime or driver, a launch, with that kernel alone."""
+    tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
+
+    kernels = ran_on_device(tree)
+    above = {id(node): parents for node, parents in tree.with_parents()}
+    for kernel in kernels:
+        launch, operator, *_ = above[id(kernel)]
+        assert launch.kind is Kind.RUNTIME, str(tree)
+        assert LAUNCH.match(launch.name), str(tree)
+        assert launch.children == (kernel,)
+        assert operator.kind is Kind.OP, str(tree)
 
 
 def test_kernels_of_backward_are_below_the_nodes_that_ran_them(device: torch.device) -> None:
@@ -101,15 +89,51 @@ def test_kernels_of_backward_are_below_the_nodes_that_ran_them(device: torch.dev
         leaf.exp().sum().backward()
         torch.cuda.synchronize(device)
 
-    work()
-
-    tree = record(work, activities=HOST_AND_CUDA)
+    tree = record(warm(work), activities=HOST_AND_CUDA)
 
     ran_on_device(tree)
     assert len(tree.one("ExpBackward0").of_kind(Kind.DEVICE)) == 1, str(tree)
     for node, above in tree.with_parents():
         if node.kind is Kind.DEVICE:
             assert Kind.OP in {parent.kind for parent in above}, f"{node.name} is below no operator in\n{tree}"
+
+
+@TRAINING
+def test_each_part_of_a_training_step_has_its_own_kernels(device: torch.device) -> None:
+    """Contract: forward, backward and optimiser have each their kernels below them: every kernel is below one of the
+    three, an update of a parameter is one kernel in the optimiser's scope, and dropping gradients is none."""
+    tree = record(warm(training_step(device)), activities=HOST_AND_CUDA)
+
+    kernels = ran_on_device(tree)
+    updates = tree.one("Optimizer.step#SGD.step").of_kind(Kind.DEVICE)
+    backward = [k for node in tree.children if "evaluate_function: " in node.name for k in node.of_kind(Kind.DEVICE)]
+    forward = [k for node in tree.children if node.name.startswith("aten::") for k in node.of_kind(Kind.DEVICE)]
+    assert len(updates) == 2, str(tree)
+    assert backward, str(tree)
+    assert forward, str(tree)
+    assert len(updates) + len(backward) + len(forward) == len(kernels), str(tree)
+    assert not tree.one("Optimizer.zero_grad#SGD.zero_grad").of_kind(Kind.DEVICE), str(tree)
+
+
+@DETAILED
+def test_frames_operators_launches_and_kernels_are_one_line(device: torch.device) -> None:
+    """Contract: with stacks, a kernel's ancestors are the launch, operators, and the frames from the module to the
+    caller, in this order; and memory is still below the operator that allocates."""
+    tree = record(warm(training_step(device)), activities=HOST_AND_CUDA, with_stack=True, profile_memory=True)
+
+    ran_on_device(tree)
+    relu = [above for node, above in tree.with_parents() if node.kind is Kind.DEVICE and "aten::relu" in names(above)]
+    assert len(relu) == 1, str(tree)
+    (above,) = relu
+    kinds = [node.kind for node in above]
+    frames = kinds.index(next(kind for kind in kinds if kind in (Kind.PYTHON, Kind.C_CALL)))
+    assert kinds[0] is Kind.RUNTIME, str(tree)
+    assert set(kinds[1:frames]) == {Kind.OP}, str(tree)
+    assert not {Kind.OP, Kind.RUNTIME, Kind.DEVICE} & set(kinds[frames:]), str(tree)
+    modules = [name for name in names(above) if name.startswith("nn.Module: ")]
+    assert modules == ["nn.Module: ReLU_0", "nn.Module: Chain_0"]
+    on_device = [n for n in tree.one("aten::relu").of_kind(Kind.MEMORY) if n.block and n.block.device == str(device)]
+    assert [node.block.size > 0 for node in on_device if node.block] == [True], str(tree)
 
 
 @pytest.mark.parametrize("to_device", [True, False], ids=["to_device", "to_host"])
@@ -119,16 +143,15 @@ def test_a_copy_between_host_and_device_is_below_the_operator_that_copies(
     """Contract: the transfer is a device event of its own below `aten::copy_`, and names its direction."""
     source = torch.rand(1024, device="cpu" if to_device else device)
     target = device if to_device else torch.device("cpu")
-    source.to(target)
 
-    tree = record(lambda: source.to(target), activities=HOST_AND_CUDA)
+    tree = record(warm(lambda: source.to(target)), activities=HOST_AND_CUDA)
 
     ran_on_device(tree)
     (copy,) = tree.one("aten::copy_").of_kind(Kind.DEVICE)
     assert copy.name.startswith("Memcpy HtoD" if to_device else "Memcpy DtoH")
 
 
-@pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_memory")
+@pytest.mark.covers(f"{TREE}_with_memory")
 def test_device_memory_is_below_the_operator_that_allocates(device: torch.device) -> None:
     """Contract: a tensor on the device is one allocation there, of at least its size, directly below the operator that
     allocates, and one release of the same address and size."""
@@ -136,9 +159,7 @@ def test_device_memory_is_below_the_operator_that_allocates(device: torch.device
     def work() -> None:
         torch.empty(1000, device=device)
 
-    work()
-
-    tree = record(work, activities=HOST_AND_CUDA, profile_memory=True)
+    tree = record(warm(work), activities=HOST_AND_CUDA, profile_memory=True)
 
     on_device = [n.block for n in tree.of_kind(Kind.MEMORY) if n.block and n.block.device == str(device)]
     made, released = sorted(on_device, key=lambda block: -block.size)
@@ -148,8 +169,8 @@ def test_device_memory_is_below_the_operator_that_allocates(device: torch.device
 
 
 def test_a_profile_of_the_host_alone_has_no_device_events(device: torch.device) -> None:
-    """Contract: without the CUDA activity the operators on the device are there, their kernels and launches are not."""
-    tree = record(SideStreams(device))
+    """Contract: without the CUDA activity the operators on the device are there, their kernels are not."""
+    tree = record(warm(side_streams(device)))
 
-    assert len(tree.all("aten::tanh")) == SideStreams.COUNT
-    assert not tree.of_kind(Kind.DEVICE, Kind.RUNTIME)
+    assert len(tree.all("aten::tanh")) == STREAMS
+    assert not tree.of_kind(Kind.DEVICE)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from .trees import Kind, Node, names, record
+from .node import Kind, Node, names
+from .trees import record
 
 pytestmark = pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree")
 
@@ -136,12 +137,17 @@ def test_gradients_accumulate_once_for_each_leaf_that_asks(requires_grad: tuple[
 
 
 def test_without_gradients_there_are_no_autograd_nodes() -> None:
-    """Contract: under `no_grad` the tree holds forward operators only, even if the inputs require gradients."""
+    """Contract: under `no_grad` the tree holds forward operators only, even if the inputs require gradients.
+
+    A loss that has a gradient all the same is taken backward, and shows.
+    """
     a = torch.ones(3, requires_grad=True)
 
-    def work() -> torch.Tensor:
+    def work() -> None:
         with torch.no_grad():
-            return torch.mul(a, a).exp().sum()
+            loss = torch.mul(a, a).exp().sum()
+        if loss.requires_grad:
+            loss.backward()
 
     tree = record(work)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from .trees import Block, Kind, Node, names, record
+from .node import Block, Kind, Node, names
+from .trees import record
 
 pytestmark = pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_memory")
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch.profiler import profile, record_function
 
 from . import _torch_private as private
-from .subclasses import DispatchTensor, FunctionTensor
-from .trees import HOST, Kind, Node, quiet_collector, read, record, warm_up
+from . import workloads
+from .node import Kind, Node
+from .trees import profiler, quiet_collector, read, record, warm_up
+from .workloads import Work
 
 TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
 
@@ -28,13 +33,18 @@ class AbortError(Exception):
 
 
 def state() -> dict[str, object]:
-    """What tells whether a profiler is at work: torch's own word, and the function that Python calls at each call."""
-    return {"enabled": private.profiler_enabled(), "tracer": sys.getprofile()}
+    """What tells whether a profiler is at work: torch's own word, and what Python calls at each call and collection."""
+    return {
+        "enabled": private.profiler_enabled(),
+        "tracer": sys.getprofile(),
+        "tracer of new threads": threading.getprofile(),
+        "at collections": list(gc.callbacks),
+    }
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("end", ["normal", "exception"])
-def test_nothing_runs_after_a_profile(options: dict[str, bool], end: str) -> None:
+def test_nothing_runs_after_a_profile(options: dict[str, Any], end: str) -> None:
     """Contract: when a profile ends, by an exception too, nothing records any more and Python's tracer is as before.
 
     The same readings inside the profile are the control: they must differ there.
@@ -43,7 +53,7 @@ def test_nothing_runs_after_a_profile(options: dict[str, bool], end: str) -> Non
     during: dict[str, object] = {}
 
     def run() -> None:
-        with profile(activities=HOST, **options):
+        with profiler(**options):
             during.update(state())
             torch.ones(1)
             if end == "exception":
@@ -61,7 +71,7 @@ def test_nothing_runs_after_a_profile(options: dict[str, bool], end: str) -> Non
     assert not before["enabled"]
 
 
-def aborted(work: Callable[[], object], error: type[Exception], **options: bool) -> profile:
+def aborted(work: Callable[[], object], error: type[Exception], **options: Any) -> profile:
     """The profile of a call of `work` that ends in `error`; with stacks, after two calls that warm up."""
 
     def fails() -> None:
@@ -73,15 +83,15 @@ def aborted(work: Callable[[], object], error: type[Exception], **options: bool)
             work()
 
     if options.get("with_stack"):
-        warm_up(fails, activities=HOST, **options)
-    prof = profile(activities=HOST, **options)
+        warm_up(fails, **options)
+    prof = profiler(**options)
     with pytest.raises(error):
         run()
     return prof
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, bool]) -> None:
+def test_a_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, Any]) -> None:
     """Contract: the tree of an aborted profile is whole: what ran before the exception is there, in its scope, and so
     is the operator that raised."""
     x = torch.rand(3)
@@ -98,7 +108,7 @@ def test_a_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, 
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_profile_holds_nothing_of_the_one_before(options: dict[str, bool]) -> None:
+def test_a_profile_holds_nothing_of_the_one_before(options: dict[str, Any]) -> None:
     """Contract: a profile after an aborted one has its own operators only, and the older tree does not change."""
     x = torch.rand(3)
 
@@ -116,45 +126,22 @@ def test_a_profile_holds_nothing_of_the_one_before(options: dict[str, bool]) -> 
     assert read(first) == tree_before
 
 
-def passes() -> Callable[[], object]:
-    """Forward and backward with scopes."""
-    leaf = torch.rand(3, requires_grad=True)
-
-    def work() -> None:
-        with record_function("forward"):
-            loss = (leaf * leaf).exp().sum()
-        with record_function("backward"):
-            loss.backward()
-        leaf.grad = None
-
-    return work
-
-
-def on_subclass(kind: type[torch.Tensor]) -> Callable[[], object]:
-    """One operator on a tensor of a subclass."""
-    x = DispatchTensor(torch.rand(2)) if kind is DispatchTensor else torch.rand(2).as_subclass(kind)
-    y = torch.rand(2)
-
-    def work() -> torch.Tensor:
-        return torch.add(x, y)
-
-    return work
-
-
 @pytest.mark.covers(TREE)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(
     "workload",
     [
-        pytest.param(passes, id="passes"),
-        pytest.param(lambda: on_subclass(FunctionTensor), id="torch_function"),
-        pytest.param(lambda: on_subclass(DispatchTensor), id="torch_dispatch"),
+        pytest.param(workloads.forward_and_backward, id="passes"),
+        pytest.param(workloads.scopes, id="scopes"),
+        pytest.param(workloads.on_function_tensor, id="torch_function"),
+        pytest.param(workloads.on_dispatch_tensor, id="torch_dispatch"),
+        pytest.param(workloads.training_step, id="training_step"),
     ],
 )
-def test_the_same_work_gives_the_same_tree(workload: Callable[[], Callable[[], object]], options: dict) -> None:
+def test_the_same_work_gives_the_same_tree(workload: Callable[[], Work], options: dict[str, Any]) -> None:
     """Contract: with torch's lazy caches filled, each profile of the same work has the same tree, sizes included."""
     work = workload()
-    warm_up(work, activities=HOST, **options)
+    warm_up(work, **options)
 
     def measured() -> Node:
         tree = record(work, **options)

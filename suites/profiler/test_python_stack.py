@@ -1,83 +1,20 @@
-"""Python frames in the tree: plain code, modules, and tensor subclasses that hook into torch."""
+"""Python frames in the tree: plain code, and tensor subclasses that hook into torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from .subclasses import DispatchTensor, FunctionTensor
-from .trees import Kind, Node, names, record
+from .node import Kind, Node, names
+from .subclasses import DispatchTensor
+from .trees import record
+from .workloads import on_dispatch_tensor, on_function_tensor, plain_code
 
-WITH_FUNCTION = pytest.mark.covers(
-    "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_stack_and_torch_function"
-)
-WITH_DISPATCH = pytest.mark.covers(
-    "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_stack_and_torch_dispatch"
-)
-
-
-def plain_code() -> Callable[[], object]:
-    """Python that calls Python that calls an operator, twice, the first time through an exception."""
-    x = torch.rand(2)
-
-    def raising() -> None:
-        torch.sin(x)
-        raise LookupError
-
-    def returning() -> torch.Tensor:
-        return torch.cos(x)
-
-    def work() -> torch.Tensor:
-        try:
-            raising()
-        except LookupError:
-            torch.tan(x)
-        return returning()
-
-    return work
-
-
-def on_function_tensor() -> Callable[[], object]:
-    """An operator on a tensor with a __torch_function__ of its own."""
-    x, y = torch.rand(2).as_subclass(FunctionTensor), torch.rand(2)
-
-    def work() -> torch.Tensor:
-        return torch.add(x, y)
-
-    return work
-
-
-def on_dispatch_tensor() -> Callable[[], object]:
-    """An operator on a tensor with a __torch_dispatch__ of its own."""
-    x, y = DispatchTensor(torch.rand(2)), torch.rand(2)
-
-    def work() -> torch.Tensor:
-        return torch.add(x, y)
-
-    return work
-
-
-class Pair(torch.nn.Module):
-    """A module that calls two others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.ReLU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x))
-
-
-def on_module() -> Callable[[], object]:
-    """A call of a module that calls two others."""
-    module, x = Pair(), torch.rand(1, 2)
-
-    def work() -> torch.Tensor:
-        return module(x)
-
-    return work
+TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
+WITH_FUNCTION = pytest.mark.covers(f"{TREE}_with_stack_and_torch_function")
+WITH_DISPATCH = pytest.mark.covers(f"{TREE}_with_stack_and_torch_dispatch")
 
 
 def recorded(work: Callable[[], object]) -> Node:
@@ -129,7 +66,7 @@ def test_a_generator_holds_only_what_it_ran_itself() -> None:
     """Contract: a generator's frame ends at each yield, so the consumer's operators are beside it and not below."""
     x = torch.rand(2)
 
-    def produce() -> object:
+    def produce() -> Iterator[torch.Tensor]:
         yield torch.sin(x)
         yield torch.sin(x)
 
@@ -214,43 +151,7 @@ def test_a_torch_dispatch_override_is_not_called_for_plain_tensors() -> None:
     assert not tree.one("aten::add").of_kind(Kind.PYTHON)
 
 
-def test_modules_are_frames_that_nest_as_their_calls() -> None:
-    """Contract: a module's call is a frame with the name of its class, numbered, and holds the modules it calls."""
-    tree = recorded(on_module())
-
-    pair = tree.one("nn.Module: Pair_0")
-    modules = [n for n in pair.of_kind(Kind.PYTHON) if n.name.startswith("nn.Module: ")]
-    assert names(modules) == ["nn.Module: Linear_0", "nn.Module: ReLU_0"]
-    assert "aten::addmm" in operators(modules[0])
-    assert operators(modules[1])[0] == "aten::relu"
-
-
-@pytest.mark.parametrize(
-    "workload",
-    [
-        pytest.param(plain_code, id="plain"),
-        pytest.param(on_module, id="module"),
-        pytest.param(on_function_tensor, id="torch_function", marks=WITH_FUNCTION),
-        pytest.param(on_dispatch_tensor, id="torch_dispatch", marks=WITH_DISPATCH),
-    ],
-)
-def test_the_nearest_frame_above_is_the_recorded_caller(workload: Callable[[], Callable[[], object]]) -> None:
-    """Contract: of every frame and C call, the caller that the tracer noted is the nearest Python frame in the tree.
-
-    The tracer learns of callers from Python, the tree is built from times: two sources, one lineage.
-    """
-    tree = record(workload(), with_stack=True)
-
-    compared = 0
-    for node, above in tree.with_parents():
-        parent = next((n for n in above if n.kind is Kind.PYTHON), None)
-        if node.kind in (Kind.PYTHON, Kind.C_CALL) and parent is not None:
-            compared += 1
-            assert node.caller == parent.frame, f"{node.name} was called by {node.caller}, not by {parent.frame}"
-    assert compared > 5, str(tree)
-
-
-@pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_memory")
+@pytest.mark.covers(f"{TREE}_with_memory", f"{TREE}_with_memory_and_stack")
 def test_memory_events_stay_below_their_operators_with_stacks() -> None:
     """Contract: with frames in the tree an allocation is still directly below its operator, the operator below all."""
 
@@ -263,3 +164,29 @@ def test_memory_events_stay_below_their_operators_with_stacks() -> None:
     assert memory.block is not None
     assert memory.block.size == 32
     assert tree.one("aten::ones").one("aten::empty").children == (memory,)
+
+
+@pytest.mark.covers(f"{TREE}_with_memory_and_stack")
+def test_a_release_is_below_the_frame_that_dropped_the_tensor() -> None:
+    """Contract: a tensor that dies in a function is released below its frame, one returned from it below the caller."""
+
+    def dies() -> None:
+        torch.empty(64)
+
+    def returned() -> torch.Tensor:
+        return torch.empty(32)
+
+    def work() -> None:
+        dies()
+        returned()
+
+    tree = record(work, with_stack=True, profile_memory=True).one_frame("work")
+
+    assert sizes(tree.one_frame("dies")) == [256, -256]
+    assert sizes(tree.one_frame("returned")) == [128]
+    assert [child.block.size for child in tree.children if child.block] == [-128]
+
+
+def sizes(tree: Node) -> list[int]:
+    """The sizes of allocations and releases in a tree, in its order."""
+    return [node.block.size for node in tree.of_kind(Kind.MEMORY) if node.block]

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from .trees import names, record
+from .node import names
+from .trees import record
 
 pytestmark = pytest.mark.covers(
     "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_with_record_function"
@@ -90,6 +91,49 @@ def test_a_scope_never_closed_ends_with_the_scope_around_it() -> None:
     assert names(tree.one("enclosing").children) == ["aten::sin", "open"]
     assert names(tree.one("open").children) == ["aten::cos", "inner"]
     assert names(tree.one("inner").children) == ["aten::tan"]
+
+
+def test_a_scope_never_closed_holds_the_backward_pass() -> None:
+    """Contract: an open scope holds scopes of their own block and the engine's work in them as well as operators."""
+    leaf = torch.rand(3, requires_grad=True)
+
+    def work() -> object:
+        with record_function("enclosing"):
+            never_left = record_function("open")
+            never_left.__enter__()
+            loss = leaf.exp().sum()
+            with record_function("backward"):
+                loss.backward()
+        return never_left
+
+    tree = record(work)
+
+    (open_scope,) = tree.one("enclosing").children
+    assert open_scope.name == "open"
+    assert names(open_scope.children) == ["aten::exp", "aten::sum", "backward"]
+    engine = "autograd::engine::evaluate_function: "
+    assert [name for name in names(open_scope.children[-1].children) if name.startswith(engine)] == [
+        f"{engine}{node}" for node in ("SumBackward0", "ExpBackward0", "torch::autograd::AccumulateGrad")
+    ]
+
+
+def test_a_scope_never_closed_ends_with_the_profile() -> None:
+    """Contract: a scope open at the end of the profile holds the rest of it, and does not reach into the next one."""
+    x = torch.rand(3)
+
+    def work() -> object:
+        torch.sin(x)
+        never_left = record_function("open")
+        never_left.__enter__()
+        torch.cos(x)
+        return never_left
+
+    first = record(work)
+    second = record(lambda: torch.tan(x))
+
+    assert names(first.children) == ["aten::sin", "open"]
+    assert names(first.one("open").children) == ["aten::cos"]
+    assert names(second.children) == ["aten::tan"]
 
 
 def test_a_scope_left_by_an_exception_ends_there() -> None:

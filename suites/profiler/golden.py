@@ -1,0 +1,144 @@
+"""Accepted texts of trees, kept as data beside the cases: `golden/<tree>.<torch minor>.txt`.
+
+The file for a release of torch is the newest one that is not above it: a release has a file of its own only where its
+tree differs from that of the release before. Pure but for reading and writing the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import workloads
+from .node import Node
+from .normal import normal_form
+from .trees import HOST, HOST_AND_CUDA, record, warm_up
+from .workloads import Work
+
+Minor = tuple[int, int]  # a release of torch: (2, 13)
+FOLDER = Path(__file__).parent / "golden"
+COVERS = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
+
+
+class UnstableTreeError(Exception):
+    """Two profiles of the same work gave two trees, so there is no text to accept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """A tree with an accepted text: how to make it, and the rows of the inventory that it covers."""
+
+    name: str
+    build: Callable[[torch.device], Work]
+    options: Mapping[str, bool] = field(default_factory=dict)
+    cuda: bool = False
+    covers: tuple[str, ...] = ()
+
+
+STACK = {"with_stack": True}
+MEMORY = {"profile_memory": True}
+
+GOLDENS = (
+    Golden("forward_backward", workloads.forward_and_backward, covers=(COVERS,)),
+    Golden("scopes", workloads.scopes, covers=(f"{COVERS}_with_record_function",)),
+    Golden("memory", workloads.forward_and_backward, MEMORY, covers=(f"{COVERS}_with_memory",)),
+    Golden(
+        "memory_and_stack",
+        workloads.forward_and_backward,
+        MEMORY | STACK,
+        covers=(f"{COVERS}_with_memory_and_stack",),
+    ),
+    Golden(
+        "torch_function",
+        workloads.on_function_tensor,
+        STACK,
+        covers=(f"{COVERS}_with_stack_and_torch_function",),
+    ),
+    Golden(
+        "torch_dispatch",
+        workloads.on_dispatch_tensor,
+        STACK,
+        covers=(f"{COVERS}_with_stack_and_torch_dispatch",),
+    ),
+    Golden("modules", workloads.modules, STACK, covers=(f"{COVERS}_with_stack_and_modules",)),
+    Golden("training_step", workloads.training_step),
+    Golden("training_step_and_stack", workloads.training_step, STACK),
+    Golden("cuda_side_streams", workloads.side_streams, MEMORY, cuda=True, covers=(f"{COVERS}_cuda_with_stream",)),
+    Golden("cuda_training_step", workloads.training_step, cuda=True, covers=(f"{COVERS}_cuda",)),
+    Golden(
+        "cuda_training_step_and_stack",
+        workloads.training_step,
+        MEMORY | STACK,
+        cuda=True,
+        covers=(f"{COVERS}_cuda_detailed",),
+    ),
+)
+
+
+def running_minor() -> Minor:
+    """The release of the torch that is imported."""
+    return parse_minor(torch.__version__)
+
+
+def parse_minor(version: str) -> Minor:
+    """`(2, 13)` of `"2.13.0+cpu"`; raises ValueError for what does not begin with two numbers."""
+    found = re.match(r"(\d+)\.(\d+)(?:\.|$)", version)
+    if not found:
+        raise ValueError(f"no release in the version {version!r}; it should begin like 2.13.0")
+    return int(found[1]), int(found[2])
+
+
+def tree_text(golden: Golden, device: torch.device) -> str:
+    """The normalised text of a tree, as it is now; raises UnstableTreeError if a second profile says otherwise."""
+    first, second = (str(normal_form(tree)) + "\n" for tree in _trees(golden, device))
+    if first != second:
+        raise UnstableTreeError(f"two profiles of {golden.name!r} differ:\n{difference(first, second)}")
+    return first
+
+
+def _trees(golden: Golden, device: torch.device) -> Iterable[Node]:
+    options: dict[str, Any] = {"activities": HOST_AND_CUDA if golden.cuda else HOST, **golden.options}
+    work = golden.build(device)
+    warm_up(work, **options)
+    for _ in range(2):
+        tree = record(work, **options)
+        yield tree.one_frame("work") if golden.options.get("with_stack") else tree
+
+
+def file_name(name: str, minor: Minor) -> str:
+    """The name of the golden file of a tree for one release."""
+    return f"{name}.{minor[0]}.{minor[1]}.txt"
+
+
+def stored(name: str, folder: Path = FOLDER) -> dict[Minor, str]:
+    """The accepted texts of a tree, by release."""
+    pattern = re.compile(re.escape(name) + r"\.(\d+)\.(\d+)\.txt")
+    matches = ((pattern.fullmatch(file.name), file) for file in folder.glob("*.txt"))
+    return {(int(m[1]), int(m[2])): file.read_text(encoding="utf-8") for m, file in matches if m}
+
+
+def applicable(minors: Iterable[Minor], running: Minor) -> Minor | None:
+    """Which of the releases with a file is the one for the running release: the newest not above it."""
+    return max((minor for minor in minors if minor <= running), default=None)
+
+
+def accepted(texts: Mapping[Minor, str], running: Minor, text: str) -> dict[Minor, str]:
+    """The texts after `text` was accepted for a release: no file says what the one before it says."""
+    changed = dict(sorted((dict(texts) | {running: text}).items()))
+    kept: dict[Minor, str] = {}
+    for minor, content in changed.items():
+        if not kept or content != kept[max(kept)]:
+            kept[minor] = content
+    return kept
+
+
+def difference(expected: str, found: str, before: str = "expected", after: str = "found") -> str:
+    """The lines in which two texts differ, with the lines above them that say where; empty if they are equal."""
+    lines = difflib.unified_diff(expected.splitlines(), found.splitlines(), before, after, n=8, lineterm="")
+    return "\n".join(lines)

@@ -1,0 +1,103 @@
+"""The event tree of a profile as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a node stands for."""
+
+    PROFILE = "profile"  # the root
+    OP = "op"  # an operator, an autograd node or a record_function scope
+    MEMORY = "memory"  # an allocation or a release
+    OUT_OF_MEMORY = "out of memory"
+    PYTHON = "python"  # a Python frame
+    C_CALL = "c call"  # a function written in C, called from Python
+    RUNTIME = "runtime"  # a call into the CUDA runtime or driver
+    DEVICE = "device"  # a kernel, copy or fill, as the device ran it
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The memory that an allocation took (`size` > 0) or a release gave back (`size` < 0), in bytes."""
+
+    size: int
+    device: str
+    address: int = field(compare=False)
+    total: int = field(compare=False)  # in use on the device after this event, as the profiler counts it
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One event and the events below it, in the order in which they began.
+
+    Two nodes are equal if their trees are: kinds, names, sizes of blocks and the children, but not times, addresses
+    or callers, which differ between two profiles of the same work.
+    """
+
+    kind: Kind
+    name: str
+    children: tuple[Node, ...] = ()
+    block: Block | None = None
+    start_ns: int = field(default=0, compare=False)
+    end_ns: int = field(default=0, compare=False)
+    frame: str = field(default="", compare=False)  # Python frames: the frame itself, as "file: function"
+    caller: str = field(default="", compare=False)  # Python frames and C calls: who called, by the tracer's record
+
+    def walk(self) -> Iterator[Node]:
+        """Every node below this one, a parent before its children."""
+        for child in self.children:
+            yield child
+            yield from child.walk()
+
+    def with_parents(self, parents: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+        """Every node below this one with its ancestors, the nearest first and this one last."""
+        above = (self, *parents)
+        for child in self.children:
+            yield child, above
+            yield from child.with_parents(above)
+
+    def of_kind(self, *kinds: Kind) -> list[Node]:
+        """The nodes below this one that are of one of these kinds."""
+        return [node for node in self.walk() if node.kind in kinds]
+
+    def all(self, name: str) -> list[Node]:
+        """The nodes below this one with this name."""
+        return [node for node in self.walk() if node.name == name]
+
+    def one(self, name: str) -> Node:
+        """The only node below this one with this name; fails the case if there is not exactly one."""
+        return self._only(self.all(name), name)
+
+    def frames(self, function: str) -> list[Node]:
+        """The Python frames of functions with this name."""
+        return [n for n in self.of_kind(Kind.PYTHON) if n.name.endswith(f": {function}")]
+
+    def one_frame(self, function: str) -> Node:
+        """The only Python frame of a function with this name; fails the case if there is not exactly one."""
+        return self._only(self.frames(function), f"the frame of {function}()")
+
+    def without(self, *kinds: Kind) -> Node:
+        """The same tree with nodes of these kinds cut off, and all below them."""
+        kept = tuple(child.without(*kinds) for child in self.children if child.kind not in kinds)
+        return replace(self, children=kept)
+
+    def _only(self, found: list[Node], wanted: str) -> Node:
+        assert len(found) == 1, f"{len(found)} of {wanted!r}, expected one, in\n{self}"
+        return found[0]
+
+    def __str__(self) -> str:
+        """The tree as text, a line a node, two spaces a level; an allocation says its size."""
+        size = f" {self.block.size:+d} B {self.block.device}" if self.block else ""
+        lines = [f"{self.name}{size}"]
+        lines += [f"  {line}" for child in self.children for line in str(child).splitlines()]
+        return "\n".join(lines)
+
+
+def names(nodes: Sequence[Node]) -> list[str]:
+    """The names of some nodes, in order."""
+    return [node.name for node in nodes]

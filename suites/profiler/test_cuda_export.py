@@ -1,0 +1,81 @@
+"""Chrome trace files of work on the device: kernels, streams, and what ties them to the operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from . import chrome
+from .chrome import Trace
+from .trees import HOST_AND_CUDA, profiler, quiet_collector, warm_up
+from .workloads import STREAMS, side_streams
+
+pytestmark = [
+    pytest.mark.requires(device="cuda"),
+    pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree_cuda_with_stream"),
+]
+
+
+@pytest.fixture
+def trace(device: torch.device, tmp_path: Path) -> Trace:
+    """The trace of two operators on each of three side streams; fails the case if it has no kernel."""
+    work = side_streams(device)
+    warm_up(work, activities=HOST_AND_CUDA)
+    with quiet_collector(), profiler(activities=HOST_AND_CUDA) as prof:
+        work()
+    file = tmp_path / "trace.json"
+    prof.export_chrome_trace(str(file))
+    trace = chrome.load(file)
+    assert trace.of("kernel"), "the file has no kernel (may this user read the device's counters?)"
+    return trace
+
+
+def test_kernels_ran_on_the_streams_they_were_given_to(trace: Trace) -> None:
+    """Contract: the file names the stream of each kernel: two kernels on each of three, none elsewhere."""
+    streams = [kernel.args["stream"] for kernel in trace.of("kernel")]
+
+    assert sorted(streams.count(stream) for stream in set(streams)) == [2] * STREAMS, str(streams)
+
+
+def test_a_kernel_correlates_with_one_launch_and_one_operator(trace: Trace) -> None:
+    """Contract: a kernel shares its correlation with one call that launched it, before it began, and the call lies
+    within the operator whose id both have; each operator has one kernel."""
+    calls = {call.args["correlation"]: call for call in trace.of("cuda_runtime", "cuda_driver")}
+    operators = {span.args["External id"]: span for span in trace.of("cpu_op")}
+    launched: list[str] = []
+
+    for kernel in trace.of("kernel"):
+        call = calls[kernel.args["correlation"]]
+        operator = operators[kernel.args["External id"]]
+        assert "LaunchKernel" in call.name
+        assert call.args["External id"] == kernel.args["External id"]
+        assert operator.start_ns <= call.start_ns <= call.end_ns <= operator.end_ns, f"{call} not within {operator}"
+        assert call.start_ns <= kernel.start_ns, f"{kernel} before {call}"
+        launched.append(operator.name)
+
+    assert sorted(launched) == ["aten::sub"] * STREAMS + ["aten::tanh"] * STREAMS
+
+
+def test_arrows_lead_from_launches_to_kernels(trace: Trace) -> None:
+    """Contract: each kernel has one arrow to it, which starts at its launch."""
+    calls = {str(call.args["correlation"]): call for call in trace.of("cuda_runtime", "cuda_driver")}
+    starts = {m.arrow: m for m in trace.moments if m.category == "ac2g" and m.phase == "s"}
+    ends = [m.arrow for m in trace.moments if m.category == "ac2g" and m.phase == "f"]
+
+    for kernel in trace.of("kernel"):
+        correlation = str(kernel.args["correlation"])
+        assert ends.count(correlation) == 1
+        assert starts[correlation].line == calls[correlation].line
+
+
+def test_kernels_of_a_stream_do_not_overlap(trace: Trace) -> None:
+    """Contract: kernels of one stream run one after the other, in the order of their launches."""
+    by_stream: dict[object, list[chrome.Span]] = {}
+    for kernel in trace.of("kernel"):
+        by_stream.setdefault(kernel.args["stream"], []).append(kernel)
+
+    for first, second in by_stream.values():
+        assert first.end_ns <= second.start_ns, f"{first} overlaps {second}"
+        assert first.args["correlation"] < second.args["correlation"]

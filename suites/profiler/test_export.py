@@ -1,0 +1,340 @@
+"""Chrome trace files: valid, and containing what the run did. Written below the case's temporary folder only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import profile, record_function, schedule, tensorboard_trace_handler
+
+from . import chrome, workloads
+from .chrome import Trace
+from .node import Kind, Node
+from .normal import fold_name
+from .trees import profiler, quiet_collector, read, warm_up
+from .workloads import Work
+
+OPTIONS = [
+    pytest.param({}, id="plain"),
+    pytest.param({"profile_memory": True}, id="memory"),
+    pytest.param({"record_shapes": True}, id="shapes"),
+    pytest.param({"with_stack": True}, id="stack"),
+    pytest.param({"profile_memory": True, "with_stack": True, "record_shapes": True}, id="everything"),
+]
+WORK = [
+    pytest.param(workloads.forward_and_backward, id="passes"),
+    pytest.param(workloads.scopes, id="scopes"),
+    pytest.param(workloads.training_step, id="training_step"),
+    pytest.param(workloads.on_function_tensor, id="torch_function"),
+    pytest.param(workloads.on_dispatch_tensor, id="torch_dispatch"),
+]
+PROFILE = "Trace"  # the category of the span of the whole profile
+
+
+def exported(prof: profile, folder: Path) -> Trace:
+    """The trace of a profile that has ended, by way of a file."""
+    file = folder / "trace.json"
+    prof.export_chrome_trace(str(file))
+    return chrome.load(file)
+
+
+def profile_of(work: Work, **options: Any) -> profile:
+    """A profile of one call of `work`, whose caches are filled."""
+    warm_up(work, **options)
+    with quiet_collector(), profiler(**options) as prof:
+        work()
+    return prof
+
+
+def operators(tree: Node, leave_out: Collection[str] = (), depth: int = 0) -> list[tuple[int, str]]:
+    """The operators and scopes of a tree but those named, each with the number of such above it."""
+    result = []
+    for child in tree.children:
+        counts = child.kind is Kind.OP and child.name not in leave_out
+        result += [(depth, child.name)] if counts else []
+        result += operators(child, leave_out, depth + counts)
+    return result
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("workload", WORK)
+def test_the_file_has_the_operators_of_the_tree(
+    workload: Callable[[], Work], options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Contract: the file is a strict trace; its operators nest by time on their thread as those of the tree do, and the
+    scopes are there as often. None is missing, none is there twice, and none came from elsewhere."""
+    prof = profile_of(workload(), **options)
+
+    trace = exported(prof, tmp_path)
+
+    spans, scopes = trace.of("cpu_op"), [span.name for span in trace.of("user_annotation")]
+    tree = read(prof)
+    assert spans
+    assert chrome.crossing(spans) is None
+    assert chrome.indented(spans) == operators(tree, leave_out=scopes)
+    assert Counter(scopes) == Counter(node.name for node in tree.of_kind(Kind.OP) if node.name in scopes)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(lambda: workloads.scopes(leave_open=False), id="scopes"),
+        pytest.param(workloads.training_step, id="training_step"),
+    ],
+)
+def test_scopes_hold_in_the_file_what_they_hold_in_the_tree(workload: Callable[[], Work], tmp_path: Path) -> None:
+    """Contract: scopes that are left nest with each other and the operators, by time, as they do in the tree."""
+    prof = profile_of(workload())
+
+    spans = exported(prof, tmp_path).of(*chrome.HOST)
+
+    assert chrome.crossing(spans) is None
+    assert chrome.indented(spans) == operators(read(prof))
+
+
+def test_a_scope_never_left_ends_with_the_profile_at_the_latest(tmp_path: Path) -> None:
+    """Contract: a scope that nobody closed is in the file with an end, after all that ran in it and not after that of
+    the profile."""
+    trace = exported(profile_of(workloads.scopes()), tmp_path)
+
+    (whole,) = trace.of(PROFILE)
+    scopes = {span.name: span for span in trace.of("user_annotation")}
+    open_scope = scopes["around backward"]
+    assert open_scope.start_ns <= scopes["backward"].start_ns
+    assert scopes["backward"].end_ns <= open_scope.end_ns <= whole.end_ns
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_spans_nest_and_lie_within_the_profile(options: dict[str, Any], tmp_path: Path) -> None:
+    """Contract: on a thread no operator or frame ends within another it did not begin in; and all spans lie within that
+    of the profile itself.
+
+    Scopes are begun in one call of torch and ended in another, so they cross these frames.
+    """
+    trace = exported(profile_of(workloads.training_step(), **options), tmp_path)
+
+    (whole,) = trace.of(PROFILE)
+    assert chrome.crossing(trace.of("cpu_op", "python_function")) is None
+    outside = [s for s in trace.spans if s.start_ns < whole.start_ns or s.end_ns > whole.end_ns]
+    assert not outside, f"{outside[:3]} outside {whole}"
+
+
+def test_scopes_and_operators_are_told_apart(tmp_path: Path) -> None:
+    """Contract: what `record_function` named is an annotation, what torch dispatched an operator."""
+    trace = exported(profile_of(workloads.scopes()), tmp_path)
+
+    assert Counter(span.name for span in trace.of("user_annotation")) == {
+        "pass": 1, "forward": 2, "around backward": 1, "backward": 1
+    }  # fmt: skip
+    assert not {"pass", "forward", "around backward", "backward"} & {span.name for span in trace.of("cpu_op")}
+
+
+def test_arrows_lead_from_forward_to_backward(tmp_path: Path) -> None:
+    """Contract: each arrow has one start, in an operator of forward, and one end, later, in the autograd node that
+    is its derivative."""
+    trace = exported(profile_of(workloads.forward_and_backward()), tmp_path)
+
+    arrows = [moment for moment in trace.moments if moment.category == "fwdbwd"]
+    starts = {moment.arrow: moment for moment in arrows if moment.phase == "s"}
+    ends = {moment.arrow: moment for moment in arrows if moment.phase == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(arrows) == 2 * len(starts)
+    begins = {span.start_ns: span.name for span in trace.of("cpu_op")}
+    pairs = set()
+    for arrow, start in starts.items():
+        end = ends[arrow]
+        assert start.at_ns < end.at_ns
+        pairs.add(tuple(begins[moment.at_ns] for moment in (start, end)))
+    assert pairs >= {
+        ("aten::mul", "MulBackward0"),
+        ("aten::exp", "ExpBackward0"),
+        ("aten::add", "AddBackward0"),
+        ("aten::sum", "SumBackward0"),
+    }
+
+
+def test_memory_is_in_the_file(tmp_path: Path) -> None:
+    """Contract: with `profile_memory` each allocation and release is an instant with its bytes, address and total, in
+    the order of the run."""
+    prof = profile_of(workloads.forward_and_backward(), profile_memory=True)
+
+    trace = exported(prof, tmp_path)
+
+    blocks = [node.block for node in read(prof).of_kind(Kind.MEMORY) if node.block]
+    instants = sorted((m for m in trace.moments if m.name == "[memory]"), key=lambda moment: moment.at_ns)
+    assert blocks
+    assert [(m.phase, m.args["Bytes"], m.args["Addr"], m.args["Total Allocated"]) for m in instants] == [
+        ("i", block.size, block.address, block.total) for block in blocks
+    ]
+
+
+def test_the_file_has_memory_only_when_asked_for(tmp_path: Path) -> None:
+    """Contract: without `profile_memory` the file has no allocation."""
+    trace = exported(profile_of(workloads.forward_and_backward()), tmp_path)
+
+    assert not [moment for moment in trace.moments if moment.name == "[memory]"]
+
+
+def test_frames_name_the_frame_above_them(tmp_path: Path) -> None:
+    """Contract: each frame has a number of its own and that of its parent, within which it lies; the names along that
+    line are those of the tree."""
+    prof = profile_of(workloads.plain_code(), with_stack=True)
+
+    trace = exported(prof, tmp_path)
+
+    frames = {span.args["Python id"]: span for span in trace.of("python_function")}
+    assert len(frames) == len(trace.of("python_function"))
+    lines: Counter[tuple[str, ...]] = Counter()
+    for span in frames.values():
+        line, above = [span], span.args["Python parent id"]
+        while above in frames:
+            assert frames[above] not in line, f"{span} is its own ancestor"
+            line.append(frames[above])
+            above = frames[above].args["Python parent id"]
+        for inner, outer in pairwise(line):
+            assert outer.start_ns <= inner.start_ns <= inner.end_ns <= outer.end_ns, f"{inner} not within {outer}"
+        lines[tuple(fold_name(frame.name) for frame in line)] += 1
+    python = (Kind.PYTHON, Kind.C_CALL)
+    expected = Counter(
+        (node.name, *(parent.name for parent in above if parent.kind in python))
+        for node, above in read(prof).with_parents()
+        if node.kind in python
+    )
+    assert expected
+    # The file has the profiler's own frames too.
+    assert not expected - lines, f"in the tree and not in the file: {expected - lines}"
+
+
+def test_shapes_and_types_are_in_the_file(tmp_path: Path) -> None:
+    """Contract: with `record_shapes` an operator has the shape and type of each tensor it was given; without, none."""
+    x = torch.ones(2, 3)
+    row = torch.ones(3)
+
+    shown = exported(profile_of(lambda: torch.add(x, row), record_shapes=True), tmp_path)
+    hidden = exported(profile_of(lambda: torch.add(x, row)), tmp_path)
+
+    (add,) = shown.of("cpu_op")
+    assert add.args["Input Dims"][:2] == [[2, 3], [3]]
+    assert add.args["Input type"][:2] == ["float", "float"]
+    assert "Input Dims" not in hidden.of("cpu_op")[0].args
+
+
+def test_what_was_asked_for_is_in_the_file(tmp_path: Path) -> None:
+    """Contract: metadata added to a profile are fields of the file, JSON as JSON and text as text."""
+    prof = profiler()
+    prof.start()
+    prof.add_metadata("machine", "a name")
+    prof.add_metadata_json("ranks", '{"size": [1, 2]}')
+    prof.stop()
+
+    properties = exported(prof, tmp_path).properties
+
+    assert (properties["machine"], properties["ranks"]) == ("a name", {"size": [1, 2]})
+
+
+QUOTES = pytest.mark.xfail(
+    raises=chrome.TraceError, reason="https://github.com/pytorch/pytorch/issues/146900: quotes in names are not escaped"
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param('a "quoted" word', id="quote", marks=QUOTES),
+        pytest.param('{"device": "cpu"}', id="json", marks=QUOTES),
+        pytest.param("back\\slash", id="backslash"),
+        pytest.param("ends with \\", id="backslash_at_end"),
+        pytest.param("two\nlines", id="newline"),
+        pytest.param("tab\tand bell\a", id="control"),
+        pytest.param("naïve 漢字 \N{GRINNING FACE}", id="unicode"),
+        pytest.param("</script><b>&amp;", id="markup"),
+        pytest.param("x" * 5000, id="long"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_any_name_of_a_scope_leaves_the_file_valid(name: str, tmp_path: Path) -> None:
+    """Contract: whatever a scope is called, the file is valid, and the scope is in it with what ran in its block.
+
+    Its name is asked for only where it is plain text: torch may replace characters that JSON would have to escape.
+    """
+    x = torch.ones(2)
+
+    def work() -> None:
+        with record_function(name):
+            torch.sin(x)
+
+    trace = exported(profile_of(work), tmp_path)
+
+    scope, operator = trace.of(*chrome.HOST)
+    assert chrome.indented([scope, operator]) == [(0, scope.name), (1, "aten::sin")]
+    if name.isascii() and name.isprintable() and "\\" not in name:
+        assert scope.name == name
+
+
+def test_a_packed_file_has_the_same_events(tmp_path: Path) -> None:
+    """Contract: a name that ends in `.gz` gives a packed file with the events of the profile, and no other file."""
+    prof = profile_of(workloads.forward_and_backward())
+    file = tmp_path / "trace.json.gz"
+
+    prof.export_chrome_trace(str(file))
+
+    assert chrome.indented(chrome.load(file).of("cpu_op")) == operators(read(prof))
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_aborted_profile_can_be_exported(tmp_path: Path) -> None:
+    """Contract: a profile ended by an exception gives a valid file with what ran before, the open scope among it."""
+    x = torch.rand(3)
+    prof = profiler()
+
+    def run() -> None:
+        with prof, record_function("scope"):
+            torch.sin(x)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        run()
+
+    trace = exported(prof, tmp_path)
+
+    assert chrome.indented(trace.of(*chrome.HOST)) == [(0, "scope"), (1, "aten::sin")]
+
+
+def test_a_schedule_writes_the_active_steps_only(tmp_path: Path) -> None:
+    """Contract: with a schedule each cycle is one file, which has the steps that were active, in order, with what ran
+    in them, and nothing of the steps that were waited for or warmed up in."""
+    x = torch.rand(3)
+    files: list[Path] = []
+
+    def ready(prof: profile) -> None:
+        files.append(tmp_path / f"{len(files)}.json")
+        prof.export_chrome_trace(str(files[-1]))
+
+    plan = schedule(wait=1, warmup=1, active=2, repeat=2)
+    with quiet_collector(), profiler(schedule=plan, on_trace_ready=ready) as prof:
+        for step in range(9):
+            with record_function(f"step {step}"):
+                torch.sin(x)
+            prof.step()
+
+    def cycle(*steps: int) -> list[tuple[int, str]]:
+        return [e for n in steps for e in ((0, f"ProfilerStep#{n}"), (1, f"step {n}"), (2, "aten::sin"))]
+
+    assert [chrome.indented(chrome.load(file).of(*chrome.HOST)) for file in files] == [cycle(2, 3), cycle(6, 7)]
+
+
+def test_the_handler_for_tensorboard_writes_one_trace(tmp_path: Path) -> None:
+    """Contract: torch's own handler writes one valid trace below its folder, named after the worker."""
+    x = torch.rand(3)
+    with profiler(on_trace_ready=tensorboard_trace_handler(str(tmp_path), worker_name="worker")):
+        torch.sin(x)
+
+    (file,) = tmp_path.iterdir()
+    assert file.name.startswith("worker.")
+    assert file.name.endswith(".pt.trace.json")
+    assert [span.name for span in chrome.load(file).of("cpu_op")] == ["aten::sin"]

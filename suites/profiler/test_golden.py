@@ -1,0 +1,38 @@
+"""Whole trees, against the texts that were accepted for this release of torch (docs/golden-trees.md)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .golden import FOLDER, GOLDENS, Golden, applicable, difference, file_name, running_minor, stored, tree_text
+
+
+def _parameter(golden: Golden) -> object:
+    marks = [pytest.mark.covers(*golden.covers)] if golden.covers else []
+    if golden.cuda:
+        marks.append(pytest.mark.requires(device="cuda"))
+    return pytest.param(golden, id=golden.name, marks=marks)
+
+
+@pytest.mark.parametrize("golden", [_parameter(golden) for golden in GOLDENS])
+def test_the_tree_is_the_accepted_one(golden: Golden) -> None:
+    """Contract: the tree has the text that a person accepted for this release of torch, or for the newest before it.
+
+    With no such file there is nothing to compare with, and the case is skipped.
+    """
+    running, texts = running_minor(), stored(golden.name)
+    minor = applicable(texts, running)
+    if minor is None:
+        pytest.skip(
+            f"no golden file {file_name(golden.name, running)} nor one of an older torch in {FOLDER.name}/: "
+            f"accept one with python -m suites.profiler.accept {golden.name}"
+        )
+
+    found = tree_text(golden, torch.device("cuda", 0) if golden.cuda else torch.device("cpu"))
+
+    file = file_name(golden.name, minor)
+    changed = difference(texts[minor], found, file, f"torch {torch.__version__}")
+    assert not changed, (
+        f"not the accepted tree; if it is right: python -m suites.profiler.accept {golden.name}\n{changed}"
+    )

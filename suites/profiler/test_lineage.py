@@ -1,0 +1,169 @@
+"""Who called whom: the Python tracer's record against the tree."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from . import workloads
+from .node import Kind, Node
+from .trees import record
+from .workloads import Work
+
+TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
+
+
+def recursion() -> Work:
+    """A function that calls itself, and another that calls it back."""
+    x = torch.rand(2)
+
+    def descend(levels: int) -> torch.Tensor:
+        return ascend(levels - 1) if levels else torch.sin(x)
+
+    def ascend(levels: int) -> torch.Tensor:
+        return descend(levels)
+
+    def work() -> torch.Tensor:
+        return descend(3)
+
+    return work
+
+
+def generators() -> Work:
+    """A generator that another one drains, with operators on both sides of each yield, and one left half-way."""
+    x = torch.rand(2)
+
+    def produce() -> Iterator[torch.Tensor]:
+        yield torch.sin(x)
+        yield torch.cos(x)
+
+    def relay() -> Iterator[torch.Tensor]:
+        yield from produce()
+
+    def work() -> None:
+        for value in relay():
+            value.neg()
+        next(produce())
+
+    return work
+
+
+def sorting() -> Work:
+    """A function written in C that calls back into Python: the sort's keys run operators."""
+    x = torch.rand(4)
+
+    def key(index: int) -> float:
+        return float(x[index])
+
+    def work() -> list[int]:
+        return sorted(range(4), key=key)
+
+    return work
+
+
+def python_backward() -> Work:
+    """An autograd function in Python: the engine calls its backward from C."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 (torch's signature)
+            return x + x
+
+        @staticmethod
+        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+            return gradient + gradient
+
+    leaf = torch.rand(2, requires_grad=True)
+
+    def work() -> None:
+        Double.apply(leaf).sum().backward()
+        leaf.grad = None
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(workloads.plain_code, id="plain"),
+        pytest.param(recursion, id="recursion"),
+        pytest.param(generators, id="generators"),
+        pytest.param(sorting, id="callback_from_c"),
+        pytest.param(python_backward, id="python_backward"),
+        pytest.param(workloads.scopes, id="scopes"),
+        pytest.param(workloads.modules, id="modules", marks=pytest.mark.covers(f"{TREE}_with_stack_and_modules")),
+        pytest.param(workloads.training_step, id="training_step"),
+        pytest.param(
+            workloads.on_function_tensor,
+            id="torch_function",
+            marks=pytest.mark.covers(f"{TREE}_with_stack_and_torch_function"),
+        ),
+        pytest.param(
+            workloads.on_dispatch_tensor,
+            id="torch_dispatch",
+            marks=pytest.mark.covers(f"{TREE}_with_stack_and_torch_dispatch"),
+        ),
+    ],
+)
+def test_the_recorded_caller_is_the_parent(workload: Callable[[], Work]) -> None:
+    """Contract: of every frame and C call, the caller that the tracer noted is the nearest Python frame above it.
+
+    The tracer learns of callers from Python, the tree is built from times: two sources, one lineage. Only frames that
+    were on the stack when the profile began have no frame above them: on one thread, there is one such root.
+    """
+    tree = record(workload(), with_stack=True)
+
+    roots = [node for node in tree.children if node.kind is Kind.PYTHON]
+    assert len(roots) == 1, str(tree)
+    assert compared(tree) > 5, str(tree)
+
+
+def test_the_recorded_caller_is_the_parent_on_another_thread() -> None:
+    """Contract: a thread that runs when the profile begins has a line of frames of its own: its calls are below the
+    callers on that thread, and not below those of the thread that waits for it."""
+    start, done = threading.Semaphore(0), threading.Semaphore(0)
+    ending = False
+    x = torch.rand(2)
+
+    def inner() -> None:
+        torch.sin(x)
+
+    def serve() -> None:
+        start.acquire()
+        while not ending:
+            inner()
+            done.release()
+            start.acquire()
+
+    def work() -> None:
+        start.release()
+        done.acquire()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        tree = record(work, with_stack=True)
+    finally:
+        ending = True
+        start.release()
+        thread.join()
+
+    inner_frame = tree.one_frame("inner")
+    (above,) = (parents for node, parents in tree.with_parents() if node is inner_frame)
+    assert above[0].name.endswith(": serve"), str(tree)
+    assert not tree.one_frame("work").frames("inner"), str(tree)
+    assert compared(tree) > 5, str(tree)
+
+
+def compared(tree: Node) -> int:
+    """How many nodes have a frame above them; fails the case if one of these is not the node's recorded caller."""
+    count = 0
+    for node, above in tree.with_parents():
+        parent = next((n for n in above if n.kind is Kind.PYTHON), None)
+        if node.kind in (Kind.PYTHON, Kind.C_CALL) and parent is not None:
+            count += 1
+            assert node.caller == parent.frame, f"{node.name} was called by {node.caller}, not by {parent.frame}"
+    return count
