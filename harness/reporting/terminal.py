@@ -42,6 +42,7 @@ def _held(plan: Plan, inline: bool) -> list[str]:
     beside += [f"repeat {policy.repeat}"] if policy.repeat > 1 else []
     beside += [f"retries {policy.retries}"] if policy.retries else []
     beside += ["waivers"] if policy.waivers and inline else []
+    beside += ["forbidden skips"] if inline and not policy.skips else []
     return parts + ([f"without isolation, not heeded: {', '.join(beside)}"] if inline and beside else beside)
 
 

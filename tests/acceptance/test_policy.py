@@ -1,0 +1,461 @@
+"""What a run is held to: waivers, profiles, hardware, must-pass lists, over whole runs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from harness.gating import mustpass
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import compare, expected
+from tests.acceptance.project import Project
+from tests.acceptance.rules import command, configure, kinds, refused, waive
+
+MODES = pytest.mark.parametrize("mode", ["batch", "case"])
+RAW = {
+    "test_fails": "failed",
+    "test_setup_fails": "error",
+    "test_crashes": "crashed",
+    "test_hangs": "timeout",
+    "test_contaminates": "contaminated",
+    "test_leaks": "leaked",
+}
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@MODES
+def test_waived_cases_are_green(make_project: MakeProject, mode: str, spread: str) -> None:
+    """Whatever is known of a case, and no more; the journal keeps what it came to and says which waiver it was."""
+    project = make_project("policy_waived")
+    waivers = "suites/policy_waived/waivers.yaml"
+    result = project.run(f"--isolation={mode}", spread, f"--waivers={waivers}")
+    assert result.status == 0, result.tail()
+    compare(result, expected(project, mode), alone=mode == "case")
+    finals = {line["case"].split("::")[1]: line for line in result.lines if line["event"] == "finish" and line["final"]}
+    assert {name: finals[name]["outcome"] for name in RAW} == RAW
+    for number, name in enumerate(RAW, start=2):
+        assert finals[name]["ruling"]["outcome"] == "waived"
+        assert finals[name]["ruling"]["source"] == f"{waivers}:{number}"
+    assert result.counts["xfailed"] == 9
+    assert result.ledger.run is not None
+    assert result.ledger.run.settings["waivers"] == waivers
+
+
+@MODES
+def test_waivers_that_do_not_fit_are_red(make_project: MakeProject, mode: str) -> None:
+    project = make_project("policy_faults")
+    result = project.run(f"--isolation={mode}", "-n0", "--waivers=suites/policy_faults/waivers.yaml")
+    compare(result, expected(project, mode), alone=mode == "case")
+    told = {finding.kind: finding.message for finding in result.ledger.findings}
+    where = "in suites/policy_faults/waivers.yaml"
+    assert f"'*::test_expired' {where}:5 expired on 2001-01-01: see https://example.org/4" in told["waiver_expired"]
+    assert f"'*::test_without_link' {where}:6 has no link" in told["waiver_no_link"]
+    assert f"test_gone*' {where}:7 matches no case of this run" in told["waiver_matches_nothing"]
+
+
+@MODES
+def test_a_waived_crash_at_interpreter_exit(make_project: MakeProject, mode: str) -> None:
+    project = make_project("policy_ends")
+    result = project.run(f"--isolation={mode}", "-n0", "--waivers=suites/policy_ends/waivers.yaml")
+    compare(result, expected(project, mode), alone=mode == "case")
+    assert result.status == 0
+
+
+IN_COMPANY = """
+import os
+
+EXPECTED = {
+    "test_first": "passed",
+    "test_bad_in_company": "waived: waived: known (https://example.org/1; configs/waivers/known.yaml:1): flaky",
+    "test_between": "passed",
+    "test_bad": "waived: waived: known (https://example.org/1; configs/waivers/known.yaml:1): crashed: exit status 4",
+}
+RAN = []
+
+def test_first(): RAN.append(1)
+def test_bad_in_company():
+    if RAN: os._exit(3)
+def test_between(): pass
+def test_bad(): os._exit(4)
+"""
+
+
+def test_a_waived_case_that_was_tried_twice(make_project: MakeProject) -> None:
+    """A case may be waived as flaky, so it is tried in company first; to who reads the report it is not flaky."""
+    project = make_project()
+    project.write("suites/company/test_company.py", IN_COMPANY)
+    waive(project, case="*::test_bad*", expect=["crashed", "flaky"])
+    result = project.run("-n0", "--waivers=known", "--fail-on-flaky")
+    assert result.status == 0, result.tail()
+    compare(result, expected(project, "batch"))
+    tries = [line["alone"] for line in result.lines if line["event"] == "finish" and "test_bad" in line["case"]]
+    assert tries == [False, True] * 2
+
+
+TWO_SUITES = {
+    "suites/a/test_a.py": "def test_one(): pass\ndef test_two(): assert 1 == 2\n",
+    "suites/b/test_b.py": "def test_one(): pass\ndef test_two(): pass\ndef test_slow(): pass\n",
+}
+
+
+def two_suites(make_project: MakeProject) -> Project:
+    project = make_project()
+    for name, text in TWO_SUITES.items():
+        project.write(name, text)
+    return project
+
+
+@pytest.mark.parametrize(
+    ("case", "arguments", "found"),
+    [
+        ("suites/c/*", (), ["waiver_matches_nothing"]),
+        ("*::test_gone", (), ["waiver_matches_nothing"]),
+        ("suites/b/*", ("-k", "test_a"), []),  # collected, and left out afterwards
+        ("suites/b/test_b.py::test_gone", ("--ignore=suites/b",), []),
+    ],
+)
+def test_a_waiver_that_matches_no_case(
+    make_project: MakeProject, case: str, arguments: tuple[str, ...], found: list[str]
+) -> None:
+    project = two_suites(make_project)
+    waive(project, case=case, expect=["failed", "passed"])
+    result = project.run("-n0", "--waivers=known", *arguments)
+    assert kinds(result) == found, result.tail()
+
+
+def test_a_waiver_is_not_blamed_for_what_the_run_was_told_to_leave_out(make_project: MakeProject) -> None:
+    project = two_suites(make_project)
+    waive(project, case="suites/b/test_b.py::test_gone")
+    assert kinds(project.run("-n0", "--waivers=known", suites="suites/a")) == []
+    assert kinds(project.run("-n0", "--waivers=known", suites="suites/b")) == ["waiver_matches_nothing"]
+    first = project.run("-n0", "--waivers=known", "--lf")
+    second = project.run("-n0", "--waivers=known", "--lf")
+    assert list(second.verdicts) == ["suites/a/test_a.py::test_two"], second.tail()
+    assert kinds(first) == kinds(second) == []
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_a_profile_selects(make_project: MakeProject, spread: str) -> None:
+    project = two_suites(make_project)
+    wanted = {"suites": ["b"], "cases": ["suites/a/*::test_one"], "exclude": ["*::test_slow"]}
+    configure(project, "profiles/few", description="few", **wanted)
+    result = project.run(spread, "--profile=few")
+    assert result.status == 0, result.tail()
+    names = ("suites/a/test_a.py::test_one", "suites/b/test_b.py::test_one", "suites/b/test_b.py::test_two")
+    assert result.verdicts == dict.fromkeys(names, "passed")
+    left_out = [set(line["deselected"]) for line in result.lines if line["event"] == "collected" and line["ids"]]
+    assert left_out == [{"suites/a/test_a.py::test_two", "suites/b/test_b.py::test_slow"}]
+    assert result.ledger.run is not None
+    assert result.ledger.run.profile == "few"
+    assert "harness: profile few" in result.terminal
+    if spread == "-n0":
+        assert "2 deselected" in result.terminal
+
+
+def test_collect_only_shows_what_a_profile_selects(make_project: MakeProject) -> None:
+    project = two_suites(make_project)
+    configure(project, "profiles/few", description="few", suites=["b"], exclude=["*::test_slow"])
+    result = project.run("--collect-only", "-q", "-n0", "--profile=few")
+    assert result.status == 0, result.tail()
+    listed = [line for line in result.terminal.splitlines() if "::" in line]
+    assert listed == ["suites/b/test_b.py::test_one", "suites/b/test_b.py::test_two"]
+    assert "3 deselected" in result.terminal
+    assert not result.run_dir.exists()
+    refused(project.run("--collect-only", "--profile=fwe"), "did you mean 'few'?")
+
+
+STRICT = """
+import pytest
+
+EXPECTED = {
+    "test_passes": "passed",
+    "test_gated_for_size": "gated: memory: wanted >=1000TiB",
+    "test_gated_for_another_reason": "failed: gated, though profile strict lets no case be gated for want of device: d",
+    "test_gated_for_both": "gated",
+    "test_skips": "failed: skipped itself, which profile strict forbids: Skipped: not today",
+}
+FINDINGS = ["too_few_cases"]
+
+def test_passes(): pass
+
+@pytest.mark.requires(memory=">=1000TiB")
+def test_gated_for_size(): pass
+
+@pytest.mark.requires(device="cuda")
+def test_gated_for_another_reason(): pass
+
+@pytest.mark.requires(device="cuda", memory=">=1000TiB")
+def test_gated_for_both(): pass
+
+def test_skips(): pytest.skip("not today")
+"""
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_a_profile_is_strict(make_project: MakeProject, spread: str) -> None:
+    """Gates that are not allowed, skips, and fewer cases than there must be, each with its words."""
+    project = make_project()
+    project.write("suites/strict/test_strict.py", STRICT)
+    configure(project, "profiles/strict", description="strict", gates=["memory"], skips="forbidden", minimum_cases=2)
+    result = project.run(spread, "--profile=strict")
+    compare(result, expected(project, "batch"))
+    assert result.ledger.findings[0].message == "1 cases ran, profile strict wants 2 at least"
+
+
+def test_a_gate_that_is_not_allowed_is_red_without_isolation(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/strict/test_strict.py", STRICT)
+    configure(project, "profiles/strict", description="strict", gates=["memory"])
+    result = project.run("-n0", "--profile=strict", "--isolation=none")
+    assert result.counts == {"passed": 1, "failed": 1, "gated": 2, "skipped": 1}
+    assert "Failed: gated, though profile strict lets no case be gated for want of device" in result.terminal
+    verdicts = result.verdicts
+    assert verdicts["suites/strict/test_strict.py::test_gated_for_another_reason"] == "failed"
+    assert verdicts["suites/strict/test_strict.py::test_gated_for_size"] == "gated"
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_a_profile_that_leaves_nothing_is_red(make_project: MakeProject, spread: str) -> None:
+    project = two_suites(make_project)
+    configure(project, "profiles/none", description="none", exclude=["suites/*"])
+    result = project.run(spread, "--profile=none")
+    assert result.status == 1, result.tail()
+    assert result.verdicts == {}
+    assert kinds(result) == ["too_few_cases"]
+
+
+def test_what_isolation_none_does_not_heed_is_said(make_project: MakeProject) -> None:
+    project = two_suites(make_project)
+    waive(project, case="suites/a/test_a.py::test_two")
+    configure(project, "profiles/strict", description="strict", skips="forbidden", waivers=["known"], repeats=2)
+    result = project.run("-n0", "--profile=strict", "--isolation=none")
+    assert result.verdicts["suites/a/test_a.py::test_two"] == "failed"
+    assert "without isolation, not heeded: repeat 2, waivers, forbidden skips" in result.terminal
+
+
+@pytest.mark.parametrize(
+    ("level", "runs"), [("command line", 5), ("environment", 4), ("profile", 3), ("ini", 2), ("", 1)]
+)
+def test_what_says_more_wins(make_project: MakeProject, level: str, runs: int) -> None:
+    """Command line, environment, profile, ini file, default: the first that says something of a setting."""
+    levels = ["command line", "environment", "profile", "ini", ""]
+    said = levels[levels.index(level) :]
+    project = make_project()
+    project.write("suites/one/test_one.py", "def test_one(): pass\n")
+    configure(project, "profiles/some", description="some", **({"repeats": 3} if "profile" in said else {}))
+    if "ini" in said:
+        project.write("pytest.ini", (project.folder / "pytest.ini").read_text() + "harness_repeat = 2\n")
+    result = project.run(
+        "-n0",
+        "--profile=some",
+        *(["--repeat=5"] if "command line" in said else []),
+        env={"HARNESS_REPEAT": "4"} if "environment" in said else None,
+    )
+    assert result.status == 0, result.tail()
+    assert [line["final"] for line in result.lines if line["event"] == "finish"] == [True] * runs
+    assert result.lines[0]["settings"]["repeat"] == runs
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "description: few\nsuits: [a]\n",
+            ("configs/profiles/few.yaml:2", "suits: there is no such key", "did you mean 'suites'?"),
+        ),
+        ("description: few\ngates:\n  - memroy\n", ("configs/profiles/few.yaml:3", "did you mean 'memory'?")),
+        ("description: few\nskips: no\n", ("configs/profiles/few.yaml:2",)),
+        ("description: few\nwaivers: [known]\n", ("configs/profiles/few.yaml:2", "waiver file 'known'")),
+        ("description: few\nrequires: {driver: 570.10}\n", ("configs/profiles/few.yaml:2", "in quotes")),
+        (
+            "description: few\nrequires: {device: cuda}\n",
+            ("device cpu is not fit for profile few: device: wanted cuda",),
+        ),
+        ("description: few\nhardware: gpu\n", ("configs/profiles/few.yaml:2", "did you mean 'gpus'?")),
+    ],
+)
+def test_a_profile_that_cannot_be_used_stops_the_run(
+    make_project: MakeProject, text: str, words: tuple[str, ...]
+) -> None:
+    project = two_suites(make_project)
+    configure(project, "hardware/gpus", description="GPUs", device={"device": "cuda"})
+    project.write("configs/profiles/few.yaml", text)
+    refused(project.run("-n0", "--profile=few"), *words)
+
+
+def test_a_profile_that_names_no_case_is_red(make_project: MakeProject) -> None:
+    project = two_suites(make_project)
+    project.write(
+        "configs/profiles/few.yaml",
+        'description: few\nsuites:\n  - b\n  - gone\ncases:\n  - "suites/b/*::test_gone"\nexclude: ["*::test_never"]\n',
+    )
+    result = project.run("-n0", "--profile=few")
+    assert result.status == 1
+    assert result.counts["passed"] == 3
+    assert kinds(result) == ["profile_matches_nothing"] * 3
+    told = [finding.message for finding in result.ledger.findings]
+    assert [":4: " in told[0], ":6: " in told[1], ":7: " in told[2]] == [True] * 3, told
+    assert "suite 'gone' names no case of this run" in told[0]
+    assert kinds(project.run("-n0", "--profile=few", suites="suites/b/test_b.py::test_one")) == []
+
+
+def test_files_by_path(make_project: MakeProject) -> None:
+    """What has a slash in it is a path from the folder where pytest was started, also inside a profile."""
+    project = two_suites(make_project)
+    case = "suites/a/test_a.py::test_two"
+    waive(project, case=case)
+    (project.folder / "configs/waivers/known.yaml").rename(project.folder / "mine-waived.yaml")
+    project.write("mine/hardware.yaml", json.dumps({"description": "here", "device": {"device": "cpu"}}))
+    mustpass.write(project.folder / "mine" / "core.txt", ["suites/b/test_b.py::test_one"])
+    files = {"waivers": ["./mine-waived.yaml"], "must_pass": ["mine/core.txt"], "hardware": "mine/hardware.yaml"}
+    project.write("mine/held", json.dumps({"description": "mine", **files}))
+    mustpass.write(project.folder / "more.txt", ["suites/b/test_b.py::test_two"])
+    result = project.run("-n0", "--profile=mine/held", "--must-pass=more.txt")
+    assert result.status == 0, result.tail()
+    assert result.verdicts[case] == "waived"
+    assert "must-pass list core.txt (1 cases" in result.terminal
+    assert "must-pass list more.txt (1 cases" in result.terminal, "those of profile and command line add up"
+
+
+PROMISED = """
+import pytest
+
+EXPECTED = {
+    "test_passes": "passed",
+    "test_promised": "failed: gated, though hardware mine promises what it requires: memory: wanted >=100TiB, found",
+    "test_beyond_what_is_promised": "gated: memory: wanted >=5000TiB",
+    "test_not_spoken_of": "gated",
+}
+FINDINGS = ["broken_promise"]
+
+def test_passes(): pass
+
+@pytest.mark.requires(memory=">=100TiB")
+def test_promised(): pass
+
+@pytest.mark.requires(memory=">=5000TiB")
+def test_beyond_what_is_promised(): pass
+
+@pytest.mark.requires(device="cuda", memory=">=100TiB")
+def test_not_spoken_of(): pass
+"""
+
+
+@pytest.mark.parametrize("isolation", ["batch", "none"])
+def test_a_promise_that_the_machine_does_not_keep(make_project: MakeProject, isolation: str) -> None:
+    project = make_project()
+    project.write("suites/promised/test_promised.py", PROMISED)
+    configure(project, "hardware/mine", description="mine", device={"device": "cpu"}, offers={"memory": ">=1000TiB"})
+    result = project.run("-n0", f"--isolation={isolation}", "--hardware=mine")
+    compare(result, expected(project, isolation))
+    told = result.ledger.findings[0].message
+    assert told.startswith("hardware mine promises memory: wanted >=1000TiB, found "), told
+    assert result.ledger.run is not None
+    assert result.ledger.run.hardware == "mine"
+
+
+def test_the_wrong_hardware_stops_the_run(make_project: MakeProject) -> None:
+    project = two_suites(make_project)
+    configure(project, "hardware/gpus", description="GPUs", device={"device": "cuda"})
+    refused(project.run("-n0", "--hardware=gpus"), "device cpu is not gpus: device: wanted cuda, found cpu")
+
+
+LISTED = """
+import pytest
+
+def test_passes(): pass
+def test_fails(): assert 1 == 2
+def test_waived(): assert 1 == 3
+def test_left_out(): pass
+@pytest.mark.requires(memory=">=1000TiB")
+def test_gated(): pass
+"""
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
+    """Each case must have run and passed, whatever else became of it; the hash says which list that was."""
+    project = make_project()
+    file = "suites/listed/test_listed.py"
+    project.write(file, LISTED)
+    waive(project, case=f"{file}::test_waived")
+    folder = project.folder / "configs/must-pass"
+    folder.mkdir()
+    names = ("fails", "gated", "waived", "left_out", "unknown")
+    for name in names:
+        mustpass.write(folder / f"{name}.txt", [f"{file}::test_passes", f"{file}::test_{name}"])
+    good = mustpass.write(folder / "good.txt", [f"{file}::test_passes"])
+    kept = ("-k", "not left_out", "--waivers=known", spread)
+    result = project.run(*kept, f"--must-pass=good,{','.join(names)}")
+    assert result.status == 1
+    missed = {f.message: f.cases for f in result.ledger.findings if f.kind == "must_pass"}
+    assert list(missed.values()) == [(f"{file}::test_{name}",) for name in names], result.tail()
+    for name, text in zip(names, missed, strict=True):
+        assert text.startswith(f"must-pass list {name}.txt (2 cases, sha256:")
+        assert text.endswith(f"not satisfied, 1 did not pass, the first {file}::test_{name}")
+        assert f"\n{text}\n" in result.terminal
+    satisfied = f"must-pass list good.txt (1 cases, {good.hash[:19]}): satisfied"
+    assert f"\n{satisfied}\n" in result.terminal
+    alone = project.run("-k", "test_passes", spread, "--must-pass=good")
+    assert alone.status == 0, alone.tail()
+    told = alone.junit.find("testsuite/properties/property[@name='must_pass']")
+    assert told is not None
+    assert told.attrib["value"] == satisfied
+
+
+def test_an_edited_must_pass_list_stops_the_run(make_project: MakeProject) -> None:
+    project = two_suites(make_project)
+    path = project.folder / "core.txt"
+    mustpass.write(path, ["suites/b/test_b.py::test_one", "suites/b/test_b.py::test_two"])
+    path.write_text(path.read_text().replace("test_two", "test_slow"))
+    refused(project.run("-n0", "--must-pass=./core.txt"), "core.txt:4", "edited by hand", "harness catalog --must-pass")
+
+
+def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
+    """Writes a list, checks it, writes it anew on request only; for a kind of hardware, and without exceptions."""
+    project = make_project()
+    file = "suites/listed/test_listed.py"
+    project.write(file, LISTED)
+    configure(project, "hardware/mine", description="mine", device={"device": "cpu"})
+    keep = ("catalog", "--must-pass", "core.txt", "--hardware=mine", "--exclude=*::test_fails", "--exclude=*waived")
+    status, output = command(project, *keep, "--description=what  must\nwork")
+    written = mustpass.read(project.folder / "core.txt")
+    assert (status, written.ids) == (0, (f"{file}::test_left_out", f"{file}::test_passes")), output
+    assert written.description == "what must work"
+    assert written.hash in output
+    assert command(project, *keep)[0] == 0
+    project.write(file, LISTED.replace("test_left_out", "test_new"))
+    before = (project.folder / "core.txt").read_text()
+    status, output = command(project, *keep)
+    assert status == 1
+    assert f"not there: {file}::test_left_out\n" in output
+    assert f"not on the list: {file}::test_new\n" in output
+    assert (project.folder / "core.txt").read_text() == before
+    assert command(project, *keep, "--update")[0] == 0
+    assert mustpass.read(project.folder / "core.txt").ids == (f"{file}::test_new", f"{file}::test_passes")
+
+
+def test_the_report_of_a_killed_run_tells_its_lists(make_project: MakeProject) -> None:
+    project = make_project()
+    file = "suites/cut/test_cut.py"
+    project.write(file, "import threading\ndef test_passes(): pass\ndef test_waits(): threading.Event().wait()\n")
+    mustpass.write(project.folder / "good.txt", [f"{file}::test_passes"])
+    mustpass.write(project.folder / "more.txt", [f"{file}::test_passes", f"{file}::test_waits"])
+    running = project.start("-n0", "--must-pass=./good.txt,./more.txt")
+    try:
+        running.started("test_waits")
+        running.process.kill()
+        killed = running.result()
+    except BaseException:
+        running.kill_all()
+        raise
+    status, output = command(project, "report", str(killed.run_dir))
+    assert status == 0, output
+    assert re.search(r"^must-pass list good\.txt \(1 cases, sha256:\w+\): satisfied$", output, re.MULTILINE), output
+    assert re.search(r"^must-pass list more\.txt .*: not satisfied, 1 did not pass", output, re.MULTILINE), output
+    assert "the run did not come to its own end" in output
+    told = killed.junit.find("testsuite/properties/property[@name='must_pass']")
+    assert told is not None
+    assert "good.txt" in told.attrib["value"]
