@@ -1,0 +1,55 @@
+"""Layers that the cases profile. Their numbers do not matter, their tensors do."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Gain(nn.Module):
+    """Multiplies each feature by a factor it learns: a module whose parameter no layer of torch's own holds."""
+
+    def __init__(self, features: int, device: torch.device) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.linspace(0.5, 1.5, features, device=device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Input and result are (batch, features)."""
+        return x * self.gain
+
+
+class LateLinear(nn.Module):
+    """A linear layer that has no parameters until it is called."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+
+    def __init__(self, features: int, results: int, device: torch.device) -> None:
+        super().__init__()
+        self.features, self.results, self.device = features, results, device
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Input is (batch, features), the result (batch, results)."""
+        if not self._parameters:
+            self.weight = nn.Parameter(torch.full((self.results, self.features), 0.25, device=self.device))
+            self.bias = nn.Parameter(torch.zeros(self.results, device=self.device))
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+def linear(features: int, results: int, device: torch.device, bias: bool = True) -> nn.Linear:
+    """A linear layer of torch's on a device."""
+    return nn.Linear(features, results, bias=bias, device=device)
+
+
+def perceptron(device: torch.device) -> nn.Sequential:
+    """Two layers, each with a weight and a bias, and one of our own between: three features in, one result."""
+    return nn.Sequential(linear(3, 5, device), Gain(5, device), nn.Tanh(), linear(5, 1, device))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """One step of training; gradients are cleared before it and so outlive it. Returns the loss."""
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), target)
+    loss.backward()
+    optimizer.step()
+    return loss

@@ -1,0 +1,422 @@
+"""What each tensor is: parameter, gradient, input, activation, temporary, state of an optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from . import scenes
+from .models import LateLinear, linear, perceptron, train
+from .recordings import Recording, record
+from .scenes import Scene
+from .values import Category
+
+CLASS = "test_memory_profiler::TestMemoryProfilerE2E"
+
+
+def covers(test: str) -> pytest.MarkDecorator:
+    """The mark for a row of the reference."""
+    return pytest.mark.covers(f"{CLASS}::{test}")
+
+
+def check_parameters(recording: Recording, model: nn.Module, with_gradients: bool) -> None:
+    """Each parameter is one in all its versions; its gradient is one, or is not there."""
+    for name, parameter in model.named_parameters():
+        assert recording.category(parameter) is Category.PARAMETER, name
+        assert (parameter.grad is not None) == with_gradients
+        if parameter.grad is not None:
+            assert recording.category(parameter.grad) is Category.GRADIENT, name
+
+
+# Parameters and gradients
+
+
+@covers("test_parameters_and_gradients")
+@pytest.mark.parametrize("before", [0, 1, 2], ids=["first", "second", "third"])
+def test_a_training_step_shows_parameters_and_gradients(device: torch.device, before: int) -> None:
+    """Contract: in whichever step, parameters and gradients are told: in the first step, in which gradients come to
+    be after the model is called, as in later ones."""
+    model = perceptron(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
+    for _ in range(before):
+        train(model, optimizer, x, target)
+
+    recording = record(lambda: train(model, optimizer, x, target), device)
+
+    check_parameters(recording, model, with_gradients=True)
+
+
+@covers("test_parameters_and_gradients")
+@pytest.mark.parametrize("trained", [False, True], ids=["untrained", "trained"])
+def test_a_call_shows_parameters_and_the_gradients_there_are(device: torch.device, trained: bool) -> None:
+    """Contract: a run that only calls the model knows its parameters, and gradients from before though nothing uses
+    them; where there are none it makes none up."""
+    model = perceptron(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
+    if trained:
+        train(model, optimizer, x, target)
+
+    recording = record(lambda: model(x), device)
+
+    check_parameters(recording, model, with_gradients=trained)
+    if not trained:
+        assert Category.GRADIENT not in recording.categories.values()
+
+
+@covers("test_parameters_and_gradients_set_to_none")
+@pytest.mark.parametrize("cleared", [False, True], ids=["gradients_there", "gradients_gone"])
+def test_gradients_replaced_at_each_step_are_all_told(device: torch.device, cleared: bool) -> None:
+    """Contract: over several steps, each of which drops the gradients of the one before, every gradient is one, the
+    first and those that Python's tracer has not seen; parameters stay parameters throughout."""
+    model = perceptron(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
+    train(model, optimizer, x, target)
+    if cleared:
+        optimizer.zero_grad(set_to_none=True)
+    assert all((parameter.grad is None) == cleared for parameter in model.parameters())
+
+    def work() -> list[torch.Tensor]:
+        gradients = []
+        for _ in range(3):
+            train(model, optimizer, x, target)
+            gradients += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        return gradients
+
+    recording = record(work, device)
+
+    check_parameters(recording, model, with_gradients=True)
+    assert len({recording.key(gradient) for gradient in recording.result}) == 15
+    assert {recording.category(gradient) for gradient in recording.result} == {Category.GRADIENT}
+
+
+@covers("test_lazily_initialized")
+@pytest.mark.parametrize(
+    ("late", "there"),
+    [
+        pytest.param(lambda device: LateLinear(4, 2, device), 4, id="own"),
+        pytest.param(lambda device: nn.LazyLinear(2, device=device), 6, id="torch"),
+    ],
+)
+def test_parameters_made_in_the_run_are_parameters(
+    device: torch.device, late: Callable[[torch.device], nn.Module], there: int
+) -> None:
+    """Contract: the parameters of a layer that has none, or none with memory, until it is called are told like the
+    others, and so are their gradients."""
+    model = nn.Sequential(linear(3, 4, device), nn.Tanh(), late(device), nn.Tanh(), linear(2, 1, device))
+    x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
+    assert len(list(model.parameters())) == there
+
+    def work() -> None:
+        y = model(x)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(y, target).backward()
+        optimizer.step()
+
+    recording = record(work, device)
+
+    assert len(list(model.parameters())) == 6
+    check_parameters(recording, model, with_gradients=True)
+
+
+@covers("test_manual_optimizer_step")
+def test_an_update_by_hand_shows_parameters(device: torch.device) -> None:
+    """Contract: no optimiser is needed to tell parameters from gradients: an in-place update by hand will do, and the
+    updated version is still a parameter."""
+    model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
+    x = torch.ones((2, 3), device=device)
+
+    def work() -> None:
+        model(x).square().sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad, alpha=0.1)
+
+    recording = record(work, device)
+
+    check_parameters(recording, model, with_gradients=True)
+    assert all(set(recording.versions(parameter)) == {0, 1} for parameter in model.parameters())
+
+
+@covers("test_manual_optimizer_step")
+def test_the_data_flow_alone_shows_parameters(device: torch.device) -> None:
+    """Contract: without module and optimiser, too, a tensor that a gradient is computed from and that is updated from
+    that gradient is a parameter, in all its versions; what goes with it into the first layer is input."""
+    scene = scenes.stacked(device)
+    recording = record(scene.work, device)
+
+    left = recording.result
+    assert {name: recording.category(tensor) for name, tensor in left.items()} == {
+        "w0": Category.PARAMETER,
+        "w1": Category.PARAMETER,
+        "w0_grad": Category.GRADIENT,
+        "w1_grad": Category.GRADIENT,
+    }
+    assert recording.category(scene.given["x"]) is Category.INPUT
+
+
+# Inputs
+
+
+@covers("test_inputs_fwd")
+def test_what_a_model_is_called_with_is_input(device: torch.device) -> None:
+    """Contract: what a model with known parameters is called with is input, made before the run or in it; what the
+    model makes of it is not, and its parameters are not."""
+    model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
+    before = [torch.ones((2, 3), device=device) for _ in range(2)]
+
+    def work() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        inputs = [*before, *(torch.ones((2, 3), device=device) for _ in range(2))]
+        results = [model(x) for x in inputs]
+        torch.cat(results)
+        return inputs, results
+
+    recording = record(work, device)
+
+    inputs, results = recording.result
+    assert [recording.category(x) for x in inputs] == [Category.INPUT] * 4
+    assert [recording.category(y) for y in results] == [Category.ACTIVATION] * 4
+    assert list(recording.categories.values()).count(Category.INPUT) == 4
+
+
+@covers("test_inputs_fwd_lazy")
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param(lambda device: nn.Sequential(LateLinear(3, 2, device), LateLinear(2, 1, device)), id="own"),
+        pytest.param(
+            lambda device: nn.Sequential(nn.LazyLinear(2, device=device), nn.LazyLinear(1, device=device)), id="torch"
+        ),
+    ],
+)
+def test_of_a_model_with_unknown_parameters_nothing_is_said(
+    device: torch.device, late: Callable[[torch.device], nn.Module]
+) -> None:
+    """Contract: a model whose parameters come to be in the run, which has no backward, could be any operators on any
+    tensors. So nothing is said of anything: above all, parameters are not taken for inputs."""
+    model = late(device)
+    before = [torch.ones((2, 3), device=device) for _ in range(2)]
+
+    def work() -> list[torch.Tensor]:
+        inputs = [*before, *(torch.ones((2, 3), device=device) for _ in range(2))]
+        for x in inputs:
+            model(x)
+        return inputs
+
+    recording = record(work, device)
+
+    assert {recording.category(x) for x in recording.result} == {None}
+    assert {recording.category(parameter) for parameter in model.parameters()} == {None}
+    assert set(recording.categories.values()) <= {None, Category.TEMPORARY}
+
+
+@covers("test_inputs_fwd_bwd")
+@pytest.mark.parametrize("optimized", [True, False], ids=["step", "no_step"])
+def test_inputs_and_targets_stay_inputs_through_backward(device: torch.device, optimized: bool) -> None:
+    """Contract: both what a model is called with and what its result is compared with are input, made before the run
+    or in it, although gradients are computed from them, with and without an optimiser's step."""
+    model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones((2, 3), device=device), torch.full((2, 1), 0.5, device=device)
+
+    before = [batch(), batch()]
+
+    def work() -> list[torch.Tensor]:
+        batches = [*before, batch(), batch()]
+        for x, target in batches:
+            nn.functional.mse_loss(model(x), target).backward()
+            if optimized:
+                optimizer.step()
+                optimizer.zero_grad()
+        return [tensor for pair in batches for tensor in pair]
+
+    recording = record(work, device)
+
+    assert len(recording.result) == 8
+    assert [recording.category(tensor) for tensor in recording.result] == [Category.INPUT] * 8
+
+
+# What operators make, end to end
+
+
+def made_forward(recording: Recording) -> dict[str, set[Category | None]]:
+    """What it is that operators, other than autograd's and those that make tensors of nothing, made: by their name."""
+    found: dict[str, set[Category | None]] = {}
+    for node in recording.nodes:
+        if node.reads and node.name.startswith("aten::"):
+            found.setdefault(node.name, set()).update(recording.categories[state] for state in node.makes)
+    return found
+
+
+def made_backward(recording: Recording) -> set[Category | None]:
+    """What it is that the nodes of autograd made."""
+    return {recording.categories[state] for node in recording.nodes if "Backward0" in node.name for state in node.makes}
+
+
+@covers("test_categories_e2e_simple_fwd")
+def test_operators_alone_say_nothing(device: torch.device) -> None:
+    """Contract: without a module, a backward or an optimiser nothing tells one tensor from another: none is labelled,
+    whether it requires a gradient or not."""
+    recording = record(scenes.leaves_forward(device).work, device)
+
+    assert len(recording.categories) >= 6
+    assert set(recording.categories.values()) == {None}
+
+
+@covers("test_categories_e2e_simple_fwd_bwd")
+def test_a_backward_tells_gradients_and_inputs(device: torch.device) -> None:
+    """Contract: a backward tells gradients, and by them what they are computed from: inputs. Leaves that nothing
+    updates are among those: what makes a parameter is that a gradient flows back into it."""
+    recording = record(scenes.leaves_backward(device).work, device)
+
+    left = recording.result
+    assert {name: recording.category(left[name]) for name in ("x", "target", "v", "w", "v_grad", "w_grad")} == {
+        "x": Category.INPUT,
+        "target": Category.INPUT,
+        "v": Category.INPUT,
+        "w": Category.INPUT,
+        "v_grad": Category.GRADIENT,
+        "w_grad": Category.GRADIENT,
+    }
+    assert made_backward(recording) == {Category.GRADIENT, Category.AUTOGRAD_DETAIL}
+    assert Category.PARAMETER not in recording.categories.values()
+
+
+@covers("test_categories_e2e_simple_fwd_bwd_step")
+def test_a_step_tells_parameters_and_activations(device: torch.device) -> None:
+    """Contract: an optimiser's step tells parameters, and by them activations: what inputs and parameters are made
+    into, up to the loss, and nothing made in the backward."""
+    recording = record(scenes.leaves_step(device).work, device)
+
+    left = recording.result
+    assert {name: recording.category(tensor) for name, tensor in left.items()} == {
+        "x": Category.INPUT,
+        "target": Category.INPUT,
+        "loss": Category.ACTIVATION,
+        "v": Category.PARAMETER,
+        "w": Category.PARAMETER,
+        "v_grad": Category.GRADIENT,
+        "w_grad": Category.GRADIENT,
+    }
+    forward = made_forward(recording)
+    assert forward["aten::mul"] == forward["aten::stack"] == forward["aten::mse_loss"] == {Category.ACTIVATION}
+    assert made_backward(recording) == {Category.GRADIENT, Category.AUTOGRAD_DETAIL}
+
+
+MODULES = [
+    pytest.param(scenes.module_forward, False, marks=covers("test_categories_e2e_simple_module_fwd"), id="layer"),
+    pytest.param(
+        scenes.module_backward, True, marks=covers("test_categories_e2e_simple_module_fwd_bwd"), id="layer_backward"
+    ),
+    pytest.param(
+        scenes.module_step, True, marks=covers("test_categories_e2e_simple_module_fwd_bwd_step"), id="layer_step"
+    ),
+    pytest.param(scenes.layers_forward, False, marks=covers("test_categories_e2e_sequential_fwd"), id="layers"),
+    pytest.param(
+        scenes.layers_backward, True, marks=covers("test_categories_e2e_sequential_fwd_bwd"), id="layers_backward"
+    ),
+]
+
+
+@pytest.mark.parametrize(("scene", "backward"), MODULES)
+def test_a_module_tells_everything(
+    device: torch.device, scene: Callable[[torch.device], Scene], backward: bool
+) -> None:
+    """Contract: a module that is called tells parameters and inputs, and by them activations, without a backward;
+    one adds gradients and autograd's own tensors. No tensor is left without a label, and each label is right."""
+    recording = record(scene(device).work, device)
+
+    for name, tensor in recording.result.items():
+        expected = (
+            Category.INPUT
+            if name == "x"
+            else Category.ACTIVATION
+            if name == "loss"
+            else Category.GRADIENT
+            if name.endswith("_grad")
+            else Category.PARAMETER
+        )
+        assert recording.category(tensor) is expected, name
+    forward = made_forward(recording)
+    layers = {"aten::linear", "aten::sigmoid"} & forward.keys()
+    assert "aten::linear" in layers
+    assert all(forward[layer] == {Category.ACTIVATION} for layer in layers)
+    seen = set(recording.categories.values())
+    assert seen - {Category.TEMPORARY} <= (
+        {Category.INPUT, Category.PARAMETER, Category.ACTIVATION}
+        | ({Category.GRADIENT, Category.AUTOGRAD_DETAIL} if backward else set())
+    )
+    if backward:
+        assert made_backward(recording) >= {Category.GRADIENT, Category.AUTOGRAD_DETAIL}
+
+
+# State of optimisers, temporaries
+
+OPTIMIZERS = [
+    pytest.param(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 1, id="sgd_with_momentum"),
+    pytest.param(lambda p: torch.optim.Adam(p, lr=0.1), 2, id="adam"),
+]
+
+
+@pytest.mark.parametrize(("make", "buffers"), OPTIMIZERS)
+@pytest.mark.parametrize("steps", [1, 2], ids=["made_in_the_run", "from_before"])
+def test_what_an_optimizer_keeps_is_its_state(
+    device: torch.device,
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    buffers: int,
+    steps: int,
+) -> None:
+    """Contract: buffers that an optimiser keeps for a parameter are its state in all versions: made in the run or
+    before it, although they are updated from gradients as parameters are. Nothing else is."""
+    model = perceptron(device)
+    optimizer = make(list(model.parameters()))
+    x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
+    for _ in range(steps - 1):
+        train(model, optimizer, x, target)
+
+    recording = record(lambda: train(model, optimizer, x, target), device)
+
+    check_parameters(recording, model, with_gradients=True)
+    state = [
+        tensor
+        for parameter in model.parameters()
+        for tensor in optimizer.state[parameter].values()
+        if isinstance(tensor, torch.Tensor)
+    ]
+    assert len([tensor for tensor in state if tensor.dim()]) == buffers * 5
+    assert {recording.category(tensor) for tensor in state} == {Category.OPTIMIZER_STATE}
+    labelled = {key for (key, _), category in recording.categories.items() if category is Category.OPTIMIZER_STATE}
+    assert labelled == {recording.key(tensor) for tensor in state}
+
+
+def test_what_dies_within_an_operator_is_temporary(device: torch.device) -> None:
+    """Contract: the temporaries of a composite operator are labelled so even where nothing else can be said, and
+    exactly they are."""
+    x = scenes.values(device)
+    recording = record(lambda: torch.nn.functional.cosine_similarity(x, x, dim=0).neg(), device)
+
+    temporary = {state.key for state, category in recording.categories.items() if category is Category.TEMPORARY}
+    assert temporary == set(recording.one("aten::cosine_similarity").temporary)
+    assert temporary
+
+
+def test_autograd_details_are_what_backward_makes_and_frees(device: torch.device) -> None:
+    """Contract: what the backward makes on its way to the gradients is its detail: none of it outlives the run's
+    backward, and gradients are not among it."""
+    recording = record(scenes.layers_backward(device).work, device)
+
+    details = {key for (key, _), category in recording.categories.items() if category is Category.AUTOGRAD_DETAIL}
+    freed = {key for node in recording.nodes for key in node.frees}
+    assert details
+    assert details <= freed
+    made = {state.key for node in recording.nodes if "Backward0" in node.name for state in node.makes}
+    assert details <= made

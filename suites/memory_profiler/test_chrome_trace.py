@@ -1,0 +1,227 @@
+"""The trace for Chrome's viewer, of a profile with memory, shapes and stacks: valid, and of what the run did."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import profile, record_function
+
+from . import scenes
+from .recordings import Recording, activities, record, warm_up
+from .values import Action
+
+Event = dict[str, Any]
+
+SLACK_US = 0.002  # begin and duration are rounded to nanoseconds each
+
+
+def trace(found: Recording | profile, path: Path) -> dict[str, Any]:
+    """What an exported trace holds. torch packs it if its name says so."""
+    prof = found.prof if isinstance(found, Recording) else found
+    prof.export_chrome_trace(str(path))
+    data = path.read_bytes()
+    document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    assert isinstance(document, dict)
+    return document
+
+
+def of_kind(document: dict[str, Any], *kinds: str) -> list[Event]:
+    """The events of some categories, in order of time."""
+    return sorted((e for e in document["traceEvents"] if e.get("cat") in kinds), key=lambda e: e["ts"])
+
+
+def named(document: dict[str, Any], name: str, kind: str = "cpu_op") -> list[Event]:
+    """The events of one category and name, in order of time."""
+    return [event for event in of_kind(document, kind) if event["name"] == name]
+
+
+def within(inner: Event, outer: Event) -> bool:
+    """Whether an event is in the time of another."""
+    end = inner["ts"] + inner.get("dur", 0)
+    return bool(outer["ts"] - SLACK_US <= inner["ts"] and end <= outer["ts"] + outer["dur"] + SLACK_US)
+
+
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+def test_a_trace_is_what_the_viewer_reads(device: torch.device, tmp_path: Path, ending: str) -> None:
+    """Contract: the file is a JSON object with a list of events, packed if its name says so. Each has a phase and a
+    name; one with a duration has a begin, a length that is not negative, a process and a thread."""
+    document = trace(record(scenes.training(device).work, device), tmp_path / f"trace{ending}")
+
+    events = document["traceEvents"]
+    assert events
+    assert all(isinstance(event["name"], str) and event["ph"] for event in events)
+    complete = [event for event in events if event["ph"] == "X"]
+    assert len(complete) > 50
+    for event in complete:
+        assert event["ts"] >= 0, event
+        assert event["dur"] >= 0, event
+        assert {"pid", "tid"} <= event.keys(), event
+    assert (document["record_shapes"], document["profile_memory"], document["with_stack"]) == (1, 1, 1)
+
+
+def test_a_trace_has_the_operators_of_the_run(device: torch.device, tmp_path: Path) -> None:
+    """Contract: each operator that was called is there as often as it was called, in order, inside the scope that it
+    was called in and not in the others."""
+    x = scenes.values(device)
+
+    def work() -> None:
+        with record_function("first"):
+            x.cos().sin()
+        with record_function("second"):
+            for _ in range(3):
+                x.sin()
+
+    document = trace(record(work, device), tmp_path / "trace.json")
+
+    (first,), (second,) = (named(document, scope, "user_annotation") for scope in ("first", "second"))
+    sines, (cosine,) = named(document, "aten::sin"), named(document, "aten::cos")
+    assert [(within(sine, first), within(sine, second)) for sine in sines] == [(True, False)] + [(False, True)] * 3
+    assert within(cosine, first)
+    assert cosine["ts"] + cosine["dur"] <= sines[0]["ts"] + SLACK_US
+
+
+def test_a_trace_has_the_shapes_of_inputs(device: torch.device, tmp_path: Path) -> None:
+    """Contract: an operator's event has shape and type of each input tensor; without `record_shapes` it has none."""
+    a, b = torch.ones((2, 3), device=device), torch.ones((3, 5), device=device)
+
+    with_shapes = trace(record(lambda: a.mm(b), device), tmp_path / "shapes.json")
+    with profile(activities=activities(device), profile_memory=True) as prof:
+        a.mm(b)
+    without = trace(prof, tmp_path / "plain.json")
+
+    (told,), (silent,) = named(with_shapes, "aten::mm"), named(without, "aten::mm")
+    assert told["args"]["Input Dims"] == [[2, 3], [3, 5]]
+    assert told["args"]["Input type"] == ["float", "float"]
+    assert "Input Dims" not in silent.get("args", {})
+
+
+def test_a_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path) -> None:
+    """Contract: memory taken and given back is there as moments, each with bytes (negative for given back), address
+    and device, in the time of the operator that took it: the same as in the timeline."""
+    found = record(scenes.chain(device).work, device)
+    document = trace(found, tmp_path / "trace.json")
+
+    moments = named(document, "[memory]", "cpu_instant_event")
+    kind, index = (0, -1) if device.type == "cpu" else (1, device.index)
+    here = [m["args"] for m in moments if (m["args"]["Device Type"], m["args"]["Device Id"]) == (kind, index)]
+    sign = {Action.CREATE: 1, Action.DESTROY: -1}
+    expected = [
+        (sign[event.action] * event.size, event.key.address)
+        for event in found.timeline
+        if event.key.device == str(device) and event.key.tensor is not None and event.action in sign
+    ]
+    assert len(expected) >= 3
+    assert [(args["Bytes"], args["Addr"]) for args in here] == expected
+    (made,) = named(document, "aten::ones")
+    taken = [m for m in moments if m["args"]["Addr"] == expected[0][1]]
+    assert within(taken[0], made)
+    assert all(moment["ph"] == "i" for moment in moments)
+
+
+def test_totals_in_a_trace_follow_from_its_bytes(tmp_path: Path) -> None:
+    """Contract: on the CPU each moment's total is the one before it, changed by the moment's bytes."""
+    document = trace(record(scenes.training(torch.device("cpu")).work), tmp_path / "trace.json")
+
+    moments = [moment["args"] for moment in named(document, "[memory]", "cpu_instant_event")]
+    assert len(moments) > 10
+    totals = [moment["Total Allocated"] for moment in moments]
+    assert [after - before for before, after in pairwise(totals)] == [moment["Bytes"] for moment in moments[1:]]
+
+
+def test_a_trace_has_the_frames_of_the_run(device: torch.device, tmp_path: Path) -> None:
+    """Contract: with stacks, each call of a Python function is there, and modules by their class; operators are in the
+    time of the frame that called them. Without stacks there are no frames."""
+    scene = scenes.training(device)
+    with_stacks = trace(record(scene.work, device), tmp_path / "stacks.json")
+    with profile(activities=activities(device), record_shapes=True) as prof:
+        scene.work()
+    without = trace(prof, tmp_path / "plain.json")
+
+    frames = of_kind(with_stacks, "python_function")
+    (train,) = [frame for frame in frames if frame["name"].endswith(": train")]
+    assert "models.py" in train["name"]
+    modules = Counter(f["name"].rpartition("_")[0] for f in frames if f["name"].startswith("nn.Module: "))
+    assert modules == Counter(
+        {"nn.Module: Sequential": 1, "nn.Module: Linear": 2, "nn.Module: Gain": 1, "nn.Module: Tanh": 1}
+    )
+    assert all(within(call, train) for call in named(with_stacks, "aten::linear"))
+    assert not of_kind(without, "python_function")
+
+
+def test_a_trace_joins_backward_to_forward(tmp_path: Path) -> None:
+    """Contract: each node of the backward is joined by an arrow to the operator that it belongs to: from the time of
+    the one to the time of the other."""
+    document = trace(record(scenes.pass_back(torch.device("cpu")).work), tmp_path / "trace.json")
+
+    ends = of_kind(document, "fwdbwd")
+    starts = {event["id"]: event for event in ends if event["ph"] == "s"}
+    finishes = {event["id"]: event for event in ends if event["ph"] == "f"}
+    assert starts.keys() == finishes.keys()
+    joined = set()
+    for number, start in starts.items():
+        for forward in of_kind(document, "cpu_op"):
+            for backward in of_kind(document, "cpu_op"):
+                if within(start, forward) and within(finishes[number], backward):
+                    joined.add((forward["name"], backward["name"]))
+    assert {("aten::mul", "MulBackward0"), ("aten::exp", "ExpBackward0")} <= joined
+    assert ("aten::mul", "ExpBackward0") not in joined
+
+
+def test_what_was_said_of_the_run_is_in_the_trace(tmp_path: Path) -> None:
+    """Contract: metadata given while the profile runs is in the file, words and JSON alike.
+
+    Plain words: torch's writer turns the backslash of an escaped quote into a slash, which ends the text there and
+    leaves a file that is no JSON.
+    """
+    cpu = torch.device("cpu")
+    warm_up(cpu)
+
+    with profile(activities=activities(cpu)) as prof:
+        torch.ones(1)
+        prof.add_metadata("machine", "the third from the left")
+        prof.add_metadata_json("sizes", json.dumps([1, 2]))
+    document = trace(prof, tmp_path / "trace.json")
+
+    assert document["machine"] == "the third from the left"
+    assert document["sizes"] == [1, 2]
+
+
+def test_there_is_no_trace_before_the_run(tmp_path: Path) -> None:
+    """Contract: a profile that has not started has nothing to export: an error, and no file."""
+    path = tmp_path / "trace.json"
+
+    with pytest.raises((AssertionError, RuntimeError)):
+        profile(activities=activities(torch.device("cpu"))).export_chrome_trace(str(path))
+
+    assert not path.exists()
+
+
+@pytest.mark.requires(device="cuda")
+def test_a_trace_has_kernels_joined_to_their_launches(device: torch.device, tmp_path: Path) -> None:
+    """Contract: each kernel is there on its device and stream, and has the number of a launch that began before it
+    and that lies in the time of the operator which called for it."""
+    x = scenes.values(device)
+
+    def work() -> None:
+        for _ in range(3):
+            x.sin()
+        torch.cuda.synchronize(device)
+
+    document = trace(record(work, device), tmp_path / "trace.json")
+
+    kernels = of_kind(document, "kernel")
+    assert len(kernels) == 3, "the profiler recorded no kernel each (may this user read its counters?)"
+    launches = {e["args"]["correlation"]: e for e in of_kind(document, "cuda_runtime", "cuda_driver")}
+    for kernel, sine in zip(kernels, named(document, "aten::sin"), strict=True):
+        launch = launches[kernel["args"]["correlation"]]
+        assert kernel["args"]["device"] == device.index
+        assert "stream" in kernel["args"]
+        assert launch["ts"] <= kernel["ts"] + SLACK_US
+        assert within(launch, sine)

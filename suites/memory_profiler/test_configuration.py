@@ -1,0 +1,64 @@
+"""What a profile must have recorded before anything can be said about its memory."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from . import _torch_private as private
+from .recordings import record
+
+CONFIG = pytest.mark.covers("test_memory_profiler::TestMemoryProfiler::test_config_check")
+
+NEEDED = ("record_shapes", "profile_memory", "with_stack")
+INCOMPLETE = [given for count in range(len(NEEDED)) for given in combinations(NEEDED, count)]
+
+
+@CONFIG
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
+@pytest.mark.parametrize("given", INCOMPLETE, ids=["+".join(given) or "nothing" for given in INCOMPLETE])
+def test_an_option_left_out_is_an_error_that_names_it(given: tuple[str, ...]) -> None:
+    """Contract: without shapes, memory and stacks there is no answer but a ValueError, which names each option that
+    is missing, as it must be written, and none that was given."""
+    with profile(activities=[ProfilerActivity.CPU], **dict.fromkeys(given, True)) as prof:
+        torch.ones(1)
+
+    with pytest.raises(ValueError, match="required for memory profiling") as caught:
+        private.memory_profile(prof)
+
+    assert {option for option in NEEDED if f"{option}=True" in str(caught.value)} == set(NEEDED) - set(given)
+
+
+@CONFIG
+def test_with_every_option_there_is_an_answer() -> None:
+    """Contract: a profile with all three options has a memory profile, also if nothing happened in it."""
+    busy = record(lambda: torch.ones(1).neg())
+    idle = record(lambda: None)
+
+    assert private.is_memory_profile(busy.memory)
+    assert private.is_memory_profile(idle.memory)
+    assert len(busy.timeline) >= 2
+    assert busy.named("aten::ones")
+    assert (idle.timeline, idle.nodes, idle.categories) == ([], (), {})
+
+
+def test_before_the_profile_has_run_there_is_no_answer() -> None:
+    """Contract: asked of a profile that has not started, it is an error: not an empty answer."""
+    prof = profile(activities=[ProfilerActivity.CPU], **dict.fromkeys(NEEDED, True))
+
+    with pytest.raises((AssertionError, RuntimeError)):
+        private.memory_profile(prof)
+
+
+def test_two_answers_about_one_profile_are_equal() -> None:
+    """Contract: the answer is a reading: asking twice gives the same data flow, categories and timeline."""
+    recording = record(lambda: torch.ones(3).neg().exp_())
+    again = private.memory_profile(recording.prof)
+
+    assert recording.nodes
+    assert private.nodes(again) == recording.nodes
+    assert private.categories(again) == recording.categories
+    assert private.timeline(again) == recording.timeline

@@ -1,0 +1,264 @@
+"""How gradients are found: in the operators of autograd, in modules that are called, in optimisers that take steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+
+from .models import perceptron
+from .recordings import Recording, record
+from .values import Finder
+
+CLASS = "test_memory_profiler::TestIdentifyGradients"
+FROM_OPERATORS = pytest.mark.covers(f"{CLASS}::test_extract_gradients_low_level")
+FROM_MODULE = pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_module")
+FROM_MODULE_AND_OPTIMIZER = pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_module_and_optimizer")
+
+# Whether `.grad` is there before the run: made by it, or added to.
+START = pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+
+CLEARED = pytest.mark.parametrize(
+    "set_to_none",
+    [
+        pytest.param(False, id="zeroed", marks=pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_optimizer")),
+        pytest.param(
+            True,
+            id="set_to_none",
+            marks=pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_optimizer_set_to_none"),
+        ),
+    ],
+)
+
+OPTIMIZERS = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda leaves: torch.optim.SGD(leaves, lr=0.1, momentum=0.9), id="sgd"),
+        pytest.param(lambda leaves: torch.optim.Adam(leaves, lr=0.1), id="adam"),
+    ],
+)
+
+Pair = tuple[int | None, int]
+
+
+def address(tensor: torch.Tensor | None) -> int:
+    """Where a tensor's memory is. The tensor must be there."""
+    assert tensor is not None
+    return tensor.untyped_storage().data_ptr()
+
+
+def found(recording: Recording, by: Finder) -> set[Pair]:
+    """The addresses of each parameter, None where the finder does not know it, and its gradient."""
+    return {
+        (None if each.parameter is None else each.parameter.address, each.gradient.address)
+        for each in recording.gradients
+        if each.by is by
+    }
+
+
+def pairs(parameters: Iterable[torch.Tensor]) -> set[Pair]:
+    """What is to be found of parameters by who knows them."""
+    return {(address(p), address(p.grad)) for p in parameters}
+
+
+def unpaired(gradients: Iterable[torch.Tensor | None]) -> set[Pair]:
+    """What is to be found of gradients by who does not know their parameters."""
+    return {(None, address(gradient)) for gradient in gradients}
+
+
+def grads(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
+    return [p.grad for p in parameters]
+
+
+def leaves(device: torch.device) -> list[torch.Tensor]:
+    """Two tensors that require gradients and belong to no module."""
+    return [torch.full((3,), value, device=device, requires_grad=True) for value in (0.5, 2.0)]
+
+
+def backward(a: torch.Tensor, b: torch.Tensor) -> None:
+    """A pass in which one leaf is used through a view and both end up in one scalar."""
+    ((a.expand(4, 3) * b).cos() + b).sum().backward()
+
+
+@FROM_OPERATORS
+@START
+def test_autograd_shows_the_gradient_of_each_leaf(device: torch.device, warm: bool) -> None:
+    """Contract: with no module and no optimiser about, both the operator that puts a first gradient in place and the
+    one that adds to a gradient give it away, without its leaf; and nothing else passes for a gradient."""
+    both = leaves(device)
+    if warm:
+        backward(*both)
+    assert [gradient is not None for gradient in grads(both)] == [warm, warm]
+
+    recording = record(lambda: backward(*both), device)
+
+    assert found(recording, Finder.OPERATOR) == unpaired(grads(both))
+    assert found(recording, Finder.PYTHON) == set()
+
+
+@FROM_OPERATORS
+def test_what_needs_no_gradient_has_none(device: torch.device) -> None:
+    """Contract: a leaf that autograd does not reach gives nothing away, even if it has a gradient from before."""
+    used, idle = leaves(device)
+    backward(used, idle)
+
+    recording = record(lambda: (used * idle.detach()).sum().backward(), device)
+
+    assert found(recording, Finder.OPERATOR) == unpaired([used.grad])
+    assert found(recording, Finder.PYTHON) == set()
+
+
+@FROM_MODULE
+@START
+def test_a_module_shows_the_gradients_it_has_when_it_is_called(device: torch.device, warm: bool) -> None:
+    """Contract: a call of a module gives away each parameter with its gradient if there is one by then: in a first
+    pass it comes too early and autograd alone shows them. Layers of our own count like torch's."""
+    model = perceptron(device)
+    x = torch.ones((2, 3), device=device)
+    if warm:
+        model(x).sum().backward()
+
+    recording = record(lambda: model(x).sum().backward(), device)
+
+    assert len(list(model.parameters())) == 5
+    assert found(recording, Finder.PYTHON) == (pairs(model.parameters()) if warm else set())
+    assert found(recording, Finder.OPERATOR) == unpaired(grads(model.parameters()))
+
+
+@FROM_MODULE
+def test_a_module_shows_gradients_though_no_backward_runs(device: torch.device) -> None:
+    """Contract: gradients of an earlier pass are found in a run that only calls the module, by the call alone."""
+    model = perceptron(device)
+    x = torch.ones((2, 3), device=device)
+    model(x).sum().backward()
+
+    recording = record(lambda: model(x), device)
+
+    assert found(recording, Finder.PYTHON) == pairs(model.parameters())
+    assert found(recording, Finder.OPERATOR) == set()
+
+
+@FROM_MODULE
+def test_a_module_without_gradients_shows_none(device: torch.device) -> None:
+    """Contract: a model that was never trained, or whose gradients are gone, has nothing that passes for one."""
+    model = perceptron(device)
+    x = torch.ones((2, 3), device=device)
+    model(x).sum().backward()
+    model.zero_grad(set_to_none=True)
+
+    recording = record(lambda: model(x), device)
+
+    assert recording.gradients == []
+
+
+@FROM_MODULE
+@START
+def test_what_hooks_make_is_no_gradient_of_a_parameter(device: torch.device, warm: bool) -> None:
+    """Contract: tensors that hooks of a module make stay apart from gradients; where a hook replaces a gradient, the
+    one that lands in `.grad` is found and the one it replaced is not."""
+    model = perceptron(device)
+    x = torch.ones((2, 3), device=device)
+    made: list[torch.Tensor] = []
+    replaced: list[torch.Tensor] = []
+
+    def double(gradient: torch.Tensor) -> torch.Tensor:
+        replaced.append(gradient)
+        return gradient * 2
+
+    def keep(_module: object, _arguments: object, output: torch.Tensor) -> None:
+        made.append(output * 3)
+
+    if warm:
+        model(x).sum().backward()
+    weight = next(iter(model.parameters()))
+    handles = [weight.register_hook(double), model.register_forward_hook(keep)]
+
+    recording = record(lambda: model(x).sum().backward(), device)
+    for handle in handles:
+        handle.remove()
+
+    assert len(made) == len(replaced) == 1
+    everything = {gradient for by in Finder for _, gradient in found(recording, by)}
+    assert everything == {address(gradient) for gradient in grads(model.parameters())}
+    assert everything.isdisjoint({address(tensor) for tensor in made + replaced})
+
+
+@CLEARED
+@OPTIMIZERS
+@START
+def test_an_optimizer_shows_the_gradients_of_its_step(
+    device: torch.device, make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], set_to_none: bool, warm: bool
+) -> None:
+    """Contract: a step gives away each parameter with the gradient it is stepped with, made in this run or before it,
+    cleared in place or replaced. Autograd shows the same gradients, and nobody shows anything else."""
+    both = leaves(device)
+    optimizer = make(both)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=set_to_none)
+        backward(*both)
+        optimizer.step()
+
+    if warm:
+        step()
+
+    recording = record(step, device)
+
+    assert found(recording, Finder.PYTHON) == pairs(both)
+    assert found(recording, Finder.OPERATOR) == unpaired(grads(both))
+
+
+@CLEARED
+@OPTIMIZERS
+@START
+def test_an_optimizer_is_looked_at_once_in_a_run(
+    device: torch.device, make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], set_to_none: bool, warm: bool
+) -> None:
+    """Contract: what a first step shows stands for the whole run. Gradients that are cleared in place are the same at
+    each step; of those that are replaced the later ones are autograd's to show, which it does.
+
+    The replaced ones are kept alive, so that no other can have their address.
+    """
+    both = leaves(device)
+    optimizer = make(both)
+
+    def step() -> list[torch.Tensor | None]:
+        optimizer.zero_grad(set_to_none=set_to_none)
+        backward(*both)
+        optimizer.step()
+        return grads(both)
+
+    if warm:
+        step()
+
+    recording = record(lambda: [step() for _ in range(3)], device)
+
+    first, second, last = recording.result
+    assert found(recording, Finder.PYTHON) == {(address(p), address(g)) for p, g in zip(both, first, strict=True)}
+    assert found(recording, Finder.OPERATOR) == unpaired([*first, *second, *last])
+    assert len(found(recording, Finder.OPERATOR)) == (6 if set_to_none else 2)
+
+
+@FROM_MODULE_AND_OPTIMIZER
+@START
+def test_module_and_optimizer_agree(device: torch.device, warm: bool) -> None:
+    """Contract: in a run with both, a parameter has one gradient whoever shows it: those of the module's call, if
+    there were any by then, those of the optimiser's step and those of autograd are the same."""
+    model = perceptron(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x = torch.ones((2, 3), device=device)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    if warm:
+        step()
+
+    recording = record(step, device)
+
+    assert found(recording, Finder.PYTHON) == pairs(model.parameters())
+    assert found(recording, Finder.OPERATOR) == unpaired(grads(model.parameters()))
+    shown = [each for each in recording.gradients if each.by is Finder.PYTHON]
+    assert len(shown) > len(pairs(model.parameters())) if warm else shown

@@ -1,0 +1,129 @@
+"""Which schema an operator in the record has, and so which of its arguments it may write to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.profiler import record_function
+
+from . import _torch_private as private
+from .recordings import record
+from .values import Match
+
+CLASS = "test_memory_profiler::TestDataFlow"
+SCHEMAS = pytest.mark.covers(f"{CLASS}::test_match_schemas")
+LISTS = pytest.mark.covers(f"{CLASS}::test_match_schemas_tensorlist")
+BACKWARD = pytest.mark.covers(f"{CLASS}::test_match_schemas_backward")
+
+Call = Callable[[torch.Tensor, torch.Tensor], object]
+
+CALLS: list[tuple[str, Call, str, str, set[str]]] = [
+    ("plain", lambda x, _: torch.neg(x), "aten::neg", "", set()),
+    ("view", lambda x, _: x.view(9), "aten::view", "", set()),
+    ("two_tensors", lambda x, y: torch.mul(x, y), "aten::mul", "Tensor", set()),
+    ("scalar", lambda x, _: torch.gt(x, 0), "aten::gt", "Scalar", set()),
+    ("optional_left_out", lambda x, _: x.clamp(min=0.0), "aten::clamp", "", set()),
+    ("in_place", lambda x, y: x.sub_(y), "aten::sub_", "Tensor", {"self"}),
+    ("in_place_scalar", lambda x, _: x.fill_(3), "aten::fill_", "Scalar", {"self"}),
+    ("copy", lambda x, y: x.copy_(y), "aten::copy_", "", {"self"}),
+    ("out", lambda x, y: torch.sub(x, x, out=y), "aten::sub", "out", {"out"}),
+    (
+        "two_out",
+        lambda x, _: torch.max(x, 0, out=(x.new_empty(3), x.new_empty(3, dtype=torch.long))),
+        "aten::max",
+        "dim_max",
+        {"max", "max_values"},
+    ),
+]
+
+LIST_CALLS: list[tuple[str, Call, str, str, set[str]]] = [
+    ("read", lambda x, y: torch.cat([x, y]), "aten::cat", "", set()),
+    ("read_into_out", lambda x, y: torch.cat([x, y], out=x.new_empty(6, 3)), "aten::cat", "out", {"out"}),
+    ("foreach", lambda x, y: torch._foreach_mul([x, y], [y, x]), "aten::_foreach_mul", "List", set()),
+    ("foreach_in_place", lambda x, y: torch._foreach_add_([x], [y]), "aten::_foreach_add_", "List", {"self"}),
+]
+
+
+def matches(work: Callable[[], object], device: torch.device, name: str) -> list[Match]:
+    """What is said of the operators of this name in a run."""
+    found = [match for match in record(work, device).matches if match.name == name]
+    assert found, f"no {name} was recorded"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "overload", "written"),
+    [pytest.param(*row, id=label, marks=SCHEMAS) for label, *row in CALLS]
+    + [pytest.param(*row, id=f"list_{label}", marks=LISTS) for label, *row in LIST_CALLS],
+)
+def test_an_operator_writes_where_its_schema_says(
+    device: torch.device, call: Call, name: str, overload: str, written: set[str]
+) -> None:
+    """Contract: from name and arguments the one overload that was called is told, and with it the arguments it writes
+    to: `self` of what works in place, each tensor of `out=`, a list of tensors as a whole, nothing else."""
+    x, y = torch.ones((3, 3), device=device), torch.full((3, 3), 2.0, device=device)
+
+    first = matches(lambda: call(x, y), device, name)[0]
+
+    assert first.overloads == (overload,)
+    assert first.writes == written
+
+
+@SCHEMAS
+def test_operators_within_an_operator_are_matched_too(device: torch.device) -> None:
+    """Contract: what an operator is made of is known as well: `ones` writes to nothing, the fill inside it does."""
+    recording = record(lambda: torch.ones(3, device=device), device)
+
+    found = {match.name: match for match in recording.matches}
+    assert found["aten::ones"].writes == set()
+    assert found["aten::empty"].overloads == ("memory_format",)
+    assert found["aten::fill_"].writes == {"self"}
+
+
+@BACKWARD
+def test_of_an_autograd_node_nothing_is_known(device: torch.device) -> None:
+    """Contract: nodes of autograd are no operators: no schema, and of each input it is unknown whether it is written
+    to. The operators that a node calls are matched as ever."""
+    x = torch.ones(3, device=device)
+    w = torch.ones(3, device=device, requires_grad=True)
+
+    found = record(lambda: torch.dot(x, w).backward(), device).matches
+
+    nodes = [match for match in found if match.name in ("DotBackward0", "torch::autograd::AccumulateGrad")]
+    assert [(match.overloads, match.writes, match.inputs) for match in nodes] == [((), None, 1)] * 2
+    engine = [match for match in found if match.name.startswith("autograd::engine")]
+    assert {(match.overloads, match.writes, match.inputs) for match in engine} == {((), None, 0)}
+    inside = found[found.index(nodes[0]) + 1 :]
+    (multiplied,) = [match for match in inside if match.name == "aten::mul"]
+    assert (multiplied.overloads, multiplied.writes) == (("Tensor",), frozenset())
+    assert [match.writes for match in inside if match.name == "aten::detach"] == [set()]
+
+
+def test_a_second_backward_writes_to_the_gradient(device: torch.device) -> None:
+    """Contract: a gradient that is there already is added to in place, by an operator whose schema says so."""
+    x = torch.ones(3, device=device)
+    w = torch.ones(3, device=device, requires_grad=True)
+    torch.dot(x, w).backward()
+
+    (match,) = matches(lambda: torch.dot(x, w).backward(), device, "aten::add_")
+
+    assert match.writes == {"self"}
+
+
+@pytest.mark.covers(f"{CLASS}::test_data_flow_graph_with_annotations")
+def test_a_name_that_is_no_operators_has_no_schema() -> None:
+    """Contract: words without a namespace cannot be an operator; words with one could be, and are not."""
+
+    def work() -> None:
+        with record_function("plain words"), record_function("space::words"):
+            torch.ones(1)
+
+    found = {match.name: match for match in record(work).matches}
+
+    assert found["plain words"].writes is None
+    assert found["space::words"].writes is None
+    assert private.schema_count("plain words") is None
+    assert private.schema_count("space::words") == 0
+    assert (private.schema_count("aten::mul") or 0) > 1

@@ -1,0 +1,232 @@
+"""The timeline: when memory was taken, written to and given back, how much of it, and what it held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from . import scenes
+from .recordings import Recording, record, recording
+from .scenes import Scene
+from .values import Action, Category, Event, Key, State
+
+E2E = "test_memory_profiler::TestMemoryProfilerE2E"
+NO_ID = pytest.mark.covers(
+    f"{E2E}::test_memory_timeline_no_id",
+    "test_memory_profiler::TestMemoryProfilerTimeline::test_memory_timeline_no_id",
+)
+FULL = pytest.mark.covers(f"{E2E}::test_memory_timeline")
+
+SCENES = pytest.mark.parametrize(
+    "scene", [scenes.chain, scenes.views_and_deletion, scenes.stacked, scenes.training], ids=lambda s: s.__name__
+)
+
+BLOCK = 512  # bytes: the caching allocator on CUDA hands out whole blocks of this size
+
+
+def taken(size: int, device: torch.device) -> int:
+    """The bytes that an allocator takes for a tensor of `size` bytes: the CPU's exactly as many."""
+    return size if device.type == "cpu" else -(-size // BLOCK) * BLOCK
+
+
+def on(device: torch.device, found: Recording) -> list[Event]:
+    """The entries of the timeline for one device."""
+    return [event for event in found.timeline if event.key.device == str(device)]
+
+
+@NO_ID
+def test_memory_that_nobody_saw_a_tensor_in_is_counted(device: torch.device) -> None:
+    """Contract: memory that is only freed in the run, memory that is taken and freed without an operator's having
+    read it, and a tensor that one has read are all in the timeline: each in full, taken before freed, in order, and
+    nothing else is. What is only freed must have been there before.
+
+    On the CPU, the size of memory is known when it is freed if it was taken under a profiler. The sizes are whole
+    blocks, so they hold on CUDA too.
+    """
+    with recording(device):
+        held = [torch.empty(1024, device=device)]
+
+    def work() -> None:
+        held.clear()
+        torch.empty(512, device=device)
+        torch.empty(256, device=device).view(16, 16)
+
+    told = on(device, record(work, device))
+
+    assert [(event.action, event.size) for event in told] == [
+        (Action.PREEXISTING, 4096),
+        (Action.DESTROY, 4096),
+        (Action.CREATE, 2048),
+        (Action.DESTROY, 2048),
+        (Action.CREATE, 1024),
+        (Action.DESTROY, 1024),
+    ]
+    assert [event.key.tensor is None for event in told] == [True] * 4 + [False] * 2
+    assert told[4].key == told[5].key
+    assert [event.time_ns == -1 for event in told] == [True] + [False] * 5
+
+
+@NO_ID
+def test_on_the_cpu_memory_of_unknown_size_is_left_out() -> None:
+    """Contract: memory that was taken with no profiler about, and is freed in the run, has no size on the CPU: there
+    is no entry for it, rather than one with a size made up."""
+    held = [torch.empty(1 << 22)]  # so large that it has an address which no profile has ever seen
+
+    def work() -> None:
+        held.clear()
+        torch.empty(512)
+
+    told = record(work).timeline
+
+    assert [(event.action, event.size) for event in told] == [(Action.CREATE, 2048), (Action.DESTROY, 2048)]
+
+
+@SCENES
+def test_entries_are_in_order_and_balance(device: torch.device, scene: Callable[[torch.device], Scene]) -> None:
+    """Contract: entries are in order of time, what was there before first. Each piece of memory is there before, or is
+    taken, once; is written to and freed only after that, freed at most once, and has one size throughout. (Memory that
+    held no tensor is not told apart, so of it this cannot be said.)"""
+    told = [event for event in record(scene(device).work, device).timeline if event.key.tensor is not None]
+
+    assert [event.time_ns for event in told] == sorted(event.time_ns for event in told)
+    assert all((event.time_ns == -1) == (event.action is Action.PREEXISTING) for event in told)
+    assert all(event.size > 0 for event in told)
+    alive: dict[Key, Event] = {}
+    dead: set[Key] = set()
+    for event in told:
+        assert event.key not in dead, f"{event} comes after the end"
+        if event.action in (Action.PREEXISTING, Action.CREATE):
+            assert event.key not in alive, f"{event} comes a second time"
+            assert event.version == 0
+            alive[event.key] = event
+        else:
+            assert event.size == alive[event.key].size
+        if event.action is Action.DESTROY:
+            del alive[event.key]
+            dead.add(event.key)
+    assert alive
+    assert dead
+
+
+@FULL
+@SCENES
+def test_writes_are_those_of_the_data_flow(device: torch.device, scene: Callable[[torch.device], Scene]) -> None:
+    """Contract: each write in the data flow is one new version in the timeline and the other way round, in the same
+    order, and each piece of memory ends with its last version."""
+    found = record(scene(device).work, device)
+
+    flow = [(key, v) for node in found.nodes for key, v in node.makes if v > 0]
+    told = [(e.key, e.version + 1) for e in found.timeline if e.action is Action.INCREMENT_VERSION]
+    assert flow
+    assert told == flow
+    newest = dict(sorted(found.categories, key=lambda state: state.version))
+    ends = [e for e in found.timeline if e.action is Action.DESTROY and e.key.tensor is not None]
+    assert all(event.version == newest[event.key] for event in ends)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [(torch.float32, (16, 32)), (torch.float64, (5,)), (torch.uint8, (3, 7)), (torch.complex64, (9,))],
+    ids=["float32", "float64", "uint8", "complex64"],
+)
+def test_sizes_are_those_of_tensors(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Contract: memory taken in the run has its tensor's size, up to what the allocator rounds up; of a tensor that
+    was there before, seen through a view with its axes swapped, the size is told from shape and strides."""
+    before = torch.ones(shape, dtype=dtype, device=device)
+    view = before.t() if before.dim() == 2 else before
+
+    def work() -> torch.Tensor:
+        made = view.clone()
+        made.view_as(made)
+        return made
+
+    found = record(work, device)
+
+    assert [(event.key, event.action, event.size) for event in on(device, found)] == [
+        (found.key(before), Action.PREEXISTING, before.nbytes),
+        (found.key(found.result), Action.CREATE, taken(before.nbytes, device)),
+    ]
+
+
+@FULL
+def test_a_training_step_adds_up(device: torch.device) -> None:
+    """Contract: over a step of training, parameters and the optimiser's state are there throughout, in full. Gradients
+    come one by one and are all there at the end. Activations come and go but for what the program keeps; of
+    temporaries and autograd's own tensors nothing is left."""
+    found = record(scenes.training(device).work, device)
+
+    left = found.result
+    moments = [sizes for _, sizes in found.sizes(device)]
+    full = {
+        Category.PARAMETER: [t.nbytes for name, t in left.items() if f"{name}.grad" in left],
+        Category.OPTIMIZER_STATE: [t.nbytes for name, t in left.items() if name.endswith(".momentum")],
+    }
+    for category, sizes in full.items():
+        assert len(sizes) == 5
+        assert {moment[category] for moment in moments} == {sum(sizes)}, category
+    gradients = [moment.get(Category.GRADIENT, 0) for moment in moments]
+    assert gradients == sorted(gradients)
+    grown = sum(taken(t.nbytes, device) for name, t in left.items() if name.endswith(".grad"))
+    assert (gradients[0], gradients[-1]) == (0, grown)
+    for category in (Category.TEMPORARY, Category.AUTOGRAD_DETAIL):
+        assert moments[-1].get(category, 0) == 0
+    activations = [moment.get(Category.ACTIVATION, 0) for moment in moments]
+    assert max(activations) > activations[-1] >= taken(left["loss"].nbytes, device) > activations[0] == 0
+    assert all(size >= 0 for moment in moments for size in moment.values())
+
+
+@FULL
+def test_the_timeline_ends_with_what_is_alive(device: torch.device) -> None:
+    """Contract: what the timeline has taken and not freed is exactly the memory of the tensors that are alive."""
+    scene = scenes.views_and_deletion(device)
+    found = record(scene.work, device)
+
+    alive = {event.key for event in on(device, found) if event.action is not Action.DESTROY}
+    alive -= {event.key for event in found.timeline if event.action is Action.DESTROY}
+    assert alive == {found.key(tensor) for tensor in (scene.given | found.result).values()}
+
+
+@pytest.mark.requires(device="cuda")
+@FULL
+@pytest.mark.parametrize("scene", [scenes.product_in_place, scenes.pass_back, scenes.stacked], ids=lambda s: s.__name__)
+def test_the_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
+    device: torch.device, scene: Callable[[torch.device], Scene]
+) -> None:
+    """Contract: for operators that need no memory besides their results, the timeline of a GPU is that of the CPU,
+    entry by entry: action, version and what the tensor is. Only sizes of what is taken in the run are whole blocks."""
+    cpu = torch.device("cpu")
+    on_gpu, on_cpu = record(scene(device).work, device), record(scene(cpu).work, cpu)
+
+    def told(found: Recording, where: torch.device) -> list[tuple[Action, int, Category | None, int]]:
+        before = {event.key for event in found.timeline if event.action is Action.PREEXISTING}
+        return [
+            (
+                event.action,
+                event.version,
+                found.categories.get(State(event.key, event.version)),
+                event.size if event.key in before else taken(event.size, device),
+            )
+            for event in on(where, found)
+        ]
+
+    assert told(on_gpu, device) == told(on_cpu, cpu)
+
+
+@pytest.mark.requires(device="cuda")
+@NO_ID
+def test_host_and_device_are_told_apart(device: torch.device) -> None:
+    """Contract: a copy to the device is memory of the device, its source is memory of the host, each of its size."""
+
+    def work() -> torch.Tensor:
+        return torch.ones(512).to(device).neg_()
+
+    found = record(work, device)
+
+    host = [(event.action, event.size) for event in found.timeline if event.key.device == "cpu"]
+    assert host == [(Action.CREATE, 2048), (Action.DESTROY, 2048)]
+    assert [(event.action, event.size) for event in on(device, found)] == [
+        (Action.CREATE, 2048),
+        (Action.INCREMENT_VERSION, 2048),
+    ]

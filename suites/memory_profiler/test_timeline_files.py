@@ -1,0 +1,165 @@
+"""The timeline as torch writes it to files: for a plot, in full, and as pages."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import scenes
+from .recordings import Recording, record
+from .values import Action, Category, Sizes, State
+
+
+def export(found: Recording, path: Path, device: torch.device | str) -> None:
+    """Write a timeline file; what it holds follows from how its name ends. torch says that this will go one day."""
+    write = private.attribute(found.prof, "export_memory_timeline")
+    with pytest.warns(FutureWarning, match="export_memory_timeline"):
+        write(str(path), device=str(device))
+
+
+def read(path: Path) -> Any:
+    """The JSON in a file, packed or not."""
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
+def columns(sizes: Sizes) -> list[int]:
+    """Sizes by category as a row of a plot: a zero to start from, and a figure for each category, in torch's order."""
+    return [0, *(sizes.get(category, 0) for category in private.category_columns())]
+
+
+def in_order(rows: Sequence[object], within: Sequence[object]) -> bool:
+    """Whether the rows occur in another sequence in the same order, with others in between or not."""
+    rest = iter(within)
+    return all(row in rest for row in rows)
+
+
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+def test_plot_points_are_the_timeline_summed_up(device: torch.device, tmp_path: Path, ending: str) -> None:
+    """Contract: the file is two lists of one length: times, in microseconds and in order, and after each the bytes of
+    each category. They begin with what was there before and end with what is left."""
+    found = record(scenes.training(device).work, device)
+    path = tmp_path / f"timeline{ending}"
+
+    export(found, path, device)
+
+    times, rows = read(path)
+    moments = found.sizes(device)
+    expected = [columns(sizes) for _, sizes in moments]
+    assert len(times) == len(rows) > 10
+    assert times == sorted(times)
+    assert (rows[0], rows[-1]) == (expected[0], expected[-1])
+    assert in_order(rows, expected)
+    assert abs(times[0] - moments[1][0] / 1000) <= 1  # what was there before is given the first moment of the run
+    assert abs(times[-1] - moments[-1][0] / 1000) <= 1
+    assert sum(rows[0]) > 0
+
+
+def test_raw_points_are_the_timeline_entry_by_entry(device: torch.device, tmp_path: Path) -> None:
+    """Contract: the file has, in order, each entry's time in nanoseconds, action, bytes and category. Bytes are
+    negative where they go, and a write is two entries: bytes of the old version go, those of the new one come."""
+    found = record(scenes.training(device).work, device)
+    path = tmp_path / "timeline.raw.json.gz"
+
+    export(found, path, device)
+
+    actions, categories = private.action_numbers(), private.category_columns()
+    told = [(time, actions[action], size, categories[category]) for time, action, size, category in read(path)]
+    expected: list[tuple[int, Action, int, Category | None]] = []
+    for event in found.timeline:
+        if event.key.device == str(device):
+            now, after = (found.categories.get(State(event.key, event.version + step)) for step in (0, 1))
+            if event.action in (Action.DESTROY, Action.INCREMENT_VERSION):
+                expected.append((event.time_ns, event.action, -event.size, now))
+            if event.action is Action.INCREMENT_VERSION:
+                expected.append((event.time_ns, event.action, event.size, after))
+            if event.action in (Action.CREATE, Action.PREEXISTING):
+                expected.append((event.time_ns, event.action, event.size, now))
+    assert told == expected
+    assert {action for _, action, _, _ in told} == set(Action)
+
+
+def test_another_devices_timeline_is_empty(tmp_path: Path) -> None:
+    """Contract: a file is of one device: of one that the run did not use it holds nothing."""
+    found = record(scenes.chain(torch.device("cpu")).work)
+    plot, raw = tmp_path / "timeline.json", tmp_path / "timeline.raw.json.gz"
+
+    for path in (plot, raw):
+        export(found, path, "meta")
+
+    assert read(plot) == [[], []]
+    assert read(raw) == []
+
+
+@pytest.mark.requires(device="cuda")
+def test_files_of_host_and_device_are_apart(device: torch.device, tmp_path: Path) -> None:
+    """Contract: of a run on both, each device's file has its own memory only."""
+
+    def work() -> torch.Tensor:
+        return torch.ones(512).neg_().to(device).neg_()
+
+    found = record(work, device)
+
+    totals = {}
+    for where in ("cpu", str(device)):
+        path = tmp_path / f"{where.replace(':', '_')}.json"
+        export(found, path, where)
+        totals[where] = [sum(row) for row in read(path)[1]]
+    assert (max(totals["cpu"]), totals["cpu"][-1]) == (2048, 0)
+    assert (max(totals[str(device)]), totals[str(device)][-1]) == (2048, 2048)
+
+
+def test_without_a_plotting_library_the_page_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contract: the page with a plot needs matplotlib; where that is missing torch says so and writes no file."""
+    found = record(scenes.chain(torch.device("cpu")).work)
+    path = tmp_path / "timeline.html"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    export(found, path, "cpu")
+
+    assert "matplotlib" in capsys.readouterr().out
+    assert not path.exists()
+
+
+@pytest.mark.requires(device="cuda")
+def test_the_page_holds_a_plot(device: torch.device, tmp_path: Path) -> None:
+    """Contract: the page is HTML with a PNG picture in it."""
+    pytest.importorskip("matplotlib").use("Agg")
+    found = record(scenes.training(device).work, device)
+    path = tmp_path / "timeline.html"
+
+    export(found, path, device)
+
+    page = path.read_text(encoding="utf-8")
+    picture = re.search(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
+    assert "<html>" in page
+    assert picture is not None
+    assert base64.b64decode(picture[1]).startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_profiler_viz")
+def test_the_interactive_page_says_who_took_what(device: torch.device) -> None:
+    """Contract: the page for looking at memory over time carries the frames that took it, down to the case itself,
+    and what it is."""
+    found = record(scenes.training(device).work, device)
+
+    page = private.plot(found.prof)
+
+    carried = re.search(r'"base64": "([A-Za-z0-9+/=]+)"', page)
+    assert "<html>" in page or "<!DOCTYPE html>" in page
+    assert carried is not None
+    data = base64.b64decode(carried[1])
+    for word in (b"scenes.py", b"models.py", b": train", b"parameter", b"gradient", b"activation", b"temporary"):
+        assert word in data, f"the page does not tell of {word!r}"
