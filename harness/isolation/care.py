@@ -5,6 +5,7 @@ A drained device is given no more cases, by any worker of the run: the workers t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -85,10 +86,15 @@ class Care:
 
     def drain(self, device: Device, why: str, moment: str, cases: Sequence[str]) -> None:
         """No more cases for this device; the run is red for it. `cases` are those it may have to do with."""
-        if self.drained(device) is not None:
-            return
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file(device).write_text(f"{why}, {moment}", encoding="utf-8", errors="backslashreplace")
+        mine = self._folder / f".{self._worker}"
+        mine.write_text(f"{why}, {moment}", encoding="utf-8", errors="backslashreplace")
+        try:
+            os.link(mine, self._file(device))  # of several workers one is first, and nobody reads half a reason
+        except FileExistsError:
+            return
+        finally:
+            mine.unlink()
         self._tell(device, "drained", why, moment, None)
         message = f"device {device.uuid} ({device.name}) is drained: {why}, {moment}"
         self._record({"event": "finding", "kind": "sick_device", "message": message, "cases": list(cases)})

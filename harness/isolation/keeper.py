@@ -70,10 +70,11 @@ class Keeper:
         self._journal(handle, "started", startup=round(time.monotonic() - begun, 6))
         return handle
 
-    def bury(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False) -> None:
+    def bury(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
         """The executor is to be no more: kill it if it lives, tell the journal, remove its temporary files.
 
-        With `keep_files` they stay, if there are any, for whoever looks into a failure.
+        With `keep_files` they stay, if there are any, for whoever looks into a failure. With `hold` nobody else gets
+        its devices until `release`.
         """
         lost = False
         if handle.exit_status is None:
@@ -87,11 +88,17 @@ class Keeper:
         self._journal(handle, "ended", reason=reason)
         handle.close()
         self.current = None
-        self._turns.give_back()
+        if not hold:
+            self._turns.give_back()
         if lost:
             self.drop()
         if not keep_files or not any(handle.temp.iterdir()):
             shutil.rmtree(handle.temp, ignore_errors=True)
+
+    def release(self) -> None:
+        """Let others have the devices that no executor of ours is on."""
+        if self.current is None:
+            self._turns.give_back()
 
     def drop(self) -> None:
         """Let the zygote go, and the current executor with it: without its zygote the kernel has killed it."""

@@ -74,7 +74,7 @@ class Supervisor:
             try:
                 self._conduct(course, nextitem)
             except NoDeviceError as error:  # the last one was drained a moment ago, by another worker
-                if not course.tries:
+                if not any(course.finals):
                     self._not_run(case, str(error))
                     return
             except BaseException:
@@ -132,7 +132,10 @@ class Supervisor:
                     break
                 self._finish(course, tried, final=False)
                 tried = self._try_alone(course)
-            self._finish(course, tried, final=True, last=last)
+            enough = self._policy.until_fail and tried.outcome.is_red
+            self._finish(course, tried, final=True, last=last or enough)
+            if enough:
+                return
 
     def _first(self, course: Course, nextitem: pytest.Item | None, *, stay: bool) -> Attempted:
         """An attempt, and a second one where the first alone must not be believed; the one that counts.
@@ -148,12 +151,14 @@ class Supervisor:
             self.finish()
             handle = None
         if handle is None:
-            handle = self._keeper.spawn(self._bind(devices))
+            handle = self._spawn(case)
         last = self._each_fresh or (not stay and not handle.cases)
         light = self._each_fresh and not handle.binding.cuda
         following = None if last else self._following(case, nextitem)
         first = self._try(handle, course, following=following, leave=last, light=light)
-        if not first.evidence.zygote_lost and (first.alone or not first.outcome.breaks_executor):
+        sick = any(self._care.drained(device) is not None for device in self._care.known(first.devices))
+        doubtful = (first.outcome.breaks_executor and not first.alone) or (first.outcome.is_red and sick)
+        if not first.evidence.zygote_lost and not doubtful:
             return first
         if missing := self._lacking(case.devices):
             return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))
@@ -186,7 +191,15 @@ class Supervisor:
         return self._try(self._spawn(course.case), course, following=None, leave=True, light=False)
 
     def _spawn(self, case: Case) -> ExecutorHandle:
-        return self._keeper.spawn(self._bind(self._care.choose(case.devices)))
+        """An executor on healthy devices. Raises NoDeviceError when there are none left."""
+        while True:
+            devices = self._care.choose(case.devices)
+            handle = self._keeper.spawn(self._bind(devices))
+            if all(self._care.drained(device) is None for device in devices):
+                return handle
+            self._keeper.bury(handle, "its device was drained while it waited for its turn")
+            if missing := self._lacking(case.devices):
+                raise NoDeviceError(missing)
 
     def _try(
         self, handle: ExecutorHandle, course: Course, *, following: str | None, leave: bool, light: bool
@@ -212,7 +225,9 @@ class Supervisor:
             self._keeper.drop()
         elif not tried.usable:
             self._end_unfit(handle, tried)
-        return self._look_after(case, handle, tried)
+        tried = self._look_after(case, handle, tried)
+        self._keeper.release()
+        return tried
 
     def _following(self, case: Case, nextitem: pytest.Item | None) -> str | None:
         """The id of the next case if it will run in the same executor, so that fixtures they share are kept."""
@@ -239,15 +254,25 @@ class Supervisor:
             self.finish()
             for device in new:
                 for _, sign in self._care.news([device.uuid]):
-                    self._find("device_sign", f"device {device.uuid} at the start: {sign.text}", [])
-                self._examine(device, "at the start", [])
+                    if sign.severity == "fatal":
+                        self._care.drain(device, sign.text, "at the start", [])
+                    else:
+                        self._find("device_sign", f"device {device.uuid} at the start: {sign.text}", [])
+                if self._care.drained(device) is None:
+                    self._examine(device, "at the start", [])
+            self._keeper.release()
 
     def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> Health:
         """Find out in a process of its own whether a device computes rightly; it is drained when it does not."""
-        handle = self._keeper.spawn(self._bind([device]))
         limit = examination.LIMIT * self._context.timeout_multiplier
-        found = examination.examine(handle, seed=self._context.seed, limit=limit)
-        self._keeper.bury(handle, "examination")
+        handle = self._keeper.spawn(self._bind([device]))
+        try:
+            found = examination.examine(handle, seed=self._context.seed, limit=limit)
+        except ZygoteError:  # which says nothing of the device
+            self._keeper.drop()
+            handle = self._keeper.spawn(self._bind([device]))
+            found = examination.examine(handle, seed=self._context.seed, limit=limit)
+        self._keeper.bury(handle, "examination", hold=True)
         self._care.enter(
             device, healthy=found.healthy, text=found.text, moment=moment, seconds=found.seconds, cases=cases
         )
@@ -288,10 +313,11 @@ class Supervisor:
             except ZygoteError:
                 self._keeper.drop()
                 return
-        self._bury(handle, "retired" if tried.evidence.leaving and handle.exit_status == 0 else "unfit")
+        # Nobody else gets a device before it is known whether it is a sick one that broke the case.
+        self._bury(handle, "retired" if tried.evidence.leaving and handle.exit_status == 0 else "unfit", hold=True)
 
-    def _bury(self, handle: ExecutorHandle, reason: str) -> None:
-        self._keeper.bury(handle, reason, keep_files=handle.name in self._red)
+    def _bury(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
+        self._keeper.bury(handle, reason, keep_files=handle.name in self._red, hold=hold)
         if handle.teardown_error:
             self._find("teardown", handle.teardown_error, handle.cases)
 
@@ -299,20 +325,27 @@ class Supervisor:
 
     def _explain(self, handle: ExecutorHandle, what: str) -> None:
         """An executor that ran several cases ended badly: halve them down to single ones, try those alone."""
-        if missing := self._lacking(len(handle.binding.devices)):
-            self._find("executor_exit", f"{what}; which case does so was not found out: {missing}", handle.cases)
+        try:
+            if missing := self._lacking(len(handle.binding.devices)):
+                raise NoDeviceError(missing)
+            guilty = self._try_culprits(list(dict.fromkeys(handle.cases)))
+        except NoDeviceError as error:
+            self._find("executor_exit", f"{what}; which case does so was not found out: {error}", handle.cases)
             return
-        suspects = self._culprits(list(dict.fromkeys(handle.cases)))
+        if not guilty:
+            self._find("executor_exit", f"{what}; no case does so alone", handle.cases)
+
+    def _try_culprits(self, suspects: list[str]) -> bool:
+        """Try those alone that seem to break the end of their process; says whether any does. Raises NoDeviceError."""
         guilty = False
-        for course in map(self._course_of, suspects):
+        for course in map(self._course_of, self._culprits(suspects)):
             tried = self._try_alone(course)
             self._finish(course, tried, final=True)
             if tried.outcome.breaks_executor:
                 guilty = True
                 if course.outcome.is_red and course is not self._course:
                     self._late(showing.failure(course, "teardown", self._reproduce(course)))
-        if not guilty:
-            self._find("executor_exit", f"{what}; no case does so alone", handle.cases)
+        return guilty
 
     def _course_of(self, case_id: str) -> Course:
         """What a case has been through so far, to go on with."""

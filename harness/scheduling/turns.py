@@ -22,12 +22,15 @@ class Turns:
         self._held: list[tuple[str, FileLock]] = []
 
     def take(self, devices: Iterable[str]) -> None:
-        """Wait until all of these devices, by UUID, are ours; there must be none that we hold.
+        """Wait until all of these devices, by UUID, are ours. Others that we hold are given back first.
 
         Every worker takes them in the same order, so that no two wait for each other.
         """
-        assert not self._held
-        for device in sorted(devices) if self._enabled else ():
+        wanted = sorted(devices) if self._enabled else []
+        if {*wanted} <= {device for device, _ in self._held}:
+            return
+        self.give_back()
+        for device in wanted:
             queue, turn = self._lock(device, "queue"), self._lock(device, "turn")
             with queue:
                 turn.acquire()

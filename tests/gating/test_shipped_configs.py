@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from harness.devices.capabilities import VOCABULARY, detect
 from harness.devices.device import CPU, Device, Inventory
-from harness.gating import configfile, requirements
+from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, load_hardware, strangers
 from harness.gating.policy import Policy, idle
 from harness.gating.profiles import Profile, load_profile
@@ -172,3 +172,13 @@ def test_the_example_of_a_file_is_one(model: type[BaseModel], tmp_path: Path) ->
     file = tmp_path / "example.yaml"
     file.write_text(example[1], encoding="utf-8")
     assert configfile.load(file, model).value
+
+
+LISTS = sorted((CONFIGS / "must-pass").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_case_of_a_must_pass_list_is_there(path: Path, cases: list[dict[str, Any]]) -> None:
+    """A case that was renamed or removed changes what conformance means: the list is written anew on purpose."""
+    missing = mustpass.check(mustpass.read(path), [case["id"] for case in cases])
+    assert missing == (), f"write it anew with: harness catalog --must-pass {path.relative_to(ROOT)} --update"
