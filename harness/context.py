@@ -23,7 +23,8 @@ class RunContext:
     `args` are the arguments pytest was started with, in `invocation_dir`, and `overrides` those that make the same
     collection one for a zygote; ids of cases are relative to `rootdir`.
     `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test
-    as a case. `health`: GPUs are examined. `policy` is `harness.gating.policy.Policy` as JSON values.
+    as a case. `health`: GPUs are examined. `leak_check`: off, fast or full. `policy` is
+    `harness.gating.policy.Policy` as JSON values.
     """
 
     run_id: str
@@ -44,6 +45,7 @@ class RunContext:
     controller: int
     zygote: str | None
     health: bool
+    leak_check: str
     policy: dict[str, Any]
 
     @property

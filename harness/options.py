@@ -14,16 +14,20 @@ import pytest
 from harness.errors import HarnessError
 
 ISOLATIONS = ("batch", "case", "none")
+LEAK_CHECKS = ("off", "fast", "full")
 
 
 class OptionError(HarnessError):
     """A setting with a value that cannot be used."""
 
 
-def _isolation(text: str) -> str:
-    if text not in ISOLATIONS:
-        raise ValueError(f"one of {', '.join(ISOLATIONS)}")
-    return text
+def _one_of(words: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return text
+
+    return parse
 
 
 def _positive(text: str) -> float:
@@ -105,7 +109,7 @@ class Option:
 OPTIONS = {
     option.name: option
     for option in (
-        Option("--isolation", _isolation, "batch", "how cases are kept apart: batch, case or none", "MODE"),
+        Option("--isolation", _one_of(ISOLATIONS), "batch", "how cases are kept apart: batch, case or none", "MODE"),
         Option(
             "--case-timeout", _positive, 300.0, "seconds a case may take, unless its timeout marker says", "SECONDS"
         ),
@@ -122,6 +126,7 @@ OPTIONS = {
         Option("--repeat", _count(1), 1, "how often each case is run", "N"),
         Option("--until-fail", _flag, False, "with --repeat: stop at the first red one", off="--no-until-fail"),
         Option("--verify", _count(1), None, "for new cases: run each N times in one process and N times afresh", "N"),
+        Option("--leak-check", _one_of(LEAK_CHECKS), "fast", "what cases may not leave: off, fast or full", "LEVEL"),
         Option("--health", _flag, True, "examine GPUs at the start and after what breaks", off="--no-health"),
     )
 }

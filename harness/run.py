@@ -93,6 +93,7 @@ class Run:
             timeout_multiplier=settings["timeout_multiplier"],
             fail_on_flaky=settings["fail_on_flaky"],
             health=settings["health"],
+            leak_check=settings["leak_check"],
             policy=self.plan.policy.to_json(),
         )
         argv = ["pytest", *context.args]

@@ -208,6 +208,7 @@ class Worker:
             cuda=devices[0].kind == "cuda",
             environment=executor_environment(os.environ, visible, _XDIST_VARIABLES),
             workerinput=self._workerinput,
+            leak_check=self.context.leak_check,
         )
 
     def _connect(self) -> ZygoteLink:

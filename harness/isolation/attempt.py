@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.checks.meters import meter_of
 from harness.checks.process import Problem
 from harness.isolation import reports
 from harness.isolation.handle import ExecutorHandle, Happened
@@ -44,7 +45,8 @@ class Request:
 class Attempted:
     """One attempt: where it ran, what pytest reported and warned of, what it means.
 
-    `alone`: its process had run nothing before.
+    `alone`: its process had run nothing before. `suspicions`: by meter, what grew, and grew once more when the case was
+    run a second time in the same process; `spent`: that second run broke the process.
     """
 
     number: int
@@ -61,6 +63,8 @@ class Attempted:
     stderr: str
     temp: Path
     notes: tuple[str, ...]
+    suspicions: Mapping[str, int]
+    spent: bool
 
     @property
     def outcome(self) -> Outcome:
@@ -70,7 +74,7 @@ class Attempted:
     def usable(self) -> bool:
         """Whether the executor is still fit to run another case."""
         seen = self.evidence
-        harmed = seen.problems or seen.poison or seen.interruption or seen.late or seen.unknown
+        harmed = seen.problems or seen.poison or seen.interruption or seen.late or seen.unknown or self.spent
         return seen.done and seen.exit_status is None and not harmed and not self.evidence.zygote_lost
 
 
@@ -83,8 +87,9 @@ def attempt(handle: ExecutorHandle, request: Request, number: int) -> Attempted:
     evidence = listener.run()
     out_start, err_start = listener.start
     out, err = handle.outputs.out, handle.outputs.err
-    stdout = out.read(out_start, out.size(), OUTPUT_LIMIT)
-    stderr = err.read(err_start, err.size(), OUTPUT_LIMIT)
+    out_end, err_end = listener.end or (out.size(), err.size())
+    stdout = out.read(out_start, out_end, OUTPUT_LIMIT)
+    stderr = err.read(err_start, err_end, OUTPUT_LIMIT)
     judgement = judge(evidence)
     notes = list(judgement.notes)
     if handle.swept:
@@ -104,6 +109,8 @@ def attempt(handle: ExecutorHandle, request: Request, number: int) -> Attempted:
         stderr=stderr,
         temp=handle.temp,
         notes=tuple(notes),
+        suspicions=listener.suspicions,
+        spent=listener.spent,
     )
 
 
@@ -124,6 +131,9 @@ class _Listener:
     garbled: str = ""
     leaving: bool = False
     problems: tuple[Problem, ...] = ()
+    suspicions: dict[str, int] = field(default_factory=dict)
+    spent: bool = False
+    end: tuple[int, int] | None = None
 
     def run(self) -> Evidence:
         self.start = self.handle.marks
@@ -138,7 +148,7 @@ class _Listener:
             problems=self.problems,
             poison=self.poison,
             interruption=self.interruption,
-            exit_status=self.handle.exit_status,
+            exit_status=None if self.spent else self.handle.exit_status,
             leaving=self.leaving,
             late=self.late,
             limit=self.request.limit,
@@ -164,11 +174,32 @@ class _Listener:
             self._take_facts()
         except ProtocolError as error:
             self.garbled, self.over = str(error), False
-        if self.over and request.leave and not self.interruption:
+        if self.over and self.suspicions and not (self.interruption or self.poison or self.problems):
+            self._look_again()
+        if self.over and request.leave and not (self.interruption or self.spent):
             self.leaving = True
             self.late = not leave(handle, request.limit, light=request.light)
         if self.late or not (self.over or self.unknown):
             handle.kill()
+
+    def _look_again(self) -> None:
+        """Run the case a second time in the same process: what grew the first time only is no suspicion any more.
+
+        Raises ZygoteError.
+        """
+        handle, request = self.handle, self.request
+        self.end = handle.outputs.out.size(), handle.outputs.err.size()
+        message = {"op": "again", "case": request.case, "next": request.following, "limit": request.limit}
+        handle.send({**message, "seed": request.seed})
+        heard = handle.receive(time.monotonic() + request.limit + GRACE)
+        if isinstance(heard, dict) and heard.get("op") == "grown":
+            grown = heard["growths"]
+            self.suspicions = {
+                name: amount for name, amount in self.suspicions.items() if grown.get(name, 0) > meter_of(name).confirm
+            }
+            return
+        self.spent = True
+        handle.kill()
 
     def _take_end(self, message: Message) -> None:
         """Note what the executor says at the end of the case. Raises ProtocolError."""
@@ -177,6 +208,7 @@ class _Listener:
             self.poison = str(message.get("poison", ""))
             self.interruption = str(message.get("interruption", ""))
             self.problems = _problems(message.get("problems", []))
+            self.suspicions = {str(name): int(amount) for name, amount in message.get("suspicions", {}).items()}
         elif message["op"] == "unknown":
             self.unknown = True
         else:

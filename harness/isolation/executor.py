@@ -26,6 +26,10 @@ import pytest
 
 from harness import _compat
 from harness.checks import poison, process
+from harness.checks.inspector import Inspector, LeakCheck
+from harness.checks.meters import Meters, growths
+from harness.checks.origins import Origins, record_history
+from harness.checks.state import StateGuard
 from harness.devices import health
 from harness.fixtures import CURRENT, Current
 from harness.isolation import linux, reports, seeding
@@ -63,7 +67,7 @@ class Nest:
     """What an executor inherits from the zygote.
 
     The collected session, its items by the id under which they are asked for, and, for a light exit, the names of the
-    modules that were there and of those that hold cases. `relay` hands on pytest's reports.
+    modules that were there and of those that hold cases. `relay` hands on pytest's reports, `guard` hears of fixtures.
     """
 
     session: pytest.Session
@@ -71,6 +75,7 @@ class Nest:
     modules: frozenset[str]
     case_modules: frozenset[str]
     relay: Relay
+    guard: StateGuard
 
 
 def become_executor(nest: Nest, order: Message, control: int, files: Sequence[int], zygote: int) -> NoReturn:
@@ -101,7 +106,7 @@ def become_executor(nest: Nest, order: Message, control: int, files: Sequence[in
         # What tests and plugins ask to know which xdist worker they are in.
         nest.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     channel = Channel(socket.socket(fileno=control), "the supervisor")
-    Executor(nest, channel, (stacks, facts), cuda=bool(order["cuda"])).serve()
+    Executor(nest, channel, (stacks, facts), cuda=bool(order["cuda"]), leak_check=order["leak_check"]).serve()
 
 
 def _new_standard_streams(out: int, err: int) -> None:
@@ -135,7 +140,9 @@ class _Unbuffered(io.FileIO):
 class Executor:
     """Runs cases on request until told to leave."""
 
-    def __init__(self, nest: Nest, channel: Channel, files: tuple[int, int], *, cuda: bool) -> None:
+    def __init__(
+        self, nest: Nest, channel: Channel, files: tuple[int, int], *, cuda: bool, leak_check: LeakCheck
+    ) -> None:
         """`files` are those for stacks and facts."""
         self._nest = nest
         self._channel = channel
@@ -148,8 +155,9 @@ class Executor:
         self._streams = (sys.stdout, sys.stderr)
         self._has_subtests = False
         self._children: list[int] = []
-        nest.relay.on_report = self._hear_report
-        nest.relay.on_warning = self._hear_warning
+        self._inspector = Inspector(nest.guard, leak_check)
+        self._poisoned = False
+        self._listen()
 
     def serve(self) -> NoReturn:
         """Handle requests. The end of the stream means that the supervisor is gone: so are we."""
@@ -166,6 +174,10 @@ class Executor:
                     os._exit(EXIT_NO_MEMORY)
             elif message["op"] == "examine":
                 self._examine(message)
+            elif message["op"] == "again":
+                self._again(message)
+            elif message["op"] == "repeat":
+                self._repeat(message)
             else:
                 self._leave(message)
 
@@ -205,15 +217,8 @@ class Executor:
         if item is None:
             self._send({"op": "unknown"})
             return
-        nextitem = self._nest.items.get(message["next"]) if message["next"] is not None else None
-        item.config.stash[CURRENT] = Current(cuda=self._cuda, seed=message["seed"])
-        seeding.seed_everything(message["seed"], cuda=self._cuda)
-        self._watchdog.start(message["limit"])
-        interruption = ""
-        try:
-            item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
-        except (KeyboardInterrupt, pytest.exit.Exception) as error:
-            interruption = f"raised {type(error).__name__}: {error}".rstrip(": ")
+        self._inspector.begin()
+        interruption = self._protocol(item, message)
         poisoned = poison.sticky_error()
         self._watchdog.stop()
         state = process.capture(self._state.descriptors)
@@ -227,6 +232,11 @@ class Executor:
             self._children = now
         self._state = state
         done: Message = {"op": "done"}
+        self._poisoned = bool(poisoned)
+        if not poisoned:  # else whoever asks CUDA for anything fails
+            changed, suspicions = self._inspector.end()
+            problems += changed
+            done["suspicions"] = suspicions
         if interruption:
             done["interruption"] = interruption
         if poisoned:
@@ -234,6 +244,55 @@ class Executor:
         if problems:
             done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
         self._send(done)
+
+    def _protocol(self, item: pytest.Item, message: Message) -> str:
+        """Have pytest run the case under the watchdog, which goes on; says what interrupted it, or nothing."""
+        nextitem = self._nest.items.get(message["next"]) if message["next"] is not None else None
+        item.config.stash[CURRENT] = Current(cuda=self._cuda, seed=message["seed"])
+        seeding.seed_everything(message["seed"], cuda=self._cuda)
+        self._watchdog.start(message["limit"])
+        try:
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+        except (KeyboardInterrupt, pytest.exit.Exception) as error:
+            return f"raised {type(error).__name__}: {error}".rstrip(": ")
+        return ""
+
+    def _again(self, message: Message) -> None:
+        """Run a case a second time, unheard: what it left at first only was lazily made, and is no leak."""
+        self._mute()
+        self._protocol(self._nest.items[message["case"]], message)
+        self._watchdog.stop()
+        self._listen()
+        self._send({"op": "grown", "growths": self._inspector.grown()})
+
+    def _repeat(self, message: Message) -> None:
+        """Run a case several times, unheard, and tell what grew each time; with `history`, where it was made.
+
+        Where is told of what came after the first `warmup` runs, for the meters in `history`.
+        """
+        self._mute()
+        meters, grown = Meters("full"), []
+        before = meters.read()
+        origins = None
+        for number in range(message["times"]):
+            if message["history"]:
+                record_history()
+                if number == message["warmup"]:
+                    origins = Origins()
+            self._protocol(self._nest.items[message["case"]], message)
+            self._watchdog.stop()
+            after = meters.read()
+            grown.append(growths(before, after))
+            before = after
+        told = origins.of(message["history"]) if origins is not None else {}
+        self._send({"op": "repeated", "growths": grown, "origins": told})
+
+    def _mute(self) -> None:
+        self._nest.relay.on_report = self._nest.relay.on_warning = None
+
+    def _listen(self) -> None:
+        self._nest.relay.on_report = self._hear_report
+        self._nest.relay.on_warning = self._hear_warning
 
     def _send(self, message: Message) -> None:
         self._guarded(lambda: self._channel.send(message))
@@ -281,6 +340,10 @@ class Executor:
             _compat.tear_down_all(self._nest.session)
         except BaseException as error:  # noqa: BLE001 - whatever a fixture raises is told, then we end
             bye["error"] = f"tearing down what the last cases shared raised {error!r}"
+        else:
+            changed = [] if self._poisoned else self._inspector.end()[0]
+            if changed:
+                bye["error"] = "; ".join(problem.text for problem in changed)
         self._send(bye)
         if message["light"]:
             self._light_exit()

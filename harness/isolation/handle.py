@@ -108,12 +108,16 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What an executor is given: devices (by UUID), environment, and what to say of the xdist worker it serves."""
+    """What an executor is given: devices (by UUID), environment, and what to say of the xdist worker it serves.
+
+    `leak_check` is ``--leak-check``: off, fast or full.
+    """
 
     devices: tuple[str, ...]
     cuda: bool
     environment: Mapping[str, str | None]
     workerinput: Mapping[str, object] | None
+    leak_check: str
 
 
 class ExecutorHandle:
@@ -143,6 +147,7 @@ class ExecutorHandle:
             "temp": str(temp),
             "cuda": binding.cuda,
             "workerinput": binding.workerinput,
+            "leak_check": binding.leak_check,
         }
         with theirs:
             self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])

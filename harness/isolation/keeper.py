@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,22 @@ class Keeper:
         """Let others have the devices that no executor of ours is on."""
         if self.current is None:
             self._turns.give_back()
+
+    @contextlib.contextmanager
+    def beside(self) -> Generator[None]:
+        """While another executor is made and ended, the current one stays as it is; nobody else gets the devices."""
+        kept, self.current = self.current, None
+        link = self._link
+        try:
+            yield
+        finally:
+            if self.current is not None:
+                self.bury(self.current, "rehearsal", hold=True)
+            self.current = kept
+            if kept is not None and self._link is not link:  # its zygote has gone meanwhile, and it with that
+                self._journal(kept, "ended", reason="the zygote was lost")
+                kept.close()
+                self.current = None
 
     def drop(self) -> None:
         """Let the zygote go, and the current executor with it: without its zygote the kernel has killed it."""

@@ -13,7 +13,7 @@ from harness.devices.health import Health
 from harness.devices.visibility import MASK
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
-from harness.isolation import examination, reports, showing
+from harness.isolation import confirmation, examination, reports, showing
 from harness.isolation.attempt import Attempted, Request, attempt, leave
 from harness.isolation.care import Care, NoDeviceError
 from harness.isolation.case import Case, ruling_line
@@ -126,12 +126,12 @@ class Supervisor:
                 return
             last = repetition == self._policy.repeat
             following = nextitem if last else None
-            tried = self._first(course, following, stay=nextitem is not None or not last)
+            tried = self._confirmed(course, self._first(course, following, stay=nextitem is not None or not last))
             for _ in range(self._policy.retries):
                 if not self._worth_another(course, tried) or self._lacking(course.case.devices):
                     break
                 self._finish(course, tried, final=False)
-                tried = self._try_alone(course)
+                tried = self._confirmed(course, self._try_alone(course))
             enough = self._policy.until_fail and tried.outcome.is_red
             self._finish(course, tried, final=True, last=last or enough)
             if enough:
@@ -164,6 +164,44 @@ class Supervisor:
             return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))
         self._finish(course, first, final=False)
         return self._try_alone(course)
+
+    def _confirmed(self, course: Course, tried: Attempted) -> Attempted:
+        """Look into what an attempt is suspected to leak; the attempt as it is to be judged."""
+        if not tried.suspicions or tried.outcome.is_red:
+            return tried
+        case = course.case
+        request = Request(case.item, case.id, case.seed, case.limit)
+        with self._keeper.beside():
+            repeated = confirmation.repeat(self._spawn(case), request)
+            found = confirmation.leaks(tried.suspicions, repeated)
+            where = None
+            if found:
+                self._rehearsed()
+                history = confirmation.repeat(self._spawn(case), request, [leak.meter for leak in found])
+                where = history.origins
+        self._record(
+            {
+                "event": "confirmation",
+                "case": case.id,
+                "suspicions": dict(tried.suspicions),
+                "growths": [dict(each) for each in repeated.growths],
+                "leaks": [leak.text for leak in found],
+                "failure": repeated.failure,
+            }
+        )
+        if repeated.failure:
+            notes = (*tried.notes, f"suspected of a leak, which could not be confirmed {repeated.failure}")
+            return replace(tried, notes=notes)
+        if not found:
+            return tried
+        if self._keeper.current is not None:
+            self.finish()  # nothing is to run after it in the same process
+        judgement = replace(tried.judgement, outcome=Outcome.LEAKED, message=found[0].text)
+        return replace(tried, judgement=judgement, notes=(*tried.notes, *confirmation.lines(found, where)))
+
+    def _rehearsed(self) -> None:
+        if self._keeper.current is not None:
+            self._keeper.bury(self._keeper.current, "rehearsal", hold=True)
 
     def _verify(self, course: Course) -> None:
         """``--verify``: so many attempts in one process, as far as it lasts, and as many in fresh ones."""

@@ -23,6 +23,8 @@ from typing import NoReturn
 import pytest
 
 from harness import _compat
+from harness.checks.state import StateGuard
+from harness.checks.state_fixtures import FixtureWatch
 from harness.devices import guard
 from harness.isolation import executor as executors
 from harness.isolation import linux
@@ -57,9 +59,11 @@ class ZygotePlugin:
         self._spec = spec
         self._listener = listener
         self._relay = executors.Relay()
+        self._guard = StateGuard()
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.pluginmanager.register(self._relay)
+        config.pluginmanager.register(FixtureWatch(self._guard))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -77,6 +81,7 @@ class ZygotePlugin:
             modules=frozenset(sys.modules),
             case_modules=frozenset(case_modules),
             relay=self._relay,
+            guard=self._guard,
         )
         Nursery(nest, self._listener, unfit=self._unfit()).serve()
         raise AssertionError("the zygote serves until it ends")
@@ -91,6 +96,7 @@ class ZygotePlugin:
         if not reasons:
             if self._spec.skip_early_exit_handlers:
                 linux.exit_before_earlier_handlers()
+            self._guard.capture()  # copies what is there once for all executors
             # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
             gc.collect()
             gc.freeze()

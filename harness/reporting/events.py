@@ -194,6 +194,21 @@ class Device(_Line):
     """How long the examination took."""
 
 
+class Confirmation(_Line):
+    """A suspicion of a leak was looked into: the case ran several times in a fresh process."""
+
+    event: Literal["confirmation"]
+    case: Name
+    suspicions: dict[str, int]
+    """By meter, the growth that was seen."""
+    growths: tuple[dict[str, int], ...]
+    """By meter, the growth in each repetition."""
+    leaks: tuple[str, ...]
+    """What leaks, a line each; none when it does not."""
+    failure: str = ""
+    """Why the repetitions told nothing."""
+
+
 class Bisected(_Line):
     """After the run: which earlier cases a case needs to go wrong."""
 
@@ -226,7 +241,7 @@ class End(_Line):
 
 
 Event = Annotated[
-    Run | Collected | MustPass | Start | Finish | Executor | Device | Bisected | Finding | End,
+    Run | Collected | MustPass | Start | Finish | Executor | Device | Confirmation | Bisected | Finding | End,
     Field(discriminator="event"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ExecutionTraceObserver
 
 from . import workloads
-from .trees import profiler, quiet_collector, read
+from .trees import profiler, quiet_collector, read, warm_up
 
 OPTIONS = [
     pytest.param({}, id="plain"),
@@ -28,7 +28,9 @@ OPTIONS = [
 
 
 def profile_of(work: Callable[[], object], **options: Any) -> object:
-    """A profile of one call of `work`, its tree read once, with all that it holds."""
+    """A profile of one call of `work`, its tree read once, with all that it holds. With stacks, two calls before it."""
+    if options.get("with_stack"):
+        warm_up(work, **options)
     with quiet_collector(), profiler(**options) as prof:
         work()
     read(prof)

@@ -206,6 +206,8 @@ class Project:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                # Whoever started these tests may ignore it, as a shell has what it puts in the background do.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
         return Running(process, output, run_dir, mark)
 

@@ -102,6 +102,12 @@ def bisected(case: str, culprits: list[str], **changes: Any) -> Line:
     return {**line, "trials": 5, "reproduce": f"pytest {case}", **changes}
 
 
+def confirmation(case: str, **changes: Any) -> Line:
+    growths = [{"tensors": 1, "heap_bytes": -64}, {"tensors": 1}]
+    line = {"event": "confirmation", "t": 1_760_000_002.5, "case": case, "suspicions": {"tensors": 1}}
+    return {**line, "growths": growths, "leaks": ["tensors: 1 more"], **changes}
+
+
 def finding(message: str, **changes: Any) -> Line:
     return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
 

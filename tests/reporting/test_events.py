@@ -45,6 +45,7 @@ LINES = [
     build.executor(state="ended", cases=3, exit_status=-9, reason="crashed"),
     build.finding("gone", cases=["a::b"]),
     build.bisected("a::b", ["a::c"]),
+    build.confirmation("a::b"),
     build.end(),
 ]
 

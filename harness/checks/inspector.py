@@ -1,0 +1,45 @@
+"""What is looked at around each case in an executor: state that must be as it was, and resources that must be back."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from harness.checks.meters import Meters, Reading, growths, suspicions
+from harness.checks.process import Problem
+from harness.checks.state import StateGuard
+
+#: ``--leak-check``: nothing, what is cheap, or all there is after every case.
+LeakCheck = Literal["off", "fast", "full"]
+
+
+class Inspector:
+    """Compares an executor with itself, case after case. Each look is the next case's look before."""
+
+    def __init__(self, guard: StateGuard, level: LeakCheck) -> None:
+        """`guard` may have been made before the fork, since its fixtures are watched from there."""
+        self._guard = guard
+        self._meters = None if level == "off" else Meters(level)
+        self._before: Reading | None = None
+
+    def begin(self) -> None:
+        """Look for the first time, if there was none yet: as late as can be, so that it is the case's own doing."""
+        if self._meters is not None and self._before is None:
+            self._guard.capture()
+            self._before = self._meters.read()
+
+    def end(self) -> tuple[list[Problem], dict[str, int]]:
+        """What is not as it was, put back where that is safe; and by meter what has grown enough to look into."""
+        if self._meters is None or self._before is None:
+            return [], {}
+        problems = self._guard.compare()
+        if problems:
+            self._guard.restore()
+        before, self._before = self._before, self._meters.read()
+        return problems, suspicions(before, self._before)
+
+    def grown(self) -> dict[str, int]:
+        """By meter, what has changed since the last look."""
+        if self._meters is None or self._before is None:
+            return {}
+        before, self._before = self._before, self._meters.read()
+        return growths(before, self._before)

@@ -1,0 +1,270 @@
+"""What a case may leave behind in its process, measured before and after it: one table, cheap readings, no verdict.
+
+A reading raises suspicions only. What is a leak is decided by repetition (`harness.checks.growth`), and where it came
+from is looked for afterwards (`harness.checks.origins`).
+
+A correct reading of CUDA memory needs no synchronisation of its own: the allocator counts on the host, at once. What
+waits for the device is only the return of blocks that another stream used, so a reading is best taken after the check
+for sticky errors, which has synchronised. Nothing here makes a context, loads torch, or starts what is not there.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.checks import meters_process, meters_torch
+from harness.checks.meters_nvml import DriverMemory
+
+#: `fast`: after every case. `full`: on suspicion, or where the user asked for it.
+Tier = Literal["fast", "full"]
+
+#: Collections in a row, for finalizers that make new garbage each time.
+_MOST_ROUNDS = 5
+
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One thing that is measured.
+
+    `suspect`: a growth above this, in bytes or things, over one case is worth a repetition; None: never by itself.
+    `confirm`: what must be exceeded in every repetition that counts. `why` gives the reason for both. `covered_by`
+    names the meters in bytes whose growth this one sees as well, from further away. A meter with `per_device` is read
+    once a CUDA device and then named ``name[index]``. `from_zero`: where there was no reading before, there was none
+    of it. The `full` tier has all meters, the `fast` one its own.
+    """
+
+    name: str
+    unit: Literal["bytes", "count"]
+    counts: str
+    tier: Tier
+    suspect: int | None
+    confirm: int
+    why: str
+    covered_by: tuple[str, ...] = ()
+    per_device: bool = False
+    from_zero: bool = True
+
+
+_EXACT = "exact: one is one too many"
+_CACHED = "the allocator keeps what was freed for the next case, so a first growth says nothing"
+
+# The order is that in which leaks are told: what points most clearly at its cause comes first.
+METERS: tuple[Meter, ...] = (
+    Meter("tensors", "count", "torch tensors that Python can reach, on any device", "fast", 0, 0, _EXACT),
+    Meter("tensor_bytes", "bytes", "storages on the CPU of such tensors, each counted once", "fast", 0, 0, _EXACT),
+    Meter("uncollectable", "count", "objects in gc.garbage", "fast", 0, 0, _EXACT),
+    Meter("cuda_allocated", "bytes", "of the device, in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
+    Meter("cuda_active_blocks", "count", "allocator's blocks in use", "fast", 0, 0, _EXACT, per_device=True),
+    Meter("cuda_graphs", "count", "CUDA graphs still referenced", "fast", 0, 0, _EXACT),
+    Meter("cuda_streams", "count", "CUDA streams still referenced", "fast", 0, 0, _EXACT),
+    Meter("cuda_events", "count", "CUDA events still referenced", "fast", 0, 0, _EXACT),
+    Meter("cuda_mempools", "count", "memory pools of the user's still referenced", "fast", 0, 0, _EXACT),
+    Meter("cuda_pools", "count", "private pools, of graphs or the user's", "full", 0, 0, _EXACT, per_device=True),
+    Meter(
+        "cuda_reserved",
+        "bytes",
+        "of the device, held by the allocator",
+        "fast",
+        None,
+        0,
+        _CACHED,
+        covered_by=("cuda_allocated",),
+        per_device=True,
+    ),
+    Meter("cuda_segments", "count", "the allocator's segments", "fast", None, 0, _CACHED, per_device=True),
+    Meter(
+        "cuda_driver",
+        "bytes",
+        "of the device, held by this process and not by torch's allocator, as NVML tells",
+        "fast",
+        32 * _MIB,
+        2 * _MIB,
+        "kernels are loaded when first used, some MiB at a time; the driver gives memory in steps of 2 MiB",
+        per_device=True,
+        from_zero=False,
+    ),
+    Meter("pinned_bytes", "bytes", "pinned host memory in use", "fast", 0, 0, _EXACT),
+    Meter(
+        "pinned_reserved", "bytes", "pinned host memory held", "fast", None, 0, _CACHED, covered_by=("pinned_bytes",)
+    ),
+    Meter("threads", "count", "threads of the process, Python's and others", "fast", 0, 0, _EXACT),
+    Meter("shm_files", "count", "files under /dev/shm that are this process's", "fast", 0, 0, _EXACT),
+    Meter("shm_bytes", "bytes", "their sizes", "fast", 0, 0, _EXACT),
+    Meter("temp_files", "count", "files and folders in the folder for temporary files", "fast", 0, 0, _EXACT),
+    Meter("temp_bytes", "bytes", "the sizes of those files", "fast", 0, 0, _EXACT),
+    Meter("descriptors", "count", "open descriptors", "fast", 0, 0, _EXACT),
+    Meter(
+        "numpy_bytes",
+        "bytes",
+        "data of NumPy's arrays that were made while tracemalloc traced",
+        "full",
+        None,
+        0,
+        _EXACT,
+        from_zero=False,
+    ),
+    Meter(
+        "heap_bytes",
+        "bytes",
+        "handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from",
+        "fast",
+        256 * _KIB,
+        128 * _KIB,
+        "a first call leaves some 100 KiB; a case run again up to 15, since malloc's caches by thread fill up slowly, "
+        "and one that has torch compile anew each time 55",
+        covered_by=("tensor_bytes", "numpy_bytes"),
+        from_zero=False,
+    ),
+    Meter(
+        "mapped_bytes",
+        "bytes",
+        "address space outside malloc's: mmap, thread stacks, Python's arenas, libraries",
+        "fast",
+        16 * _MIB,
+        0,
+        "Python takes arenas of 1 MiB as it needs them, but not one in every repetition",
+        covered_by=("shm_bytes", "pinned_reserved"),
+        from_zero=False,
+    ),
+    Meter(
+        "python_blocks",
+        "count",
+        "blocks of Python's own allocator",
+        "full",
+        20_000,
+        2_000,
+        "an import makes tens of thousands; a case run again some tens of pytest's, or hundreds of torch.compile's",
+        from_zero=False,
+    ),
+)
+
+_BY_NAME = {meter.name: meter for meter in METERS}
+
+
+def meter_of(name: str) -> Meter:
+    """The table's entry for a name in a reading, ``cuda_allocated[0]`` say. Raises KeyError for an unknown one."""
+    return _BY_NAME[name.partition("[")[0]]
+
+
+def quantity(amount: int, unit: Literal["bytes", "count"]) -> str:
+    """An amount for people: ``3``, ``640 bytes``, ``8.0 MiB``."""
+    if unit == "count":
+        return str(amount)
+    for size, word in ((_GIB, "GiB"), (_MIB, "MiB"), (_KIB, "KiB")):
+        if abs(amount) >= size:
+            return f"{amount / size:.1f} {word}"
+    return f"{amount} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Meter name → bytes or count, plain values for JSON. A meter that could not be read is not in it."""
+
+    values: Mapping[str, int]
+
+
+def growths(before: Reading, after: Reading) -> dict[str, int]:
+    """What changed, up or down, of what can be compared."""
+    changes = {}
+    for name, value in after.values.items():
+        was = before.values.get(name, 0 if meter_of(name).from_zero else value)
+        if change := value - was:
+            changes[name] = change
+    return changes
+
+
+def suspicions(before: Reading, after: Reading) -> dict[str, int]:
+    """The growths that are worth running the case again, each above its meter's own threshold."""
+    return {
+        name: growth
+        for name, growth in growths(before, after).items()
+        if (limit := meter_of(name).suspect) is not None and growth > limit
+    }
+
+
+class Meters:
+    """Takes readings of this process, a disposable one. Make it after the fork: what was frozen before (`gc.freeze`) is
+    not looked at, which is why a reading costs 0.05 ms and not 50.
+
+    `blind` tells, by meter, why one could not be read.
+    """
+
+    #: Objects that the collector tracks above which they are frozen, so that the next reading need not look at them
+    #: (fast tier). torch._dynamo brings 150,000, which would make each later reading cost tens of milliseconds.
+    POPULATION = 10_000
+
+    def __init__(self, tier: Tier, *, temp: Path | None = None, shm: Path = Path("/dev/shm")) -> None:
+        """`temp`: the folder for temporary files of this process alone, by default that of `tempfile`."""
+        self.blind: dict[str, str] = {}
+        self._tier = tier
+        self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
+        self._driver = DriverMemory()
+        self._last: Reading | None = None
+        self._frozen = meters_torch.Census()
+
+    def read(self) -> Reading:
+        """Take a reading. Garbage is collected first where that may explain a growth, and always in the full tier."""
+        if self._tier == "full":
+            settle()
+        reading = self._take()
+        if self._tier == "fast" and self._last is not None and suspicions(self._last, reading):
+            settle()
+            reading = self._take()
+        self._last = reading
+        return reading
+
+    def _take(self) -> Reading:
+        values = {"uncollectable": len(gc.garbage), **meters_process.read(self.blind), **self._files.read()}
+        if self._tier == "full":
+            values["python_blocks"] = sys.getallocatedblocks()
+            if (numpy := sys.modules.get("numpy")) is not None and tracemalloc.is_tracing():
+                only = tracemalloc.DomainFilter(inclusive=True, domain=numpy.lib.tracemalloc_domain)
+                snapshot = tracemalloc.take_snapshot().filter_traces([only])
+                values["numpy_bytes"] = sum(trace.size for trace in snapshot.traces)
+        torch = sys.modules.get("torch")
+        census = self._census()
+        values["tensors"] = census.tensors
+        values["tensor_bytes"] = census.tensor_bytes
+        if torch is not None and meters_torch.cuda_is_awake(torch):
+            values["cuda_streams"] = census.streams
+            values["cuda_events"] = census.events
+            values["cuda_graphs"] = census.graphs
+            values["cuda_mempools"] = census.mempools
+            memory = meters_torch.cuda_memory(torch, self.blind, pools=self._tier == "full")
+            values.update(memory)
+            values.update(self._driver.beside(torch, memory, self.blind))
+        return Reading(values)
+
+    def _census(self) -> meters_torch.Census:
+        torch = sys.modules.get("torch")
+        objects = gc.get_objects()
+        many = self._tier == "fast" and len(objects) > self.POPULATION
+        if many:
+            del objects
+            settle()
+            objects = gc.get_objects()
+        census = meters_torch.census(objects, torch) + self._frozen
+        if many:
+            # Counted for good: what was frozen may end and not be missed here, which hides nothing that grows.
+            gc.freeze()
+            self._frozen = census
+        return census
+
+
+def settle() -> None:
+    """Let go of what only waits to be let go of: reference cycles, and the last exception, kept for a debugger."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    for _ in range(_MOST_ROUNDS):  # what finalizers let go of may be garbage in its turn
+        if not gc.collect():
+            return

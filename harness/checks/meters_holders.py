@@ -1,0 +1,170 @@
+"""Who holds an object, in words: up the referrers to a name that a reader can look for.
+
+The collector knows holders by what it tracks. What was frozen (`gc.freeze`) must be unfrozen first, or the chain
+ends at the first holder that is older than the fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeGuard, TypeVar, cast
+
+T = TypeVar("T")
+
+#: Steps up from the object, and holders looked at in each: a name is mostly three or four steps away.
+_STEPS = 8
+_BREADTH = 200
+
+_CONTAINERS = (list, tuple, set, frozenset, deque)
+_ENDS = (types.FrameType, types.ModuleType, type)
+
+
+def held_by(thing: object, ignore: Sequence[object] = ()) -> str:
+    """What holds `thing`, nearest first: ``item of list of 3, global CACHE of module suites.x``.
+
+    `ignore`: containers of the caller's that hold it too. A running function's variables are not seen by the collector;
+    an object that nothing else holds is said to be held by C, C++ or a running function.
+    """
+    modules = {id(vars(m)): name for name, m in list(sys.modules.items()) if _is(m, types.ModuleType)}
+    path = _path(thing, modules, {id(container) for container in ignore})
+    if len(path) == 1:
+        return "held by no object of python's collector: by c, c++ or a running function"
+    return ", ".join(_words(path, modules))
+
+
+def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object]:
+    """The objects from `thing` to the nearest one that has a name, or to the farthest where none was found."""
+    found: list[object] = [thing]
+    seen = {id(thing): 0}  # object → position in `found` of what it was reached from
+    skip |= {id(found), id(seen), id(modules), id(skip)}
+    level = [0]
+    reached = 0
+    for _ in range(_STEPS):
+        batch = [found[position] for position in level]
+        skip.add(id(batch))
+        referrers = gc.get_referrers(*batch)
+        skip.add(id(referrers))
+        positions = {id(found[position]): position for position in level}
+        level = []
+        for holder in referrers:
+            if id(holder) in skip or id(holder) in seen or len(level) >= _BREADTH:
+                continue
+            child = next((positions[id(item)] for item in gc.get_referents(holder) if id(item) in positions), None)
+            if child is None:
+                continue  # it has let go meanwhile
+            seen[id(holder)] = child
+            found.append(holder)
+            level.append(len(found) - 1)
+            if id(holder) in modules or _is(holder, _ENDS) or holder is gc.garbage:
+                return _trace(found, seen, len(found) - 1)
+        del referrers, batch
+        if not level:
+            break
+        reached = level[0]
+    return _trace(found, seen, reached)
+
+
+def _trace(found: list[object], seen: dict[int, int], position: int) -> list[object]:
+    path = [found[position]]
+    while position:
+        position = seen[id(found[position])]
+        path.append(found[position])
+    path.reverse()
+    return path
+
+
+def _is(thing: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+    """isinstance without asking the object, whose ``__class__`` may be code of a case's."""
+    return issubclass(type(thing), kinds)
+
+
+def _words(path: Sequence[object], modules: dict[int, str]) -> list[str]:
+    """A phrase for each step along `path`, an object first and then whoever holds the one before."""
+    words = []
+    position = 1
+    while position < len(path):
+        child, holder = path[position - 1], path[position]
+        above = path[position + 1] if position + 1 < len(path) else None
+        if _is(holder, dict) and id(holder) in modules:
+            words.append(f"global {_key(holder, child)} of module {modules[id(holder)]}")
+        elif _is(holder, dict) and _is(above, type):
+            words.append(f"class attribute {_key(holder, child)} of {_name(above)}")
+            position += 1
+        elif _is(holder, dict) and _own_values(above) is holder:
+            words.append(f"attribute {_key(holder, child)} of a {_name(type(above))}")
+            position += 1
+        elif _is(holder, dict):
+            words.append(f"value of {_key(holder, child)} in dict of {len(holder)}")
+        elif holder is gc.garbage:
+            words.append("item of gc.garbage")
+        elif _is(holder, types.CellType):
+            words.append("closure cell")
+        elif _is(holder, _CONTAINERS):
+            words.append(f"item of {type(holder).__name__} of {len(holder)}")
+        else:
+            words.append(_described(holder, child))
+        position += 1
+    return words
+
+
+def _described(holder: object, child: object) -> str:
+    if _is(holder, types.FunctionType):
+        return f"{_within(holder, child)} function {_name(holder)}"
+    if _is(holder, types.FrameType):
+        names = [name for name, value in holder.f_locals.items() if value is child]
+        where = f"{holder.f_code.co_qualname} ({holder.f_code.co_filename}:{holder.f_lineno})"
+        return f"local {names[0]!r} of {where}" if names else f"a running {where}"
+    if _is(holder, (types.GeneratorType, types.CoroutineType)):
+        return f"a suspended {_name(holder)}"
+    if _is(holder, type):
+        return f"class {_name(holder)}"
+    for name in _attributes(holder):
+        try:
+            if object.__getattribute__(holder, name) is child:
+                return f"attribute {name!r} of a {_name(type(holder))}"
+        except AttributeError:
+            continue
+    wrapped = getattr(holder, "__wrapped__", None) if type(holder).__module__ == "functools" else None
+    return f"cache of {_name(wrapped)}" if wrapped is not None else f"a {_name(type(holder))}"
+
+
+def _attributes(holder: object) -> list[str]:
+    """The names of an object's own values, those in slots too. Looks only where looking runs no code of the class."""
+    slots = [
+        name
+        for kind in type(holder).__mro__
+        for name, member in vars(kind).items()
+        if _is(member, types.MemberDescriptorType)
+    ]
+    return [*_own_values(holder), *slots]
+
+
+def _own_values(holder: object) -> dict[str, object]:
+    """The object's ``__dict__``, without running code of its class; an empty one where it has none."""
+    try:
+        return cast("dict[str, object]", object.__getattribute__(holder, "__dict__"))
+    except (AttributeError, TypeError):
+        return {}
+
+
+def _within(function: types.FunctionType, child: object) -> str:
+    cells = function.__closure__ or ()
+    if child is cells:
+        return "in the closure of"
+    return "default of" if child in (function.__defaults__, function.__kwdefaults__) else "held by"
+
+
+def _key(mapping: dict[object, object], value: object) -> str:
+    for key, found in mapping.items():
+        if found is value:
+            return f"{key!r:.80}" if type(key) in (str, int) else f"a {_name(type(key))}"
+    return "a key"
+
+
+def _name(thing: object) -> str:
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", type(thing).__name__)
+    return f"{module}.{name}" if module and module != "builtins" else str(name)

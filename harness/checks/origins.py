@@ -1,0 +1,285 @@
+"""Where what a case left behind is from: who holds a tensor, which line allocated memory, what a thread is doing.
+
+For a process that will run no more cases: to look for holders unfreezes what the fork brought (`gc.unfreeze`), and
+history slows a case down. It is asked for before each repetition, since CUDA has none until the case has woken it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import sysconfig
+import tempfile
+import threading
+import traceback
+import tracemalloc
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from harness.checks import meters_process, meters_torch
+from harness.checks.meters import quantity
+from harness.checks.meters_holders import held_by
+from harness.text import one_line
+
+#: Lines told for one meter, and frames of one stack.
+MOST_LINES = 5
+MOST_FRAMES = 4
+#: Frames of these packages, and of Python's own library, say little of who asked for memory.
+_PLUMBING = ("torch", "numpy", "_pytest", "pluggy", "harness")
+#: Meters of the same things, told under the name of the first.
+_SAME = {"tensor_bytes": "tensors", "temp_bytes": "temp_files", "shm_bytes": "shm_files"}
+
+Stack = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    start: int
+    end: int
+    name: str
+
+
+def record_history() -> None:
+    """Have allocations remembered with their stacks: Python's and NumPy's from now on, and CUDA's, if it is awake."""
+    if not tracemalloc.is_tracing():
+        tracemalloc.start(4 * MOST_FRAMES)
+    torch = sys.modules.get("torch")
+    if torch is not None and meters_torch.cuda_is_awake(torch):
+        # The state alone: the stacks of living blocks. A log of events would hold more memory the longer it runs.
+        torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
+
+
+class Origins:
+    """Remembers what is there when it is made, to say later where is from what has come since."""
+
+    def __init__(self, *, temp: Path | None = None, shm: Path = Path("/dev/shm")) -> None:
+        """`temp`: the folder for temporary files of this process alone, by default that of `tempfile`."""
+        self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
+        self._tensors = {id(tensor): weakref.ref(tensor) for tensor in _tensors()}
+        self._threads = {task for task, _ in _tasks()}
+        self._temporary = {entry.path for entry in self._files.temporary_files()}
+        self._shared = set(self._files.shared_memory())
+        self._descriptors = dict(_descriptors())
+        self._mappings = set(_mappings())
+        self._blocks = _cuda_snapshot()
+        self._traces = tracemalloc.take_snapshot() if tracemalloc.is_tracing() else None
+
+    def of(self, meters: Iterable[str]) -> dict[str, list[str]]:
+        """For each name of a meter of which something can be told, some lines of text; equal ones are counted.
+
+        What several of the meters count is told under the first of them.
+        """
+        asked = list(meters)
+        found = {}
+        for name in asked:
+            if _SAME.get(name) not in asked and (lines := self._of(name.partition("[")[0])):
+                found[name] = _summed(lines)
+        return found
+
+    def _of(self, meter: str) -> list[str]:
+        match meter:
+            case "tensors" | "tensor_bytes":
+                return self._new_tensors()
+            case "cuda_allocated" | "cuda_active_blocks" | "cuda_reserved" | "cuda_segments" | "cuda_pools":
+                return survivors(self._blocks, _cuda_snapshot(), _plumbing())
+            case "threads":
+                return self._new_threads()
+            case "temp_files" | "temp_bytes":
+                return sorted({entry.path for entry in self._files.temporary_files()} - self._temporary)
+            case "shm_files" | "shm_bytes":
+                return sorted(set(self._files.shared_memory()) - self._shared)
+            case "descriptors":
+                return [f"{number}: {to}" for number, to in _descriptors() if self._descriptors.get(number) != to]
+            case "mapped_bytes":
+                return describe_mappings(self._mappings, _mappings())
+            case "heap_bytes" | "numpy_bytes" | "python_blocks":
+                return self._new_allocations()
+        return []
+
+    def _new_tensors(self) -> list[str]:
+        """Told with what holds each; the search takes some 10 ms a step, so only of those that will be shown."""
+        known = self._tensors
+        new = [tensor for tensor in _tensors() if (ref := known.get(id(tensor))) is None or ref() is not tensor]
+        gc.unfreeze()
+        lines = []
+        for position in range(len(new)):  # an iterator, or a list of some, would be found as a holder
+            told = position < MOST_LINES
+            lines.append(f"{_describe(new[position])}: {held_by(new[position], (new,))}" if told else "another one")
+        return lines
+
+    def _new_threads(self) -> list[str]:
+        named = {thread.native_id: thread for thread in threading.enumerate()}
+        frames = sys._current_frames()
+        lines = []
+        for task, name in _tasks():
+            if task in self._threads:
+                continue
+            thread = named.get(task)
+            if thread is None:
+                lines.append(f"a thread that python did not start, named {name!r}")
+            else:
+                kind = "daemon thread" if thread.daemon else "thread"
+                stack = _stack_of(frames.get(thread.ident or 0))
+                lines.append(f"{kind} {thread.name!r} at {' < '.join(stack) or 'no python code'}")
+        return lines
+
+    def _new_allocations(self) -> list[str]:
+        if self._traces is None:
+            return []
+        changes = tracemalloc.take_snapshot().compare_to(self._traces, "traceback")
+        grown = [change for change in changes if change.size_diff > 0]
+        plumbing = _plumbing()
+        stacks = [(change.size_diff, change.count_diff, _traced(change.traceback, plumbing)) for change in grown]
+        return tell_stacks(stacks)
+
+
+def tell_stacks(stacks: Iterable[tuple[int, int, Stack]]) -> list[str]:
+    """A line for each stack, of what it allocated in all, the largest first; bytes, blocks, frames innermost first.
+
+    An empty stack is one of nobody's but the harness's, and is left out.
+    """
+    sums: dict[Stack, tuple[int, int]] = {}
+    for size, count, stack in stacks:
+        if stack:
+            bytes_, blocks = sums.get(stack, (0, 0))
+            sums[stack] = (bytes_ + size, blocks + count)
+    ranked = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
+    return [
+        f"{quantity(size, 'bytes')} in {count} {'block' if count == 1 else 'blocks'} allocated at {' < '.join(stack)}"
+        for stack, (size, count) in ranked
+    ]
+
+
+def survivors(before: Mapping[str, Any], after: Mapping[str, Any], plumbing: tuple[str, ...] = ()) -> list[str]:
+    """A line for each stack that allocated CUDA memory in use `after` and not `before`, the most bytes first.
+
+    Both are what `torch.cuda.memory._snapshot` gives, `after` with history on; a block that has no stack is told by the
+    pool and stream of its segment. Files under `plumbing` are passed over, as in `shorten`.
+    """
+    known = {(device, block["address"], block["size"]) for device, block, _ in _in_use(before)}
+    stacks = []
+    for device, block, segment in _in_use(after):
+        if (device, block["address"], block["size"]) in known:
+            continue
+        frames = [(frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ()]
+        pool = tuple(segment.get("segment_pool_id", (0, 0)))
+        nowhere = f"an unknown place (device {device}, stream {segment.get('stream', 0)}, pool {pool})"
+        stacks.append((block.get("requested_size", block["size"]), 1, shorten(frames, plumbing) or (nowhere,)))
+    return tell_stacks(stacks)
+
+
+def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
+    for segment in snapshot.get("segments", ()):
+        address = segment["address"]
+        for block in segment["blocks"]:
+            # Blocks of older snapshots have no address of their own: they lie one after the other.
+            placed = block if "address" in block else {**block, "address": address}
+            address = placed["address"] + block["size"]
+            if block["state"] != "inactive":
+                yield segment["device"], placed, segment
+
+
+def shorten(frames: Sequence[tuple[str, int, str]], plumbing: tuple[str, ...] = ()) -> Stack:
+    """The frames, given innermost first as file, line and function, that tell a reader who asked.
+
+    Those of files whose path begins with one of `plumbing` are left out, unless there are no others.
+    """
+    own = [frame for frame in frames if not frame[0].startswith(plumbing)] if plumbing else frames
+    return tuple(f"{file}:{line} {name}".strip() for file, line, name in (own or frames)[:MOST_FRAMES])
+
+
+def describe_mappings(before: Iterable[_Mapping], after: Iterable[_Mapping]) -> list[str]:
+    """A line for each name of mapped memory that grew, the most first; what has no file is anonymous."""
+    sizes: dict[str, int] = {}
+    for sign, mappings in ((-1, before), (1, after)):
+        for mapping in mappings:
+            sizes[mapping.name] = sizes.get(mapping.name, 0) + sign * (mapping.end - mapping.start)
+    grown = sorted(((size, name) for name, size in sizes.items() if size > 0), key=lambda item: (-item[0], item[1]))
+    return [f"{quantity(size, 'bytes')} of {name or 'anonymous memory'}" for size, name in grown]
+
+
+def _tensors() -> list[Any]:
+    torch = sys.modules.get("torch")
+    return [] if torch is None else meters_torch.owners(gc.get_objects(), torch)
+
+
+def _describe(tensor: Any) -> str:
+    """Type, place and size of a tensor. Asks nothing that a subclass could answer with code of its own."""
+    torch = sys.modules["torch"]
+    if isinstance(tensor, torch.UntypedStorage):
+        return f"storage on {tensor.device}, {quantity(tensor.nbytes(), 'bytes')}"
+    with torch._C.DisableTorchFunctionSubclass():
+        shape = "x".join(str(size) for size in tensor.shape) or "scalar"
+        size = quantity(int(tensor.numel()) * tensor.element_size(), "bytes")
+        graph = f", with a graph ({type(tensor.grad_fn).__name__})" if tensor.grad_fn is not None else ""
+        return f"{str(tensor.dtype).removeprefix('torch.')} {shape} on {tensor.device}, {size}{graph}"
+
+
+def _cuda_snapshot() -> Mapping[str, Any]:
+    torch = sys.modules.get("torch")
+    if torch is None or not meters_torch.cuda_is_awake(torch):
+        return {}
+    return {"segments": torch.cuda.memory_snapshot()}
+
+
+def _tasks() -> list[tuple[int, str]]:
+    """The threads of this process, by their number in the kernel, with the name that it knows."""
+    tasks = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            tasks.append((int(task), Path(f"/proc/self/task/{task}/comm").read_text(errors="replace").strip()))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+    return tasks
+
+
+def _descriptors() -> list[tuple[int, str]]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append((int(number), one_line(os.readlink(f"/proc/self/fd/{number}"))))
+        except FileNotFoundError:
+            continue  # the one that we listed the folder with
+    return sorted(found)
+
+
+def _mappings() -> list[_Mapping]:
+    mappings = []
+    with open("/proc/self/maps", errors="surrogateescape") as file:
+        for line in file:
+            fields = line.split(maxsplit=5)
+            start, _, end = fields[0].partition("-")
+            mappings.append(_Mapping(int(start, 16), int(end, 16), one_line(fields[5]) if len(fields) > 5 else ""))
+    return mappings
+
+
+def _plumbing() -> tuple[str, ...]:
+    """Beginnings of the paths of files that say little of who asked: libraries, the harness, frozen modules."""
+    homes = [getattr(sys.modules.get(name), "__file__", None) for name in _PLUMBING]
+    library = sysconfig.get_path("stdlib") + os.sep
+    return ("<frozen ", library, *(os.path.dirname(home) + os.sep for home in homes if home))
+
+
+def _summed(lines: Sequence[str]) -> list[str]:
+    """Each line once, with how often it came, `MOST_LINES` of them."""
+    counts = Counter(lines)
+    told = [line if count == 1 else f"{count} times: {line}" for line, count in counts.items()]
+    more = len(told) - MOST_LINES
+    return [*told[:MOST_LINES], *([f"… and {more} more"] if more > 0 else [])]
+
+
+def _stack_of(frame: FrameType | None) -> Stack:
+    summary = traceback.extract_stack(frame)[::-1] if frame is not None else ()
+    return shorten([(entry.filename, entry.lineno or 0, entry.name) for entry in summary], _plumbing())
+
+
+def _traced(trace: tracemalloc.Traceback, plumbing: tuple[str, ...]) -> Stack:
+    """The frames that tell who asked; empty where there are none but libraries' and the harness's own."""
+    frames = [(frame.filename, frame.lineno, "") for frame in reversed(trace)]
+    return shorten(frames, plumbing) if any(not frame[0].startswith(plumbing) for frame in frames) else ()

@@ -1,0 +1,154 @@
+"""What repetitions say about a growth."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.checks.growth import COUNTED, WARMUP, GrowthError, Shape, judge, judgements, verdict
+
+_N = 4096
+_SERIES = st.lists(st.integers(-(1 << 40), 1 << 40), min_size=4, max_size=12)
+
+
+@pytest.mark.parametrize(
+    ("series", "warmup", "shape"),
+    [
+        ([0, 0, 0], 0, Shape.NONE),
+        ([-_N, -_N, -_N], 0, Shape.NONE),
+        ([_N, 0, 0], 0, Shape.LAZY),
+        ([_N, 0, 0], 1, Shape.LAZY),
+        ([_N, _N, 0], 0, Shape.LAZY),
+        ([_N, -_N, 0], 0, Shape.LAZY),
+        ([_N, _N, _N], 0, Shape.LEAK),
+        ([0, _N, _N], 1, Shape.LEAK),
+        ([-_N, 1, 1], 1, Shape.LEAK),
+        ([_N, _N, 1], 0, Shape.LEAK),
+        ([_N, -_N, 1], 0, Shape.UNSTEADY),
+        ([_N, -_N, _N], 1, Shape.UNSTEADY),
+        ([0, _N, 0], 0, Shape.UNSTEADY),
+        ([0, 0, _N], 0, Shape.UNSTEADY),
+        ([0, 0, _N], 2, Shape.LEAK),
+        ([_N, 0, _N, 0], 0, Shape.UNSTEADY),
+        ([_N, _N, _N, 0], 3, Shape.LAZY),
+    ],
+)
+def test_the_shape_of_a_series(series: list[int], warmup: int, shape: Shape) -> None:
+    assert judge(series, warmup=warmup).shape is shape
+
+
+@pytest.mark.parametrize(
+    ("series", "threshold", "shape"),
+    [
+        ([100, 100, 100], 100, Shape.NONE),
+        ([101, 101, 101], 100, Shape.LEAK),
+        ([101, 100, 101], 100, Shape.UNSTEADY),
+        ([5000, 100, 50], 100, Shape.LAZY),
+    ],
+)
+def test_growth_within_the_threshold_is_none(series: list[int], threshold: int, shape: Shape) -> None:
+    assert judge(series, warmup=0, threshold=threshold).shape is shape
+
+
+def test_what_a_leak_adds_is_told_with_its_spread() -> None:
+    found = judge([9, 1024, 2048, 2048], warmup=1, unit="bytes")
+    assert found.amount == 2048
+    assert found.text == "2.0 KiB (1.0 KiB to 2.0 KiB) more after each of 3 repetitions"
+    assert judge([2, 2], warmup=0).text == "2 more after each of 2 repetitions"
+
+
+@pytest.mark.parametrize(("series", "warmup"), [([], 0), ([1, 1], 2), ([1, 1], 3)])
+def test_nothing_to_count_is_no_acquittal(series: list[int], warmup: int) -> None:
+    with pytest.raises(GrowthError, match="leave none to count"):
+        judge(series, warmup=warmup)
+
+
+@given(_SERIES, st.integers(1, 1000), st.integers(0, 1 << 20))
+def test_the_shape_does_not_depend_on_the_scale(series: list[int], factor: int, threshold: int) -> None:
+    scaled = judge([growth * factor for growth in series], warmup=2, threshold=threshold * factor)
+    assert scaled.shape is judge(series, warmup=2, threshold=threshold).shape
+
+
+@given(_SERIES, st.data())
+def test_a_leak_that_grows_more_stays_one(series: list[int], data: st.DataObject) -> None:
+    more = [growth + data.draw(st.integers(0, 1 << 30)) for growth in series]
+    if judge(series, warmup=2).shape is Shape.LEAK:
+        assert judge(more, warmup=2).shape is Shape.LEAK
+
+
+@given(_SERIES)
+def test_one_counted_repetition_without_growth_acquits(series: list[int]) -> None:
+    for position in range(2, len(series)):
+        spared = [*series[:position], 0, *series[position + 1 :]]
+        assert judge(spared, warmup=2).shape is not Shape.LEAK
+
+
+@given(_SERIES, st.lists(st.integers(-(1 << 40), 1 << 40), min_size=2, max_size=2))
+def test_what_warms_up_convicts_nobody(series: list[int], other: list[int]) -> None:
+    leak = judge(series, warmup=2).shape is Shape.LEAK
+    assert (judge([*other, *series[2:]], warmup=2).shape is Shape.LEAK) == leak
+
+
+_RUNS = WARMUP + COUNTED
+
+
+@pytest.mark.parametrize(
+    ("first", "repeated", "leaks"),
+    [
+        ({"tensors": 1}, [{}] * _RUNS, []),
+        ({"tensors": 1}, [{"tensors": 1}, *[{}] * (_RUNS - 1)], []),
+        ({"tensors": 1}, [{"tensors": 1}] * _RUNS, ["tensors"]),
+        # Never suspected, and there all the same.
+        ({}, [{"threads": 2}] * _RUNS, ["threads"]),
+        # Seen in one process and not in the fresh one: somebody else's, or lazy.
+        ({"cuda_allocated[0]": 512}, [{"cuda_allocated[1]": 512}] * _RUNS, ["cuda_allocated[1]"]),
+        # Within what pytest leaves.
+        ({}, [{"heap_bytes": 100_000}] * _RUNS, []),
+        ({}, [{"heap_bytes": 8 << 20}] * _RUNS, ["heap_bytes"]),
+        # The allocator holds more each time: never a suspicion by itself, a leak when it does not stop.
+        ({}, [{"cuda_reserved[0]": 2 << 20}] * _RUNS, ["cuda_reserved[0]"]),
+        # What points at the cause comes first; the heap sees the same memory and is left out.
+        (
+            {},
+            [{"heap_bytes": 1_100_000, "tensor_bytes": 1 << 20, "tensors": 1}] * _RUNS,
+            ["tensors", "tensor_bytes"],
+        ),
+        # But not where the heap has far more than the tensors have.
+        (
+            {},
+            [{"heap_bytes": 8 << 20, "tensor_bytes": 40, "tensors": 1}] * _RUNS,
+            ["tensors", "tensor_bytes", "heap_bytes"],
+        ),
+        # The same device's, not another's.
+        (
+            {},
+            [{"cuda_reserved[0]": 2 << 20, "cuda_allocated[0]": 2 << 20}] * _RUNS,
+            ["cuda_allocated[0]"],
+        ),
+        (
+            {},
+            [{"cuda_reserved[0]": 2 << 20, "cuda_allocated[1]": 2 << 20}] * _RUNS,
+            ["cuda_allocated[1]", "cuda_reserved[0]"],
+        ),
+    ],
+)
+def test_the_leaks_of_a_case(first: dict[str, int], repeated: list[dict[str, int]], leaks: list[str]) -> None:
+    assert [leak.meter for leak in verdict(first, repeated)] == leaks
+
+
+def test_a_leak_says_what_and_how_much_and_what_was_seen_first() -> None:
+    leak, *_ = verdict({"pinned_bytes": 4096}, [{"pinned_bytes": 1024}] * _RUNS)
+    assert leak.amount == 1024
+    assert leak.text == (
+        f"pinned host memory in use: 1.0 KiB more after each of {COUNTED} repetitions, 4.0 KiB when first seen"
+    )
+
+
+def test_every_meter_that_changed_is_judged_in_the_order_of_the_table() -> None:
+    found = judgements([{"threads": 1}, {"tensors": 1}, {}], warmup=1)
+    assert {name: growth.shape for name, growth in found.items()} == {
+        "tensors": Shape.UNSTEADY,
+        "threads": Shape.LAZY,
+    }
+    assert list(found) == ["tensors", "threads"]

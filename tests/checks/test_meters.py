@@ -1,0 +1,510 @@
+"""Readings of a process, and cases run again and again in forked ones, as an executor runs them.
+
+Run as a program, this file is what forks: ``python -m tests.checks.test_meters FILE NAME…`` collects FILE with pytest,
+freezes what that made, and runs each case in a child of its own: once on suspicion, then the counted repetitions.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.checks import growth, origins
+from harness.checks.meters import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
+from harness.checks.meters_nvml import Listed, used_by
+from harness.checks.meters_process import Files
+from harness.checks.meters_torch import census, cuda_memory, private_pools
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a child found out about one case: suspicions of the first run, leaks by meter, and their origins."""
+
+    first: dict[str, int]
+    leaks: dict[str, str]
+    origins: dict[str, list[str]] = field(default_factory=dict)
+
+
+def examine(folder: Path, source: str) -> dict[str, Examined]:
+    """Examine every case of a test file with this source, each in a process of its own."""
+    path = folder / "test_cases.py"
+    path.write_text(source)
+    command = [sys.executable, "-m", "tests.checks.test_meters", str(path)]
+    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=600, check=False)
+    lines = [line for line in ran.stdout.splitlines() if line.startswith('{"case"')]
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = {}
+    for line in lines:
+        values = json.loads(line)
+        name = values.pop("case")
+        found[name] = Examined(**values)
+    return found
+
+
+class _Repeater:
+    """Takes the place of pytest's run loop."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        gc.collect()
+        gc.freeze()
+        for item in session.items:
+            sys.stdout.flush()
+            pid = os.fork()
+            if pid == 0:
+                self._child(item)
+            _, status = os.waitpid(pid, 0)
+            assert status == 0, (item.name, status)
+        return True
+
+    def _child(self, item: pytest.Item) -> None:
+        status = 1
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["TMPDIR"] = folder
+                tempfile.tempdir = None
+                found = asdict(_examine_here(item, Path(folder)))
+            print(json.dumps({"case": item.name, **found}), flush=True)
+            status = 0
+        finally:
+            os._exit(status)
+
+
+def _examine_here(item: pytest.Item, folder: Path) -> Examined:
+    fast = Meters("fast", temp=folder)
+    before = fast.read()
+    item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
+    first = suspicions(before, fast.read())
+    full = Meters("full", temp=folder)
+    repeated = []
+    since = origins.Origins(temp=folder)
+    last = full.read()
+    for number in range(growth.WARMUP + growth.COUNTED):
+        origins.record_history()
+        if number == growth.WARMUP:
+            since = origins.Origins(temp=folder)
+            last = full.read()
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
+        now = full.read()
+        repeated.append(growths(last, now))
+        last = now
+    leaks = growth.verdict(first, repeated)
+    return Examined(first, {leak.meter: leak.text for leak in leaks}, since.of(leak.meter for leak in leaks))
+
+
+_INNOCENT = """
+import concurrent.futures, functools, gc, logging, re, sys, threading
+import numpy as np
+import pytest
+import torch
+
+CONSTANT = torch.zeros(1000)
+MADE = []
+CACHE = {}
+EXECUTOR = concurrent.futures.ThreadPoolExecutor(2)
+
+
+def test_nothing():
+    pass
+
+
+def test_matmul():
+    torch.randn(500, 500) @ torch.randn(500, 500)
+
+
+def test_backward():
+    layer = torch.nn.Linear(100, 100)
+    layer(torch.randn(5, 100)).sum().backward()
+
+
+def test_compiled():
+    torch.compile(lambda x: (x * 2 + 1).sin(), backend="eager")(torch.zeros(10))
+
+
+def test_compiled_anew_each_time():
+    torch._dynamo.reset()
+    torch.compile(lambda x: (x * 2 + 1).sin(), backend="eager")(torch.zeros(10))
+
+
+def test_thread_pool_of_the_module():
+    assert EXECUTOR.submit(int, "3").result() == 3
+
+
+def test_threads_that_end():
+    threads = [threading.Thread(target=np.zeros, args=(1000,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_constant():
+    if not MADE:
+        MADE.append(torch.zeros(1000))
+    CONSTANT.add_(1)
+
+
+@functools.lru_cache
+def memoised(size):
+    return torch.zeros(size)
+
+
+def test_memoised():
+    memoised(10_000)
+
+
+class Holder:
+    @functools.cached_property
+    def value(self):
+        return torch.zeros(10_000)
+
+
+HOLDER = Holder()
+
+
+def test_cached_property():
+    HOLDER.value.add_(1)
+
+
+def test_cache_that_is_overwritten():
+    CACHE["last"] = torch.zeros(10_000)
+
+
+@pytest.fixture(scope="session")
+def model():
+    return torch.nn.Linear(100, 100)
+
+
+def test_session_fixture(model):
+    model(torch.zeros(1, 100)).sum().backward()
+
+
+def test_what_pytest_keeps(tmp_path, caplog, capsys, monkeypatch, request):
+    (tmp_path / "file").write_text("x" * 100_000)
+    monkeypatch.setenv("A", "b")
+    logging.getLogger("a").warning("text %s", "x" * 1000)
+    print("y" * 1000)
+    request.node.user_properties.clear()
+
+
+def test_that_fails_with_a_tensor_in_hand():
+    values = torch.zeros(1000)
+    assert values.sum() == 1
+
+
+def test_caught_exception_that_is_kept_for_a_debugger():
+    values = torch.zeros(1000)
+    try:
+        values.reshape(3)
+    except RuntimeError as error:
+        sys.last_value = error
+
+
+def test_strings_and_regexes():
+    sys.intern("word" * 20)
+    assert re.compile("a(b|c)*d").match("abcd")
+
+
+def test_graph_in_a_cycle():
+    class Node:
+        pass
+
+    node = Node()
+    node.itself = node
+    node.loss = torch.nn.Linear(300, 300)(torch.zeros(1, 300)).sum()
+
+
+def test_hook_that_closes_over_its_tensor():
+    values = torch.zeros(1000, requires_grad=True)
+    values.register_hook(lambda grad: grad + values)
+    (values * 2).sum().backward()
+
+
+def test_profiled():
+    with torch.profiler.profile():
+        torch.zeros(3) + 1
+
+
+def test_scripted_twice():
+    CACHE.setdefault("scripted", torch.jit.script(torch.nn.Linear(3, 3)))(torch.zeros(1, 3))
+
+"""
+
+
+@pytest.fixture(scope="module")
+def innocent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examined]:
+    return examine(tmp_path_factory.mktemp("innocent"), _INNOCENT)
+
+
+def _cases(source: str) -> list[str]:
+    return [line.split()[1].partition("(")[0] for line in source.splitlines() if line.startswith("def test_")]
+
+
+@pytest.mark.parametrize("case", _cases(_INNOCENT))
+def test_innocent_cases_are_acquitted(innocent: Mapping[str, Examined], case: str) -> None:
+    assert innocent[case].leaks == {}, innocent[case].origins
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "test_nothing",
+        "test_what_pytest_keeps",
+        "test_that_fails_with_a_tensor_in_hand",
+        "test_caught_exception_that_is_kept_for_a_debugger",
+        "test_strings_and_regexes",
+    ],
+)
+def test_ordinary_cases_are_not_even_suspected(innocent: Mapping[str, Examined], case: str) -> None:
+    assert innocent[case].first == {}
+
+
+def test_every_kind_of_lazy_start_is_suspected_once(innocent: Mapping[str, Examined]) -> None:
+    assert innocent["test_memoised"].first == {"tensors": 1, "tensor_bytes": 40_000}
+    assert innocent["test_thread_pool_of_the_module"].first["threads"] == 1
+    assert innocent["test_matmul"].first["heap_bytes"] > 1 << 18
+
+
+# Pure
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed", "suspected"),
+    [
+        ({"tensors": 1}, {"tensors": 1}, {}, {}),
+        ({"tensors": 1}, {"tensors": 2}, {"tensors": 1}, {"tensors": 1}),
+        ({"tensors": 2}, {"tensors": 1}, {"tensors": -1}, {}),
+        ({"heap_bytes": 0}, {"heap_bytes": 256 << 10}, {"heap_bytes": 256 << 10}, {}),
+        ({"heap_bytes": 0}, {"heap_bytes": 257 << 10}, {"heap_bytes": 257 << 10}, {"heap_bytes": 257 << 10}),
+        # The case woke CUDA: what it holds it made, but the driver's memory is the context.
+        ({}, {"cuda_allocated[1]": 512}, {"cuda_allocated[1]": 512}, {"cuda_allocated[1]": 512}),
+        ({}, {"cuda_driver[1]": 512 << 20}, {}, {}),
+        ({"cuda_driver[1]": 0}, {"cuda_driver[1]": 1 << 30}, {"cuda_driver[1]": 1 << 30}, {"cuda_driver[1]": 1 << 30}),
+        # What the allocator keeps says nothing by itself.
+        ({}, {"cuda_reserved[0]": 2 << 20}, {"cuda_reserved[0]": 2 << 20}, {}),
+        # What can no longer be read is not compared.
+        ({"heap_bytes": 9 << 20}, {}, {}, {}),
+    ],
+)
+def test_growths_and_suspicions(
+    before: dict[str, int], after: dict[str, int], changed: dict[str, int], suspected: dict[str, int]
+) -> None:
+    assert growths(Reading(before), Reading(after)) == changed
+    assert suspicions(Reading(before), Reading(after)) == suspected
+
+
+def test_every_meter_is_in_the_table_once_and_says_why() -> None:
+    names = [meter.name for meter in METERS]
+    assert len(set(names)) == len(names)
+    assert all(meter.counts and meter.why for meter in METERS)
+    for meter in METERS:
+        assert meter.unit == "bytes" or not meter.covered_by
+        assert all(meter_of(name).unit == "bytes" for name in meter.covered_by)
+    with pytest.raises(KeyError):
+        meter_of("nonsense[0]")
+
+
+_READ = """
+import json, sys
+from harness.checks.meters import Meters
+print(json.dumps(dict(Meters(sys.argv[1]).read().values)), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("tier", ["fast", "full"])
+def test_a_reading_has_every_meter_that_needs_no_cuda_and_loads_no_torch(tier: str) -> None:
+    command = [sys.executable, "-c", _READ, tier]
+    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    text, _, loaded = ran.stdout.strip().rpartition(" ")
+    read = json.loads(text)
+    due = {meter.name for meter in METERS if tier == "full" or meter.tier == "fast"} - {"numpy_bytes"}
+    assert set(read) == {name for name in due if not name.startswith(("cuda", "pinned"))}
+    assert (read["tensors"], loaded) == (0, "False")
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "text"),
+    [(3, "count", "3"), (640, "bytes", "640 bytes"), (1 << 10, "bytes", "1.0 KiB"), (-(3 << 29), "bytes", "-1.5 GiB")],
+)
+def test_amounts_for_people(amount: int, unit: Any, text: str) -> None:
+    assert quantity(amount, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("listed", "used"),
+    [
+        ([Listed(7, 5), Listed(9, 6)], 5),
+        ([Listed(700, 5), Listed(9, 6)], 5),
+        ([Listed(1, 5)], 5),
+        ([Listed(1, 5), Listed(2, 6)], "nvml lists 2 processes and not 7: it counts in another pid namespace"),
+        ([], "nvml lists 0 processes and not 7: it counts in another pid namespace"),
+        ([Listed(7, None)], "the driver does not tell memory by process"),
+    ],
+)
+def test_memory_of_one_process_among_those_that_nvml_lists(listed: list[Listed], used: int | str) -> None:
+    assert used_by([7, 700], listed) == used
+
+
+def test_private_pools_are_counted_by_device() -> None:
+    segments: list[dict[str, Any]] = [
+        {"device": 0, "segment_pool_id": (0, 0)},
+        {"device": 0, "segment_pool_id": (0, 1)},
+        {"device": 0, "segment_pool_id": (0, 1)},
+        {"device": 1, "segment_pool_id": (2, 0)},
+        {"device": 1},
+    ]
+    assert private_pools(segments) == {"cuda_pools[0]": 1, "cuda_pools[1]": 1}
+
+
+# Real readings in this process
+
+
+def test_storages_are_counted_once_and_only_on_the_cpu() -> None:
+    import torch
+
+    class Strange(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise AssertionError("a reading ran code of the case's")
+
+    whole = torch.zeros(1000)
+    things: list[object] = [
+        whole,
+        whole[:1],
+        whole.untyped_storage(),
+        torch.zeros(10, device="meta"),
+        torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (5,), check_invariants=True),
+        torch.nn.Parameter(torch.zeros(2)),
+        torch.zeros(3).as_subclass(Strange),
+        "text",
+    ]
+    found = census(things, torch)
+    assert (found.tensors, found.tensor_bytes) == (6, 4000 + 8 + 12)
+
+
+def test_a_copy_on_write_storage_is_not_copied_by_being_counted() -> None:
+    import torch
+
+    lazy = torch._lazy_clone(torch.zeros(10))
+    assert census([lazy], torch).tensor_bytes == 40
+    assert torch._C._is_cow_tensor(lazy)  # type: ignore[attr-defined]
+
+
+class _FakeCuda:
+    """The counters of torch.cuda as a machine with one device has them; torch without CUDA has no such thing."""
+
+    def device_count(self) -> int:
+        return 1
+
+    def memory_stats_as_nested_dict(self, index: int) -> dict[str, Any]:
+        assert index == 0
+        return {name: {"all": {"current": 7}} for name in ("allocated_bytes", "reserved_bytes", "active")}
+
+    def host_memory_stats_as_nested_dict(self) -> dict[str, Any]:
+        return {"active_bytes": {"current": 8}, "allocated_bytes": {"current": 16}}
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        return [{"device": 0, "segment_pool_id": (1, 0)}]
+
+
+class _FakeTorch:
+    cuda = _FakeCuda()
+
+
+def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
+    blind: dict[str, str] = {}
+    read = cuda_memory(_FakeTorch(), blind, pools=True)  # type: ignore[arg-type]
+    assert read == {
+        "cuda_allocated[0]": 7,
+        "cuda_reserved[0]": 7,
+        "cuda_active_blocks[0]": 7,
+        "pinned_bytes": 8,
+        "pinned_reserved": 16,
+        "cuda_pools[0]": 1,
+    }
+    assert blind == {"cuda_segments[0]": "this torch has no counter segment.all.current"}
+
+
+def test_temporary_files_are_counted_at_any_depth_but_pytests(tmp_path: Path) -> None:
+    files = Files(tmp_path, tmp_path / "none")
+    assert files.read() == {"shm_files": 0, "shm_bytes": 0, "temp_files": 0, "temp_bytes": 0}
+    (tmp_path / "pytest-of-me" / "x").mkdir(parents=True)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("four")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    read = files.read()
+    assert (read["temp_files"], read["temp_bytes"]) == (4, 4)
+
+
+def test_shared_memory_of_others_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("x")
+    files = Files(tmp_path / "none", tmp_path)
+    (tmp_path / "left").write_text("xx")
+    code = "import sys; file = open(sys.argv[1], 'w'); print(flush=True); input()"
+    (tmp_path / "theirs").write_text("xxx")
+    command = [sys.executable, "-c", code, str(tmp_path / "theirs")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with (tmp_path / "both").open("w"):
+            assert files.shared_memory() == ["both", "left"]
+        other.communicate(b"\n")
+    assert files.shared_memory() == ["both", "left"]  # what was another's is not inherited
+
+
+_SETTLED = """
+import gc, sys
+from harness.checks.meters import settle
+try:
+    1 / 0
+except ZeroDivisionError as error:
+    sys.last_value, sys.last_traceback = error, error.__traceback__
+settle()
+assert not hasattr(sys, "last_value") and not hasattr(sys, "last_traceback")
+assert gc.collect() == 0
+"""
+
+
+def test_settling_lets_go_of_cycles_and_of_the_last_exception() -> None:
+    subprocess.run([sys.executable, "-c", _SETTLED], cwd=_ROOT, check=True)
+
+
+_CROWD = """
+import gc
+from harness.checks.meters import Meters, suspicions
+import torch
+gc.collect(); gc.freeze()
+meters = Meters("fast")
+before = meters.read()
+crowd = [[] for _ in range(Meters.POPULATION)]
+kept = [torch.zeros(10)]
+after = meters.read()
+assert suspicions(before, after)["tensors"] == 1, suspicions(before, after)
+assert len(gc.get_objects()) < Meters.POPULATION
+again = meters.read()
+assert "tensors" not in suspicions(after, again)
+kept.append(torch.zeros(10))
+assert suspicions(again, meters.read())["tensors"] == 1
+"""
+
+
+def test_a_crowd_of_objects_is_frozen_and_nothing_is_lost_or_counted_twice() -> None:
+    subprocess.run([sys.executable, "-c", _CROWD], cwd=_ROOT, check=True)
+
+
+if __name__ == "__main__":
+    _OFF = ["-p", "no:cacheprovider", "-p", "no:xdist", "-s", "-q", "-c", os.devnull]
+    sys.exit(pytest.main([*_OFF, f"--rootdir={Path(sys.argv[1]).parent}", *sys.argv[1:]], plugins=[_Repeater()]))

@@ -1,0 +1,183 @@
+"""What a state guard promises beside what it finds: what it costs, what it leaves alone, what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.checks.state import StateGuard
+from harness.checks.state_process import _set_by_imports
+from harness.checks.state_section import ABSENT, Change, Scene, Unreadable, describe, same, show
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str) -> Any:
+    """What the code prints last, as JSON, run in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_reading_imports_nothing_and_starts_no_thread() -> None:
+    code = """if True:
+        import json, sys
+        from harness.checks.state import StateGuard
+        guard = StateGuard()
+        guard.capture()
+        before = set(sys.modules)
+        guard.compare()
+        alone = sorted(set(sys.modules) - before) + [name for name in ("torch", "numpy") if name in sys.modules]
+        import torch, os
+        before, tasks = set(sys.modules), len(os.listdir("/proc/self/task"))
+        guard.compare(); guard.capture()
+        print(json.dumps([alone, sorted(set(sys.modules) - before), len(os.listdir("/proc/self/task")) - tasks,
+                          torch.cuda.is_initialized()]))
+    """
+    assert run(code) == [[], [], 0, False]
+
+
+def test_torch_first_imported_by_the_case_is_compared_with_its_own_defaults() -> None:
+    code = """if True:
+        import json
+        from harness.checks.state import StateGuard
+        guard = StateGuard()
+        guard.capture()
+        import torch
+        print(json.dumps([problem.text for problem in guard.compare()]))
+    """
+    assert run(code) == []
+    guilty = code.replace("import torch\n", "import torch; torch.set_grad_enabled(False)\n")
+    assert run(guilty) == ["left grad mode at False (was True)"]
+
+
+def test_every_name_of_torch_that_is_used_is_there() -> None:
+    code = """if True:
+        import json, torch, torch.nn, torch.optim
+        from harness.checks import state_torch
+        print(json.dumps(sorted(state_torch.missing_names())))
+    """
+    assert run(code) == []
+
+
+def test_a_reading_takes_less_than_half_a_millisecond() -> None:
+    """Processor time, and the best of several, since other tests run beside this one."""
+    code = """if True:
+        import json, time, torch
+        from harness.checks.state import StateGuard
+        guard = StateGuard()
+        guard.capture()
+        costs = []
+        for _ in range(20):
+            start = time.process_time()
+            for _ in range(20):
+                assert guard.compare() == []
+            costs.append((time.process_time() - start) / 20)
+        print(min(costs))
+    """
+    assert run(code) < 0.0005
+
+
+def test_without_a_capture_there_is_nothing_to_compare_with() -> None:
+    with pytest.raises(RuntimeError, match="call capture"):
+        StateGuard().compare()
+
+
+def test_what_cannot_be_put_back_is_said() -> None:
+    code = """if True:
+        import json, os, torch
+        from harness.checks.state import StateGuard
+        guard = StateGuard()
+        guard.capture()
+        mode = torch.inference_mode(); mode.__enter__()
+        os.environ["STATE"] = "new"
+        found = len(guard.compare())
+        print(json.dumps([found > 1, guard.restore(), "STATE" in os.environ, len(guard.compare())]))
+    """
+    found, left, there, again = run(code)
+    assert (found, there, again) == (True, False, 0)
+    assert "could not put back inference mode" in left
+
+
+def test_a_state_that_cannot_be_read_is_a_finding_and_no_error() -> None:
+    code = """if True:
+        import json, os
+        from harness.checks.state import StateGuard
+        guard = StateGuard()
+        guard.capture()
+        umask, os.umask = os.umask, None
+        texts = [problem.text for problem in guard.compare()]
+        os.umask = umask
+        print(json.dumps(texts))
+    """
+    (first, *_) = run(code)
+    assert first.startswith(("left the umask at what cannot be read (TypeError", "left a process whose state"))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (Change("x", 1, 2), "left x at 2 (was 1)"),
+        (Change("x", ABSENT, 2), "left x at 2 (was absent)"),
+        (Change("x", 1, ABSENT), "removed x (was 1)"),
+        (Change("x", ("a", "b"), ("b", "c")), "left x with 'c' and without 'a' (2 in all, was 2: 'a', 'b')"),
+        (Change("x", ("a", "b"), ("b", "a")), "left x in another order: 'b', 'a' (was 'a', 'b')"),
+        (Change("x", ("a",), ("a", "a")), "left x with 'a' (2 in all, was 1: 'a')"),
+        (
+            Change("x", (), tuple("abcdefg")),
+            "left x with 'a', 'b', 'c', 'd', 'e', and 2 more (7 in all, was 0: nothing)",
+        ),
+        (Change("x", (True, True), (False, True)), "left x at (False, True) (was (True, True))"),
+        (Change("x", 1, Unreadable("why")), "left x at what cannot be read (why) (was 1)"),
+        (
+            Change("x", object(), object()),
+            "left another x: a builtins.object (was another of that description)",
+        ),
+    ],
+)
+def test_a_change_in_words(change: Change, text: str) -> None:
+    assert describe(change) == text
+
+
+class Rude:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_values_that_a_case_brought_are_not_called() -> None:
+    assert show(Rude()) == f"a {__name__}.Rude"
+    assert show([Rude(), {"a": Rude()}]) == f"[a {__name__}.Rude, {{'a': a {__name__}.Rude}}]"
+    assert not same(Rude(), Rude())
+    assert len(show("x" * 1000)) <= 200
+    assert show("a\nb\x00") == r"'a\nb\x00'"
+
+
+NARROW, WIDE = ("ignore", None, UserWarning, None, 0), ("ignore", None, Warning, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("added", "imported", "excused"),
+    [
+        ((NARROW,), {"library"}, True),
+        ((NARROW,), set(), False),
+        ((WIDE,), {"library"}, False),
+        ((NARROW, WIDE), {"library"}, False),
+    ],
+)
+def test_only_narrow_filters_of_warnings_come_with_imports(
+    added: tuple[object, ...], imported: set[str], excused: bool
+) -> None:
+    kept = (("default", None, DeprecationWarning, "__main__", 0),)
+    assert _set_by_imports(kept, (*added, *kept), Scene(frozenset(imported))) is excused
+    assert not _set_by_imports(kept, added, Scene(frozenset(imported)))
