@@ -59,6 +59,8 @@ class StateGuard:
             Registrations(),
             Configurations(),
         )
+        #: Sections, by position, that cannot be read on this machine, and why.
+        self.blind: dict[int, str] = {}
         self._before: list[Values] = []
         self._found: list[tuple[int, Change]] = []
         self._told: list[str] = []
@@ -172,14 +174,25 @@ class StateGuard:
         self._boundary = now
 
     def _read(self) -> list[Values]:
-        return [section.read() for section in self._sections]
+        return [self._reading(position, section) for position, section in enumerate(self._sections)]
+
+    def _reading(self, position: int, section: Section) -> Values:
+        if position in self.blind:
+            return {}
+        try:
+            return section.read()
+        except Exception as error:  # noqa: BLE001
+            # A torch that is not as this was written for is no case's doing: better blind in one eye, and said, than
+            # every case to blame.
+            self.blind[position] = f"{type(section).__name__}: {error!r}"
+            return {}
 
     def _changes(self, before: Sequence[Values], after: Sequence[Values]) -> list[tuple[int, Change]]:
         scene = self._modules.scene(before[0], after[0])
         return [
             (position, change)
             for position, section in enumerate(self._sections)
-            if not alike(before[position], after[position])
+            if position not in self.blind and not alike(before[position], after[position])
             for change in section.changes(before[position], after[position], scene)
         ]
 

@@ -127,7 +127,7 @@ def on_verdict(policy: Policy, settled: Outcome, finals: Sequence[Tried], applyi
     worst = max(finals, key=lambda tried: tried.outcome.severity)
     message = worst.message
     repeated = None
-    if len(finals) > 1 and settled is worst.outcome and settled is not Outcome.PASSED:
+    if policy.repeat > 1 and settled is worst.outcome and settled is not Outcome.PASSED:
         times = sum(tried.outcome is settled for tried in finals)
         message = f"{settled} in {times} of {len(finals)} repetitions: {message}"
         repeated = Ruling(settled, message, f"repeat {policy.repeat}")

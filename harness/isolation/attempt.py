@@ -92,6 +92,7 @@ def attempt(handle: ExecutorHandle, request: Request, number: int) -> Attempted:
     stderr = err.read(err_start, err_end, OUTPUT_LIMIT)
     judgement = judge(evidence)
     notes = list(judgement.notes)
+    notes += listener.blind
     if handle.swept:
         notes.append(f"killed what it left running: {', '.join(handle.swept)[:500]}")
     return Attempted(
@@ -133,6 +134,7 @@ class _Listener:
     problems: tuple[Problem, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     spent: bool = False
+    blind: list[str] = field(default_factory=list)
     end: tuple[int, int] | None = None
 
     def run(self) -> Evidence:
@@ -208,6 +210,7 @@ class _Listener:
             self.poison = str(message.get("poison", ""))
             self.interruption = str(message.get("interruption", ""))
             self.problems = _problems(message.get("problems", []))
+            self.blind = [str(text) for text in message.get("blind", [])]
             self.suspicions = {str(name): int(amount) for name, amount in message.get("suspicions", {}).items()}
         elif message["op"] == "unknown":
             self.unknown = True

@@ -237,6 +237,8 @@ class Executor:
             changed, suspicions = self._inspector.end()
             problems += changed
             done["suspicions"] = suspicions
+            if blind := self._inspector.blind():
+                done["blind"] = blind
         if interruption:
             done["interruption"] = interruption
         if poisoned:

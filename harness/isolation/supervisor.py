@@ -134,6 +134,8 @@ class Supervisor:
                 tried = self._confirmed(course, self._try_alone(course))
             enough = self._policy.until_fail and tried.outcome.is_red
             self._finish(course, tried, final=True, last=last or enough)
+            if tried.outcome is Outcome.LEAKED:
+                self.finish()  # nothing is to run after it in the same process
             if enough:
                 return
 
@@ -194,8 +196,6 @@ class Supervisor:
             return replace(tried, notes=notes)
         if not found:
             return tried
-        if self._keeper.current is not None:
-            self.finish()  # nothing is to run after it in the same process
         judgement = replace(tried.judgement, outcome=Outcome.LEAKED, message=found[0].text)
         return replace(tried, judgement=judgement, notes=(*tried.notes, *confirmation.lines(found, where)))
 
@@ -337,8 +337,8 @@ class Supervisor:
             if handle.unkillable:
                 self._care.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
             elif device.uuid in doubted and self._care.drained(device) is None:
-                self.finish()
-                found = self._examine(device, moment, [case.id])
+                with self._keeper.beside():
+                    found = self._examine(device, moment, [case.id])
                 notes.append(f"device {device.uuid} examined afterwards: {found.text}")
         return replace(tried, notes=tuple(notes))
 

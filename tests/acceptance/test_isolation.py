@@ -28,8 +28,10 @@ IN_ORDER = (("company", "poison"),)
 def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode: str, workers: int) -> None:
     project = make_project(*topics)
     dist = ["--dist=loadfile"] if workers and topics in IN_ORDER else []
+    # A fake torch stands in for a poisoned one; that it does would be all that is found.
+    checks = ["--leak-check=off"] if "poison" in topics else []
     try:
-        result = project.run(f"--isolation={mode}", f"-n{workers}", *dist)
+        result = project.run(f"--isolation={mode}", f"-n{workers}", *dist, *checks)
     finally:
         strays = end_daemons(project)
     compare(result, expected(project, mode), alone=mode == "case")
