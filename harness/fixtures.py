@@ -14,6 +14,8 @@ MARKERS = (
     "requires(**conditions): what the case needs of device, driver and software, such as "
     "requires(device='cuda', memory='>=12GiB'); a case whose conditions are unmet is gated",
     "covers(*rows): names of the rows of the reference inventory whose behaviour the case checks",
+    "leaks(reason, *, link, kind='leaked'): the case is known to leak, or with kind='contaminated' to leave state "
+    "changed; a waiver like any other: red once it does not",
     "timeout(seconds): how long the case may take, set-up and tear-down included",
 )
 

@@ -273,7 +273,7 @@ def pytest_make_collect_report(
 
 
 def _mark_errors(item: pytest.Item) -> list[str]:
-    from harness.gating import requirements
+    from harness.gating import requirements, waivers
 
     errors = []
     try:
@@ -282,6 +282,11 @@ def _mark_errors(item: pytest.Item) -> list[str]:
         errors.append(f"{item.nodeid}: {error}")
     try:
         options.case_limit(list(item.iter_markers("timeout")), 1.0, 1.0)
+    except HarnessError as error:
+        errors.append(f"{item.nodeid}: {error}")
+    try:
+        for mark in item.iter_markers("leaks"):
+            waivers.from_mark(mark, item.nodeid, "")
     except HarnessError as error:
         errors.append(f"{item.nodeid}: {error}")
     return errors

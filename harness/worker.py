@@ -23,6 +23,7 @@ from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
 from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
+from harness.gating.waivers import Waiver
 from harness.isolation import linux, seeding
 from harness.isolation.care import Care
 from harness.isolation.case import Case
@@ -171,7 +172,10 @@ class Worker:
                 devices=requirements.devices_wanted(wanted),
                 unmet=unmet,
                 objection=rules.on_gate(self.policy, wanted, here) if unmet is not None else None,
-                waivers=waivers.applying(self.policy.waivers, case_id, here, self._today),
+                waivers=(
+                    *_own_waivers(item, case_id),
+                    *waivers.applying(self.policy.waivers, case_id, here, self._today),
+                ),
             )
             item.stash[_PREPARED] = decided = device.uuid, case
         return decided[1]
@@ -236,3 +240,10 @@ class Worker:
         except ZygoteError as error:
             self.journal.append({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
             return None
+
+
+def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:
+    """Those that stand in the case's own marks."""
+    path, line, _ = item.location
+    source = f"{path}:{(line or 0) + 1}"
+    return tuple(waivers.from_mark(mark, case_id, source) for mark in item.iter_markers("leaks"))

@@ -13,7 +13,9 @@ from datetime import date
 from typing import Any, NamedTuple
 
 from harness.devices.capabilities import Capabilities
+from harness.errors import HarnessError
 from harness.gating import patterns, requirements
+from harness.gating.requirements import Mark
 from harness.outcome import Outcome, Ruling
 
 #: What a waiver may expect of a case. `passed` and `flaky` are for intermittent failures.
@@ -78,6 +80,23 @@ class Waiver:
         """What `to_json` returned, after JSON carried it."""
         expect = tuple(Outcome(value) for value in data["expect"])
         return cls(**{**data, "expect": expect, "expires": date.fromisoformat(data["expires"])})
+
+
+class WaiverError(HarnessError):
+    """A waiver in a case's own marks that cannot be used."""
+
+
+def from_mark(mark: Mark, case_id: str, source: str) -> Waiver:
+    """The waiver that ``@pytest.mark.leaks(reason, link=..., kind="leaked")`` is; it has no end. Raises WaiverError."""
+    words = {"kind": Outcome.LEAKED.value, "link": "", **dict(zip(("reason",), mark.args, strict=False)), **mark.kwargs}
+    if len(mark.args) > 1 or set(words) - {"reason", "kind", "link"} or not str(words.get("reason", "")).strip():
+        raise WaiverError("leaks(...) takes a reason, link=... and kind='leaked' or kind='contaminated'")
+    if words["kind"] not in (Outcome.LEAKED, Outcome.CONTAMINATED):
+        raise WaiverError(f"leaks(kind={words['kind']!r}): expected 'leaked' or 'contaminated'")
+    if not is_link(str(words["link"])):
+        raise WaiverError(f"leaks(link={words['link']!r}): give the link of the issue that it waits for")
+    kind = Outcome(words["kind"])
+    return Waiver(case_id, {}, (kind,), str(words["reason"]), str(words["link"]), "", date.max, source)
 
 
 def applying(waivers: Iterable[Waiver], case_id: str, capabilities: Capabilities, today: date) -> tuple[Waiver, ...]:

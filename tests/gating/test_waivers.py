@@ -13,7 +13,18 @@ import pytest
 
 from harness.devices.capabilities import VOCABULARY, Capabilities
 from harness.devices.finding import Finding, Value
-from harness.gating.waivers import EXPECTABLE, Fault, Waiver, applying, faults, idle, is_link, rule
+from harness.gating.waivers import (
+    EXPECTABLE,
+    Fault,
+    Waiver,
+    WaiverError,
+    applying,
+    faults,
+    from_mark,
+    idle,
+    is_link,
+    rule,
+)
 from harness.outcome import Outcome
 
 TODAY = date(2026, 11, 21)
@@ -250,3 +261,43 @@ def test_a_worker_loads_no_reader_of_files_for_them() -> None:
     code = f"import sys, harness.gating.waivers; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+LINK = "https://example.org/1"
+
+
+@pytest.mark.parametrize(
+    ("mark", "expect"),
+    [
+        (pytest.mark.leaks("known", link=LINK), Outcome.LEAKED),
+        (pytest.mark.leaks(reason="known", link=LINK), Outcome.LEAKED),
+        (pytest.mark.leaks("known", link=LINK, kind="contaminated"), Outcome.CONTAMINATED),
+    ],
+)
+def test_a_mark_is_a_waiver_without_an_end(mark: pytest.MarkDecorator, expect: Outcome) -> None:
+    found = from_mark(mark.mark, "suites/a.py::test[x]", "suites/a.py:3")
+    assert (found.case, found.expect, found.reason, found.source) == (
+        "suites/a.py::test[x]",
+        (expect,),
+        "known",
+        "suites/a.py:3",
+    )
+    assert not found.expired(date(9999, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("mark", "error"),
+    [
+        (pytest.mark.leaks(), "takes a reason, link=... and kind"),
+        (pytest.mark.leaks("a", "b", link=LINK), "takes a reason"),
+        (pytest.mark.leaks(" ", link=LINK), "takes a reason"),
+        (pytest.mark.leaks("a", link=LINK, until="2027"), "takes a reason"),
+        (pytest.mark.leaks("a", link=LINK, kind="failed"), "leaks(kind='failed'): expected 'leaked' or 'contaminated'"),
+        (pytest.mark.leaks("a"), "leaks(link=''): give the link of the issue"),
+        (pytest.mark.leaks("a", link="soon"), "leaks(link='soon'): give the link"),
+    ],
+)
+def test_a_mark_that_cannot_be_used_is_refused(mark: pytest.MarkDecorator, error: str) -> None:
+    with pytest.raises(WaiverError) as caught:
+        from_mark(mark.mark, "a", "b")
+    assert error in str(caught.value)

@@ -1,0 +1,98 @@
+"""What looking for leaks and changed state costs a case: ``--leak-check`` fast and full against off, in the same run.
+
+Runs the same generated cases with each level in turn, several times over, with few and with many cases, so that what a
+run costs once and what each case adds are told apart. Figures are medians of processor time. See README.md beside this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from measuring import Line, Patience, Sample, machine_facts, median, run
+
+_CASES = """
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("n", range({count}))
+def test_n(n):
+    x = torch.ones(8, requires_grad=True)
+    (x * n).sum().backward()
+    assert x.grad.sum() == 8 * n
+"""
+
+LEVELS = ("off", "fast", "full")
+MODES = ("batch", "case")
+#: Milliseconds of processor time that the fast level may add to a case on the CPU.
+AIM = 1.0
+
+
+def make_project(folder: Path, count: int) -> Path:
+    """A project of `count` cases, each with a forward and a backward pass, in one file."""
+    project = folder / f"cases-{count}"
+    suite = project / "suites" / "trivial"
+    suite.mkdir(parents=True)
+    (suite / "test_trivial.py").write_text(_CASES.format(count=count))
+    (project / "pytest.ini").write_text("[pytest]\nharness_suites = suites\n")
+    return project
+
+
+def measure(few: int, many: int, repeats: int, patience: Patience) -> dict[tuple[str, str, int], list[Sample]]:
+    """Samples by isolation mode, level and number of cases; the first of each is not counted."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST_", "HARNESS_"))}
+    samples: dict[tuple[str, str, int], list[Sample]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        projects = {count: make_project(Path(name), count) for count in (few, many)}
+        for repeat in range(repeats + 1):
+            for mode in MODES:
+                for level in LEVELS:
+                    for count, project in projects.items():
+                        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "suites", "-n0"]
+                        command += [f"--isolation={mode}", f"--leak-check={level}"]
+                        sample = patience.measure(
+                            lambda command=command, project=project, count=count: run(
+                                command, project, says=f"{count} passed", environment=environment
+                            )
+                        )
+                        if repeat:
+                            samples.setdefault((mode, level, count), []).append(sample)
+                        print(f"{mode} {level} {count}: {sample.wall:.2f} s, {sample.cpu:.2f} s of cpu", flush=True)
+    return samples
+
+
+def main() -> None:
+    """Measure, print a table of ratios, and write every sample where asked to."""
+    parser = argparse.ArgumentParser(description="What leak checks cost a case.")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="show that it works; measures nothing")
+    parser.add_argument("--output", type=Path, help="JSON with every sample")
+    options = parser.parse_args()
+    few, many = (5, 15) if options.quick else (100, 600)
+    patience = Patience(share=1.0, seconds=0, tries=1) if options.quick else Patience(share=0.15, seconds=60, tries=3)
+    samples = measure(few, many, 1 if options.quick else options.repeats, patience)
+    each = {}
+    for mode in MODES:
+        for level in LEVELS:
+            cpu = {count: median([s.cpu for s in samples[mode, level, count]]) for count in (few, many)}
+            each[mode, level] = Line.through(few, cpu[few], many, cpu[many]).each * 1000
+    print(f"\n{'isolation':<10}{'level':<8}{'ms a case':>10}{'more than off':>15}{'times off':>11}")
+    for (mode, level), cost in each.items():
+        base = each[mode, "off"]
+        print(f"{mode:<10}{level:<8}{cost:>10.2f}{cost - base:>15.2f}{cost / base:>11.2f}")
+    print(f"aim: fast adds less than {AIM:g} ms a case on the CPU")
+    if options.output:
+        listed = {f"{m} {level} {count}": [asdict(s) for s in found] for (m, level, count), found in samples.items()}
+        figures = {f"{mode} {level}": cost for (mode, level), cost in each.items()}
+        document = {"machine": machine_facts(), "ms_each": figures, "samples": listed}
+        options.output.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
