@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from harness.checks.meters import Meters, Reading, growths, suspicions
+from harness.checks.meters import Meters, Reading, Tier, growths, suspicions
 from harness.checks.process import Problem
 from harness.checks.state import StateGuard
 from harness.outcome import Outcome
@@ -19,7 +19,8 @@ class Inspector:
     def __init__(self, guard: StateGuard, level: LeakCheck) -> None:
         """`guard` may have been made before the fork, since its fixtures are watched from there."""
         self._guard = guard
-        self._meters = None if level == "off" else Meters(level)
+        self._tier: Tier = "full" if level == "full" else "fast"
+        self._meters = None if level == "off" else Meters(self._tier)
         self._before: Reading | None = None
         self._told: set[str] = set()
 
@@ -43,7 +44,7 @@ class Inspector:
             self._meters = None
             text = f"left the process so that its state cannot be read: {error!r}"
             return [Problem(Outcome.CONTAMINATED, text)], {}
-        return problems, suspicions(before, self._before)
+        return problems, suspicions(before, self._before, self._tier)
 
     def blind(self) -> list[str]:
         """What could not be looked at, and why; each told once."""

@@ -137,8 +137,13 @@ class Settings(Flat):
         for name, new in after.items():
             row = rows[name]
             old = before.get(name, row.fresh)
-            # Not there before and no known start: taken as it was found.
-            if old is ABSENT or same(old, new) or (row.excuse is not None and row.excuse(old, new, scene)):
+            # Not there before, and no known start or not to be read at all on this machine: taken as it was found.
+            if (
+                old is ABSENT
+                or (name not in before and isinstance(new, Unreadable))
+                or same(old, new)
+                or (row.excuse is not None and row.excuse(old, new, scene))
+            ):
                 continue
             found.append(Change(name, old, new))
         return [change for change in found if not rows[change.name].echo] or found

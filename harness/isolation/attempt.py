@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -187,21 +188,22 @@ class _Listener:
     def _look_again(self) -> None:
         """Run the case a second time in the same process: what grew the first time only is no suspicion any more.
 
-        Raises ZygoteError.
+        The case itself is over: whatever this breaks, the zygote even, is not held against it.
         """
         handle, request = self.handle, self.request
         self.end = handle.outputs.out.size(), handle.outputs.err.size()
         message = {"op": "again", "case": request.case, "next": request.following, "limit": request.limit}
-        handle.send({**message, "seed": request.seed})
-        heard = handle.receive(time.monotonic() + request.limit + GRACE)
-        if isinstance(heard, dict) and heard.get("op") == "grown":
-            grown = heard["growths"]
-            self.suspicions = {
-                name: amount for name, amount in self.suspicions.items() if grown.get(name, 0) > meter_of(name).confirm
-            }
-            return
         self.spent = True
-        handle.kill()
+        with contextlib.suppress(ZygoteError):  # it has taken the process with it
+            handle.send({**message, "seed": request.seed})
+            heard = handle.receive(time.monotonic() + request.limit + GRACE)
+            if isinstance(heard, dict) and heard.get("op") == "grown":
+                self.spent, grown = False, heard["growths"]
+                self.suspicions = {
+                    name: size for name, size in self.suspicions.items() if grown.get(name, 0) > meter_of(name).confirm
+                }
+            else:
+                handle.kill()
 
     def _take_end(self, message: Message) -> None:
         """Note what the executor says at the end of the case. Raises ProtocolError."""

@@ -174,13 +174,12 @@ class Supervisor:
         case = course.case
         request = Request(case.item, case.id, case.seed, case.limit)
         with self._keeper.beside():
-            repeated = confirmation.repeat(self._spawn(case), request)
+            repeated = self._repeated(case, request)
             found = confirmation.leaks(tried.suspicions, repeated)
             where = None
             if found:
                 self._rehearsed()
-                history = confirmation.repeat(self._spawn(case), request, [leak.meter for leak in found])
-                where = history.origins
+                where = self._repeated(case, request, [leak.meter for leak in found]).origins
         self._record(
             {
                 "event": "confirmation",
@@ -198,6 +197,14 @@ class Supervisor:
             return tried
         judgement = replace(tried.judgement, outcome=Outcome.LEAKED, message=found[0].text)
         return replace(tried, judgement=judgement, notes=(*tried.notes, *confirmation.lines(found, where)))
+
+    def _repeated(self, case: Case, request: Request, history: Sequence[str] = ()) -> confirmation.Repeated:
+        handle = self._spawn(case)
+        try:
+            return confirmation.repeat(handle, request, history)
+        except ZygoteError as error:
+            self._keeper.drop()
+            return confirmation.Repeated(failure=f"when it was run again and again: {str(error).splitlines()[0]}")
 
     def _rehearsed(self) -> None:
         if self._keeper.current is not None:

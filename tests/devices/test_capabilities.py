@@ -175,7 +175,7 @@ print(len(list(cache.glob("*.json"))), "torch" in sys.modules)
 
 def test_what_metadata_and_nvml_cannot_tell_is_asked_of_a_probe(tmp_path: Path) -> None:
     """Of one question one answer is kept, whatever came of it: no machine has this GPU, and this torch breaks."""
-    _fake_torch(tmp_path, "2.13.0+cu130", "cuda = '13.0'\n", {"nvidia-nccl-cu13": "2.28.9"})
+    _fake_torch(tmp_path, "2.13.0+cu990", "cuda = '99.0'\n", {"nvidia-nccl-cu99": "2.28.9"})
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-c", _ASK_THE_DRIVER, str(tmp_path / "cache")]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
