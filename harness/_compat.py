@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
 from typing import Any
 
@@ -21,6 +22,11 @@ def tear_down_all(session: pytest.Session) -> None:
 def run_exit_callbacks() -> None:
     """Run what was registered with `atexit`, last first, as the interpreter does when it ends."""
     atexit._run_exitfuncs()
+
+
+def join_threads() -> None:
+    """Wait for the threads that the interpreter waits for when it ends, once those of pools were told to end."""
+    threading._shutdown()  # type: ignore[attr-defined]
 
 
 def finalizers() -> list[weakref.finalize[..., Any]]:

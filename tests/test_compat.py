@@ -22,6 +22,19 @@ def test_run_exit_callbacks() -> None:
     assert done.stdout.split() == ["second", "first", "after"]
 
 
+def test_join_threads_ends_pools_and_waits_for_the_others() -> None:
+    code = (
+        "import threading; from concurrent.futures import ThreadPoolExecutor; from harness import _compat\n"
+        "pool = ThreadPoolExecutor(1); pool.submit(print, 'pool')\n"
+        "go = threading.Event()\n"
+        "thread = threading.Thread(target=lambda: (go.wait(), print('thread')))\n"
+        "thread.start(); go.set(); _compat.join_threads(); print('after', thread.is_alive())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert sorted(done.stdout.split()[:2]) == ["pool", "thread"]
+    assert done.stdout.split()[2:] == ["after", "False"]
+
+
 def test_finalizers_can_be_kept_from_running_at_exit() -> None:
     code = (
         "import weakref; from harness import _compat\n"

@@ -75,7 +75,9 @@ class Attempted:
     def usable(self) -> bool:
         """Whether the executor is still fit to run another case."""
         seen = self.evidence
-        harmed = seen.problems or seen.poison or seen.interruption or seen.late or seen.unknown or self.spent
+        # What went wrong and seems to leak as well is not looked into: nothing is to inherit what it left.
+        leaky = self.outcome.is_red and bool(self.suspicions)
+        harmed = seen.problems or seen.poison or seen.interruption or seen.late or seen.unknown or self.spent or leaky
         return seen.done and seen.exit_status is None and not harmed and not self.evidence.zygote_lost
 
 

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -359,9 +358,7 @@ class Executor:
         Finalising a process that has imported torch takes 0.15 s, nearly all of it spent on what the zygote made and
         the same for every case. Order as in CPython: threads, exit callbacks, globals, then C's exit handlers.
         """
-        for thread in threading.enumerate():
-            if not thread.daemon and thread is not threading.current_thread():
-                thread.join()
+        _compat.join_threads()
         _compat.run_exit_callbacks()
         # New modules are the last in the dictionary; to look at all of it would copy the pages of every module's name.
         made = takewhile(lambda name: name not in self._nest.modules, reversed(sys.modules))
