@@ -147,7 +147,7 @@ _LIST = "global 'KEPT' of module test_cases"
         ("test_held_by_cpp", "heap_bytes", "KiB", []),
         ("test_numpy", "numpy_bytes", "7.8 KiB more", ["test_cases.py"]),
         ("test_malloc", "heap_bytes", "8.0 MiB", []),
-        ("test_mmap", "mapped_bytes", "8.0 MiB more", ["32.0 MiB of /dev/zero (deleted)"]),
+        ("test_mmap", "mapped_bytes", "8.0 MiB", ["32.0 MiB of /dev/zero (deleted)"]),
         ("test_shared_memory", "shm_files", "1 more", ["psm_"]),
         ("test_shared_memory_without_its_end", "shm_bytes", "4.0 KiB more", []),
         ("test_temporary_file", "temp_files", "1 more", ["/mine"]),

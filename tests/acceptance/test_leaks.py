@@ -1,0 +1,214 @@
+"""What cases leave behind, in whole runs with torch: leaks, changed state, and what only looks like either."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import Expected, check_journal, compare_junit, expected
+from tests.acceptance.project import SUITES, Project, Result
+from tests.acceptance.rules import kinds
+
+SHARED_MEMORY = Path("/dev/shm")
+WAYS = [("batch", "-n0"), ("case", "-n2")]
+#: A run takes some 15 s.
+SEEDS = (1, 2)
+#: Cases of all three suites that take no repetitions, or few, and no long import.
+QUICK = (
+    "(torch_state or process_state or shared_fixtures or put_back or test_list or test_closure or test_descriptor)"
+    " and not profiler and not dynamo"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_shared_memory_left() -> Iterator[None]:
+    """A suite leaves files there on purpose, which outlive its processes."""
+    before = set(SHARED_MEMORY.glob("harness-acceptance-*"))
+    yield
+    for path in set(SHARED_MEMORY.glob("harness-acceptance-*")) - before:
+        path.unlink()
+
+
+def notes_wanted(*topics: str) -> dict[str, str]:
+    """By case, what the notes on it must hold, from the tables ``NOTES`` of the suites' files."""
+    wanted = {}
+    for topic in topics:
+        for path in sorted((SUITES / topic).glob("test_*.py")):
+            for node in ast.parse(path.read_text()).body:
+                match node:
+                    case ast.Assign(targets=[ast.Name(id="NOTES")], value=value):
+                        for name, text in ast.literal_eval(value).items():
+                            wanted[f"suites/{topic}/{path.name}::{name}"] = text
+    return wanted
+
+
+def final_lines(result: Result) -> dict[str, dict[str, Any]]:
+    """The last line on each case."""
+    return {line["case"]: line for line in result.lines if line["event"] == "finish" and line["final"]}
+
+
+def confirmations(result: Result) -> dict[str, dict[str, Any]]:
+    return {line["case"]: line for line in result.lines if line["event"] == "confirmation"}
+
+
+def compare_left(result: Result, wanted: Expected) -> None:
+    """Verdicts and their messages, junit.xml, and that each leak was looked into and nothing else called one."""
+    found = {verdict.case: (verdict.outcome.value, verdict.message) for verdict in result.ledger.verdicts}
+    wrong = [
+        f"{case}: expected {wanted.cases.get(case)}, found {found.get(case)}"
+        for case in dict.fromkeys([*wanted.cases, *found])
+        if case not in found
+        or case not in wanted.cases
+        or found[case][0] != wanted.cases[case][0]
+        or wanted.cases[case][1] not in found[case][1]
+    ]
+    assert not wrong, "\n".join(wrong) + f"\n{result.tail()}"
+    assert result.status == wanted.status(), result.tail()
+    check_journal(result)
+    compare_junit(result, wanted.cases)
+    leaked = {case for case, outcome in wanted.outcomes.items() if outcome == "leaked"}
+    looked_into = confirmations(result)
+    assert {case for case, line in looked_into.items() if line["leaks"]} == leaked
+    assert all(line["suspicions"] for line in looked_into.values())
+    assert all(line["growths"] or line["failure"] for line in looked_into.values())
+    finals = final_lines(result)
+    for case in leaked:
+        assert finals[case]["message"] == looked_into[case]["leaks"][0]
+
+
+def compare_notes(result: Result, notes: dict[str, str]) -> None:
+    finals = final_lines(result)
+    missing = {case: finals[case].get("notes") for case, text in notes.items() if text not in _joined(finals[case])}
+    assert not missing
+
+
+def _joined(line: dict[str, Any]) -> str:
+    return "\n".join(line.get("notes") or ())
+
+
+def run(project: Project, mode: str, *arguments: str) -> Result:
+    return project.run(f"--isolation={mode}", "--case-timeout=60", *arguments)
+
+
+@pytest.mark.parametrize(("mode", "spread"), WAYS[:1])
+def test_each_leak_is_told_with_amount_and_origin(make_project: MakeProject, mode: str, spread: str) -> None:
+    project = make_project("leaks")
+    result = run(project, mode, spread)
+    wanted = expected(project, mode)
+    compare_left(result, wanted)
+    compare_notes(result, notes_wanted("leaks"))
+    assert Counter(wanted.outcomes.values())["leaked"] >= 25
+    assert kinds(result) == []
+    if mode == "batch" and spread == "-n0":
+        _nothing_runs_after_a_leak(result)
+
+
+def _nothing_runs_after_a_leak(result: Result) -> None:
+    order = [line for line in result.lines if line["event"] == "finish"]
+    for line, following in itertools.pairwise(order):
+        if line["outcome"] in ("leaked", "contaminated"):
+            assert following["executor"] != line["executor"], following["case"]
+
+
+@pytest.mark.parametrize(("mode", "spread"), WAYS)
+def test_each_contamination_is_told_with_new_and_old_value(make_project: MakeProject, mode: str, spread: str) -> None:
+    project = make_project("contaminations")
+    result = run(project, mode, spread)
+    wanted = expected(project, mode)
+    compare_left(result, wanted)
+    compare_notes(result, notes_wanted("contaminations"))
+    assert Counter(wanted.outcomes.values())["contaminated"] >= 35
+    assert kinds(result) == []
+    if spread == "-n0":
+        _nothing_runs_after_a_leak(result)
+
+
+@pytest.mark.parametrize(("mode", "spread"), WAYS)
+def test_no_innocent_is_accused(make_project: MakeProject, mode: str, spread: str) -> None:
+    project = make_project("innocents")
+    result = run(project, mode, spread)
+    wanted = expected(project, mode)
+    compare_left(result, wanted)
+    assert Counter(wanted.outcomes.values())["passed"] >= 45
+    assert kinds(result) == []
+    if mode == "batch":
+        assert _executors(result) == 1, "an executor was given up for an innocent"
+
+
+def _executors(result: Result) -> int:
+    """How many executors ran cases, those left out in which suspicions were looked into."""
+    return len({line["executor"] for line in result.lines if line["event"] == "start"})
+
+
+def test_checks_can_be_switched_off(make_project: MakeProject) -> None:
+    """Nothing is looked at: cases that leak pass, and so do those that change the state, until one notices."""
+    project = make_project("leaks", "small_leaks")
+    result = run(project, "case", "-n2", "--leak-check=off")
+    assert set(result.verdicts.values()) == {"passed", "failed"}, result.tail()
+    assert [case for case, outcome in result.verdicts.items() if outcome == "failed"] == [
+        "suites/leaks/test_tensors.py::test_that_fails_as_well"
+    ]
+    assert confirmations(result) == {}
+
+
+def test_contaminations_are_not_looked_for_either(make_project: MakeProject) -> None:
+    project = make_project("contaminations")
+    result = run(project, "case", "-n2", "--leak-check=off")
+    told = {case for case, outcome in result.verdicts.items() if outcome not in ("passed", "failed")}
+    # What the executor itself needs is looked at all the same.
+    assert told == {"suites/contaminations/test_process_state.py::test_working_folder"}, result.tail()
+
+
+def test_small_leaks_are_found_by_the_full_check_only(make_project: MakeProject) -> None:
+    project = make_project("small_leaks")
+    full = run(project, "batch", "-n0", "--leak-check=full")
+    compare_left(full, expected(project, "batch"))
+    fast = run(project, "batch", "-n0")
+    assert {case.partition("::")[2] for case, outcome in fast.verdicts.items() if outcome == "leaked"} == {
+        "test_tensor"
+    }
+
+
+@pytest.mark.parametrize(("mode", "spread"), WAYS)
+def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProject, mode: str, spread: str) -> None:
+    """Its second run dies or hangs: the case keeps the verdict of its first."""
+    project = make_project("unconfirmed")
+    result = project.run(f"--isolation={mode}", spread, "--case-timeout=3")
+    compare_left(result, expected(project, mode))
+    compare_notes(result, notes_wanted("unconfirmed"))
+    assert kinds(result) == []
+
+
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_a_zygote_that_dies_during_a_confirmation(make_project: MakeProject, mode: str) -> None:
+    """Nothing is said of the case but a note; the run goes on under a new zygote."""
+    project = make_project("unconfirmed_zygote")
+    result = project.run(f"--isolation={mode}", "-n0", "--case-timeout=20")
+    assert result.verdicts == expected(project, mode).outcomes, result.tail()
+    compare_notes(result, notes_wanted("unconfirmed_zygote"))
+    assert set(kinds(result)) <= {"zygote"}
+    check_journal(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_verdicts_are_the_same_in_any_order(make_project: MakeProject, seed: int) -> None:
+    """The quick cases of all suites in one run, shuffled. Who is the last to use a shared fixture depends on that."""
+    project = make_project("leaks", "contaminations", "innocents")
+    result = run(project, "batch", "-n0", "--shuffle", f"--seed={seed}", "-k", QUICK)
+    wanted = expected(project, "batch").outcomes
+    found = result.verdicts
+    assert len(found) >= 85
+    shared = {case for case in found if "test_shared_fixtures" in case}
+    wrong = {case: found[case] for case in found.keys() - shared if found[case] != wanted[case]}
+    assert not wrong, result.tail()
+    verdicts = Counter(found[case] for case in shared)
+    assert verdicts["contaminated"] >= 2, result.tail()
+    assert verdicts.keys() <= {"passed", "contaminated"}
+    check_journal(result)
