@@ -101,7 +101,7 @@ hardware: h200
         ("suites:\n- a\n- ''", "4: suites[1]: wanted text of 1 or more, found ''"),
         ("cases: []", "2: cases: wanted a list of 1 or more, found an empty list"),
         ("cases: [' a']", "2: cases[0]: ' a' stands for no case: ids begin with a folder"),
-        ("exclude: [/work/a.py]", "2: exclude[0]: '/work/a.py' stands for no case: ids begin with a folder"),
+        ("exclude: [/srv/a.py]", "2: exclude[0]: '/srv/a.py' stands for no case: ids begin with a folder"),
         ("isolation: none", "2: isolation: wanted 'batch' or 'case', found 'none'"),
         ("case_timeout: 0", "2: case_timeout: wanted greater than 0, found 0"),
         ("case_timeout: 5m", "2: case_timeout: wanted a number, found '5m'"),
