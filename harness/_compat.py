@@ -5,9 +5,14 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
+from _signal import getsignal  # type: ignore[import-not-found]
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+#: `signal.getsignal` without the enum that it makes of each number, which takes ten times as long.
+bare_signal_handler: Callable[[int], object] = getsignal
 
 
 def tear_down_all(session: pytest.Session) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli_faults import app as faults
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED, EXIT_USAGE
@@ -37,7 +38,17 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Device(StrEnum):
+    """Of which devices is told: the choices of the option of that name."""
+
+    AUTO = "auto"
+    CUDA = "cuda"
+    CPU = "cpu"
+    SOFT = "soft"
+
+
 app.add_typer(waivers, name="waivers")
+app.add_typer(faults, name="faults")
 
 
 def main() -> None:
@@ -61,6 +72,9 @@ def devices(
     examine: Annotated[
         bool, typer.Option("--health", help="Have every usable device compute and copy. Exit status 1 if one is sick.")
     ] = False,
+    device: Annotated[
+        Device, typer.Option("--device", help="The devices that a run with this option has: auto, cuda, cpu or soft.")
+    ] = Device.AUTO,
 ) -> None:
     """List the devices of this machine, and what a case finds on the first that is usable.
 
@@ -70,9 +84,12 @@ def devices(
 
     from harness.devices import present
     from harness.devices.capabilities import detect
-    from harness.devices.inventory import discover
+    from harness.machine import DeviceError
+    from harness.machine import inventory as chosen
 
-    inventory = discover()
+    inventory = chosen(device.value)
+    if examine and device is Device.SOFT:
+        raise DeviceError("--health is for GPUs and the cpu: a software device is not examined; leave it out")
     if examine:
         _examine(inventory)
         return
@@ -186,8 +203,14 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
 @app.command()
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")],
+    growth: Annotated[
+        bool,
+        typer.Option("--growth", help="Tell of every case that was repeated how memory went, not only of what grew."),
+    ] = False,
 ) -> None:
     """Write DIR/junit.xml anew from the journal, also of a run that was killed, and say what the run found.
+
+    Of a run with --repeat it also tells which cases grew over their repetitions in one process.
 
     The exit status tells whether the report was written, not whether the run was green.
     """
@@ -197,7 +220,7 @@ def report(
     contents = journal.read(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     written = junit.write(run_dir, ledger)
-    _print_report(contents, ledger, written)
+    _print_report(contents, ledger, written, growth=growth)
 
 
 @app.command()
@@ -248,7 +271,9 @@ def _print_catalog(entries: list[Entry]) -> None:
     console.print(f"{len(entries)} cases in {len({entry.suite for entry in entries})} suites")
 
 
-def _print_report(contents: JournalContents, ledger: Ledger, written: Report) -> None:
+def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
+    from harness.reporting import plot
+    from harness.reporting.repetitions import repetitions
     from harness.text import clean, one_line
 
     console = _console()
@@ -267,6 +292,14 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report) ->
     for bisected in ledger.bisected:
         line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
         line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")
+    repeated = repetitions(ledger)
+    for each in repeated:
+        if each.grows or growth:
+            line(f"{each.word} {each.case}", "bold" if each.grows else None)
+            for text in (each.text, *each.plot(blocks=plot.fits(console.encoding))):
+                line(f"    {text}")
+    if growth and not repeated:
+        line("no case was run several times in one process with --repeat, or the leak check was off", "yellow")
     for damaged in contents.damaged[:20]:
         line(f"unreadable line {damaged.number} of the journal: {one_line(damaged.reason)}", "yellow")
     for unknown in contents.unknown[:20]:

@@ -23,8 +23,9 @@ class RunContext:
     `args` are the arguments pytest was started with, in `invocation_dir`, and `overrides` those that make the same
     collection one for a zygote; ids of cases are relative to `rootdir`.
     `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test
-    as a case. `health`: GPUs are examined. `leak_check`: off, fast or full. `policy` is
-    `harness.gating.policy.Policy` as JSON values.
+    as a case. `device` is ``--device``; on software devices `inject` are the faults they are to have, as they are
+    written, and `library` is the file of the built backend. `health`: GPUs are examined. `leak_check`: off, fast or
+    full. `policy` is `harness.gating.policy.Policy` as JSON values.
     """
 
     run_id: str
@@ -47,6 +48,9 @@ class RunContext:
     health: bool
     leak_check: str
     policy: dict[str, Any]
+    device: str = "auto"
+    inject: tuple[str, ...] = ()
+    library: str | None = None
 
     @property
     def journal(self) -> Path:
@@ -68,7 +72,10 @@ class RunContext:
         path, separator, rest = case.partition("::")
         location = os.path.relpath(os.path.join(self.rootdir, path), self.invocation_dir) + separator + rest
         words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
-        words += ["pytest", shlex.quote(location), "--isolation=case", f"--seed={self.seed}", "-n0"]
+        words += ["pytest", shlex.quote(location), "--isolation=case"]
+        words += [] if self.device == "auto" else [f"--device={self.device}"]
+        words += [f"--inject={shlex.quote(each)}" for each in self.inject]
+        words += [f"--seed={self.seed}", "-n0"]
         if self.plugin_argument:
             words[-1:-1] = ["-p", "harness.plugin"]
         return " ".join(words)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.devices.device import Kind
+
 if TYPE_CHECKING:
     import torch
 
@@ -22,23 +24,26 @@ MARKERS = (
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What this process runs cases on: whether it was given a GPU, and the seed of the running case."""
+    """What this process runs cases on: the kind of device it was given, and the seed of the running case."""
 
-    cuda: bool
+    kind: Kind
     seed: int
 
 
 CURRENT = pytest.StashKey[Current]()
-_NO_RUN = Current(cuda=False, seed=0)
+_NO_RUN = Current(kind="cpu", seed=0)
 
 
 @pytest.fixture
 def device(pytestconfig: pytest.Config) -> torch.device:
-    """The device the case was given, a `torch.device`: ``cuda:0``, since an executor sees only its own, or ``cpu``."""
+    """The device the case was given, a `torch.device`: ``cuda:0``, since an executor sees only its own, or ``cpu``.
+
+    With ``--device=soft``, ``soft:0``.
+    """
     import torch
 
-    current = pytestconfig.stash.get(CURRENT, _NO_RUN)
-    return torch.device("cuda", 0) if current.cuda else torch.device("cpu")
+    kind = pytestconfig.stash.get(CURRENT, _NO_RUN).kind
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, 0)
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError
+from harness.softdevice import faults
 
+DEVICES = ("auto", "cuda", "cpu", "soft")
 ISOLATIONS = ("batch", "case", "none")
 LEAK_CHECKS = ("off", "fast", "full")
 
@@ -69,8 +71,16 @@ def _name(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Several, separated by commas: on the command line the option may also be given several times."""
+    """Several, separated by commas."""
     return tuple(_name(part.strip()) for part in text.split(","))
+
+
+def _injections(text: str) -> tuple[str, ...]:
+    """Faults for the software device, each as it is written in short."""
+    try:
+        return tuple(str(injection) for injection in faults.parse_all(text))
+    except faults.InjectionError as error:
+        raise ValueError(str(error)) from None
 
 
 def _path(text: str) -> Path:
@@ -83,7 +93,8 @@ def _path(text: str) -> Path:
 class Option:
     """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file.
 
-    `off` is a second flag that says no, for a setting that may be on.
+    `off` is a second flag that says no, for a setting that may be on. `separator` stands between the values of one that
+    may have several; on the command line it may also be given several times.
     """
 
     flag: str
@@ -92,6 +103,7 @@ class Option:
     help: str
     metavar: str | None = None
     off: str | None = None
+    separator: str | None = None
 
     @property
     def name(self) -> str:
@@ -109,6 +121,21 @@ class Option:
 OPTIONS = {
     option.name: option
     for option in (
+        Option(
+            "--device",
+            _one_of(DEVICES),
+            "auto",
+            "what cases run on: auto (GPUs, or else the CPU), cuda, cpu (GPUs are hidden), soft (software)",
+            "KIND",
+        ),
+        Option(
+            "--inject",
+            _injections,
+            (),
+            "with --device=soft: a fault for the device to have, NAME[:probability][,seed=N]; may be given often",
+            "FAULT",
+            separator=faults.SEPARATOR,
+        ),
         Option("--isolation", _one_of(ISOLATIONS), "batch", "how cases are kept apart: batch, case or none", "MODE"),
         Option(
             "--case-timeout", _positive, 300.0, "seconds a case may take, unless its timeout marker says", "SECONDS"
@@ -119,8 +146,22 @@ OPTIONS = {
         Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
         Option("--profile", _name, None, "what must run and how: a file of configs/profiles, by name or path", "NAME"),
         Option("--hardware", _name, None, "hold the machine to a file of configs/hardware, by name or path", "NAME"),
-        Option("--waivers", _names, (), "waiver files, also those of the profile, by name or path", "NAME"),
-        Option("--must-pass", _names, (), "must-pass lists that the run is to satisfy, by name or path", "NAME"),
+        Option(
+            "--waivers",
+            _names,
+            (),
+            "waiver files, also those of the profile, by name or path",
+            "NAME",
+            separator=",",
+        ),
+        Option(
+            "--must-pass",
+            _names,
+            (),
+            "must-pass lists that the run is to satisfy, by name or path",
+            "NAME",
+            separator=",",
+        ),
         Option("--shuffle", _flag, False, "run cases in an order drawn from the seed", off="--no-shuffle"),
         Option("--retries", _count(0), 0, "how often a red case is tried again, each time in a fresh process", "N"),
         Option("--repeat", _count(1), 1, "how often each case is run", "N"),
@@ -143,7 +184,7 @@ def add_options(parser: pytest.Parser) -> None:
                 group.addoption(
                     option.off, dest=option.dest, action="store_const", const="0", help=f"not {option.flag}"
                 )
-        elif option.parse is _names:
+        elif option.separator:
             group.addoption(option.flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
         else:
             group.addoption(option.flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
@@ -166,7 +207,9 @@ def resolve(
     `profile` is the value, of the option's own type, that the run's profile has for it, None when it has none.
     """
     option = OPTIONS[name]
-    given = command_line if command_line is None or isinstance(command_line, str) else ",".join(command_line)
+    given = command_line
+    if given is not None and not isinstance(given, str):
+        given = (option.separator or ",").join(given)
     for source, text in (
         (option.flag, given),
         (option.variable, environ.get(option.variable)),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from harness import options
+from harness import machine, options
 from harness.devices.capabilities import Capabilities
+from harness.devices.device import Inventory
 from harness.errors import HarnessError
 from harness.gating import mustpass, policy, requirements, waivers
 from harness.gating.mustpass import MustPass
@@ -102,14 +103,32 @@ def make(config: pytest.Config) -> Plan:
         raise pytest.UsageError(str(error)) from None
 
 
+def inventory(config: pytest.Config) -> Inventory:
+    """The devices of the run, as options and profile choose them. Raises pytest.UsageError."""
+    try:
+        profile = _chosen_profile(config)
+        return machine.inventory(options.get(config, "device", profile.value.device if profile else None))
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _chosen_profile(config: pytest.Config) -> Loaded[Profile] | None:
+    name = options.get(config, "profile")
+    folder = config.rootpath / config.getini("harness_configs")
+    return _load_profile(name, folder, config.invocation_params.dir) if name else None
+
+
 def _make(config: pytest.Config) -> Plan:
     configs, base = config.rootpath / config.getini("harness_configs"), config.invocation_params.dir
-    name = options.get(config, "profile")
-    profile = _load_profile(name, configs, base) if name else None
+    profile = _chosen_profile(config)
     preset = _preset(profile.value) if profile else {}
     settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
     for option in ("waivers", "must_pass"):  # those of the profile hold as well: nobody means to lose them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
+    if settings["inject"] and settings["device"] != "soft":
+        raise options.OptionError(
+            f"--inject={'; '.join(settings['inject'])!r}: faults are for the software device; add --device=soft"
+        )
     kind = _load_hardware(settings["hardware"], configs, base) if settings["hardware"] else None
     return Plan(
         settings=settings,
@@ -127,6 +146,7 @@ def _make(config: pytest.Config) -> Plan:
 def _preset(profile: Profile) -> dict[str, Any]:
     """What the profile says of options, by their names."""
     return {
+        "device": profile.device,
         "isolation": profile.isolation,
         "case_timeout": profile.case_timeout,
         "timeout_multiplier": profile.timeout_multiplier,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,13 +43,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """``-n auto``: one worker a GPU, or as many as CPU and memory bear; xdist's own variable overrides that."""
+    """``-n auto``: a worker a GPU or software device, or as many as the CPU bears; xdist's variable overrides."""
     if not _scope(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
-    from harness.devices.inventory import discover
+    from harness import plan
     from harness.scheduling import workers
 
-    return workers.worker_count(len(discover().gpus), workers.usable_cores(), workers.available_memory())
+    devices = plan.inventory(config).accelerators
+    software = sum(device.kind == "soft" for device in devices)
+    cores, memory = workers.usable_cores(), workers.available_memory()
+    return workers.worker_count(len(devices) - software, cores, memory, software=software)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,8 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("collectonly", False):
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
         return
+    from harness import machine, plan
     from harness.context import RunContext
-    from harness.devices.inventory import discover
     from harness.run import Run
     from harness.worker import Worker
 
@@ -70,14 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
         context = RunContext.from_json(told[_CONTEXT])
         worker = Worker(
             context,
-            discover(),
+            machine.inventory(context.device),
             name=told["workerid"],
             device=told[_DEVICE],
             workerinput=told,
             late=functools.partial(_send_late, config),
         )
     else:
-        run = Run(config, discover(), plugin_argument=_named(config))
+        run = Run(config, plan.inventory(config), plugin_argument=_named(config))
         config.stash[_RUN] = run
         config.pluginmanager.register(ControllerHooks(run), "harness-controller")
         if config.getoption("dist", "no") != "no":
@@ -163,11 +167,12 @@ class ControllerHooks:
         session.exitstatus = self._run.report(int(exitstatus))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from harness.reporting import terminal
+        from harness.reporting import plot, terminal
 
         if self._run.ledger is not None:
             terminalreporter.section("harness")
-            for line in terminal.summary(self._run.ledger, self._run.run_dir):
+            blocks = plot.fits(sys.stdout.encoding)
+            for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
                 terminalreporter.line(line)
 
     def pytest_unconfigure(self) -> None:

@@ -22,7 +22,8 @@ from harness import options, plan
 from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
-from harness.devices.device import CPU, Inventory
+from harness.devices.device import Inventory
+from harness.errors import HarnessError
 from harness.gating import patterns
 from harness.isolation.nursery import Zygote
 from harness.isolation.spec import ZygoteSpec, overriding_arguments
@@ -45,7 +46,7 @@ class Run:
         """Make the run directory and all that the workers need. Raises pytest.UsageError for options that cannot be."""
         self.begun = time.monotonic()
         self.inventory = inventory
-        self.devices = inventory.gpus or (CPU,)
+        self.devices = inventory.usable
         self.leases = LeaseBook([device.uuid for device in self.devices])
         self.ledger: Ledger | None = None
         self.plan = plan.make(config)
@@ -66,6 +67,7 @@ class Run:
         machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
         try:
             self.plan.refuse_strangers(machine)
+            software = _software_device() if any(device.kind == "soft" for device in self.devices) else None
             run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
         except pytest.UsageError:
             shutil.rmtree(temp, ignore_errors=True)
@@ -95,6 +97,9 @@ class Run:
             health=settings["health"],
             leak_check=settings["leak_check"],
             policy=self.plan.policy.to_json(),
+            device=settings["device"],
+            inject=settings["inject"],
+            library=software["library"] if software else None,
         )
         argv = ["pytest", *context.args]
         self.journal = Journal(run_dir / journals.FILE_NAME)
@@ -114,7 +119,7 @@ class Run:
                 "profile": self.plan.policy.profile,
                 "hardware": self.plan.policy.hardware,
                 "minimum_cases": self.plan.minimum_cases,
-                "settings": {name: _plain(settings[name]) for name in settings if name not in _TOLD_ELSEWHERE},
+                "settings": {name: _plain(name, settings[name]) for name in settings if name not in _TOLD_ELSEWHERE},
             }
         )
         for each in self.plan.lists:
@@ -122,7 +127,12 @@ class Run:
         for kind, message in self.plan.troubles_before(machine, _today()):
             self._find(kind, message)
         facts = environment.collect(
-            inventory, argv=argv, seed=context.seed, isolation=isolation, rootdir=config.rootpath
+            inventory,
+            argv=argv,
+            seed=context.seed,
+            isolation=isolation,
+            rootdir=config.rootpath,
+            software_device=software,
         )
         environment.write(run_dir, facts)
         if isolation != "none":
@@ -199,14 +209,28 @@ class Run:
         return run_dir
 
 
+def _software_device() -> dict[str, str]:
+    """Build the software device unless that was done before; what it was built with, and where the library is.
+
+    Raises pytest.UsageError.
+    """
+    from harness.softdevice import build
+
+    try:
+        library = build.build()
+        return {**build.describe(), "library": str(library)}
+    except HarnessError as error:
+        raise pytest.UsageError(f"--device=soft: {error}") from None
+
+
 def _today() -> date:
     """In UTC, so that a waiver ends everywhere at once."""
     return datetime.now(UTC).date()
 
 
-def _plain(value: Any) -> str | int | float | bool | None:
+def _plain(name: str, value: Any) -> str | int | float | bool | None:
     """A setting as a JSON value."""
-    return ", ".join(value) if isinstance(value, tuple) else value
+    return f"{options.OPTIONS[name].separator} ".join(value) if isinstance(value, tuple) else value
 
 
 def _arguments(config: pytest.Config) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from harness.context import RunContext
 from harness.devices import capabilities
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.visibility import MASK, mask_for
+from harness.devices.visibility import SOFT_COUNT, SOFT_MEMORY, masks_for
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
 from harness.gating import requirements, waivers
@@ -37,6 +37,7 @@ from harness.options import case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, digest
 from harness.scheduling.turns import Turns
+from harness.softdevice import faults
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 #: How often a zygote may die before it is ready: then it is no accident any more.
@@ -104,8 +105,10 @@ class Worker:
                 care=self._care,
                 bind=self._bind,
             )
-        elif self._care.device.kind == "cuda":
-            os.environ[MASK] = mask_for([self._care.device])
+        elif self._care.device.kind != "cpu" or context.device == "cpu":
+            os.environ.update(masks_for([self._care.device]))
+            if context.library is not None:
+                os.environ[faults.VARIABLE] = faults.joined(context.inject)
 
     def collected(self, ids: list[str], deselected: list[str]) -> None:
         """Tell the journal what was collected and what was left out again: ids unless a worker has, else a hash."""
@@ -133,8 +136,13 @@ class Worker:
         record = InlineCase(
             case, self.context, worker=self.name, device=self._care.device.uuid, record=self.journal.append
         )
-        item.config.stash[CURRENT] = Current(cuda=self._care.device.kind == "cuda", seed=case.seed)
-        seeding.seed_everything(case.seed, cuda=self._care.device.kind == "cuda")
+        kind = self._care.device.kind
+        if self.context.library is not None:
+            from harness.softdevice import loading
+
+            loading.load(self.context.library)
+        item.config.stash[CURRENT] = Current(kind, seed=case.seed)
+        seeding.seed_everything(case.seed, kind)
         item.config.pluginmanager.register(record)
         record.start()
         try:
@@ -199,20 +207,25 @@ class Worker:
     def _turns(self, workerinput: dict[str, Any] | None) -> Turns:
         """Devices are taken in turns unless there are meant to be more workers than devices, or it is the CPU."""
         workers = 1 if workerinput is None else int(workerinput["workercount"])
-        enabled = self._care.device.kind == "cuda" and workers <= len(self._inventory.usable)
+        enabled = self._care.device.kind != "cpu" and workers <= len(self._inventory.usable)
         return Turns(Path(self.context.temp_dir) / "turns", enabled=enabled)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
-        visible: dict[str, str | None] = {MASK: mask_for(devices)}
+        visible: dict[str, str | None] = {**masks_for(devices)}
+        if self.context.library is not None:
+            # As in this process: what a conftest changed in the zygote is not what the devices were counted by.
+            visible |= {name: os.environ.get(name) for name in (SOFT_COUNT, SOFT_MEMORY)}
+            visible[faults.VARIABLE] = faults.joined(self.context.inject) or None
         # Its default lies in the folder for temporary files, which is each executor's own: nothing would stay compiled.
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
         visible["TORCHINDUCTOR_CACHE_DIR"] = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache))
         return Binding(
             devices=tuple(device.uuid for device in devices),
-            cuda=devices[0].kind == "cuda",
+            kind=devices[0].kind,
             environment=executor_environment(os.environ, visible, _XDIST_VARIABLES),
             workerinput=self._workerinput,
             leak_check=self.context.leak_check,
+            library=self.context.library,
         )
 
     def _connect(self) -> ZygoteLink:
@@ -223,7 +236,7 @@ class Worker:
             if link is not None:
                 return link
         log = run_dir / f"zygote-{self.name}.log"
-        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._care.device.kind == "cpu")
+        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._care.device.kind != "cuda")
         for _ in range(_STARTS):
             self._own.append(Zygote(spec, folder=Path(self.context.invocation_dir), log=log))
             link = self._link(self._own[-1].address, log)

@@ -232,6 +232,42 @@ def test_report_of_a_green_run_names_no_case(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0] == "1 passed (1 in all); exit status 0"
 
 
+def repeated(case: str, step: int) -> list[build.Line]:
+    """A case that ran 20 times in one process and left `step` bytes each time."""
+    lines = []
+    for number in range(1, 21):
+        level = build.levels(case, number, heap_bytes=(11 << 20) + step * number)
+        lines += [build.start(case, attempt=number), level, build.finish(case, attempt=number)]
+    return lines
+
+
+@pytest.mark.parametrize(("encoding", "axis", "bar"), [("utf-8", "│", "█"), ("ascii", "|", "#")])
+def test_report_tells_how_memory_went_over_repetitions(tmp_path: Path, encoding: str, axis: str, bar: str) -> None:
+    lines = [*repeated(A, 4096), *repeated(B, 0)]
+    run_directory(tmp_path, build.run(), build.collected(A, B), *lines, build.end())
+    environ = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "1" if encoding == "utf-8" else "0", "COLUMNS": "40"}
+    grown = harness("report", str(tmp_path), environ=environ)
+    assert (grown.returncode, grown.stderr) == (0, "")
+    shown = grown.stdout.splitlines()
+    assert shown[0] == f"GROWS {A}"
+    assert shown[1].startswith("    heap_bytes (handed out by malloc")
+    assert shown[1].endswith("grew over 20 repetitions by 4.0 KiB each, from 11.0 MiB to 11.1 MiB, in executor gw0-1")
+    assert shown[2].startswith(f"    11.1 MiB {axis}")
+    assert shown[2].endswith(bar)
+    assert shown[4].startswith(f"    11.0 MiB {axis}")
+    assert shown[5].startswith("2 passed")
+    everything = harness("report", str(tmp_path), "--growth", environ=environ).stdout.splitlines()
+    assert everything[:5] == shown[:5]
+    assert everything[5] == f"FLAT {B}"
+    assert everything[6].endswith("flat over 20 repetitions, at 11.0 MiB, in executor gw0-1")
+
+
+def test_report_of_growth_where_nothing_was_repeated(tmp_path: Path) -> None:
+    run_directory(tmp_path, build.run(), build.collected(A), build.finish(A), build.end())
+    first = harness("report", str(tmp_path), "--growth").stdout.splitlines()[0]
+    assert first.startswith("no case was run several times in one process with --repeat")
+
+
 def test_report_of_a_folder_without_a_journal(tmp_path: Path) -> None:
     line = refused(harness("report", str(tmp_path)))
     assert line.startswith(f"harness: there is no journal at '{tmp_path}/journal.ndjson': give the run directory")

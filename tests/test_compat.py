@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -80,3 +81,9 @@ def test_tear_down_all(pytester: pytest.Pytester) -> None:
     plugin = RunFirst()
     pytester.inline_run("-p", "no:harness", plugins=[plugin])
     assert plugin.seen == ["ran ", "ran down "]
+
+
+def test_bare_signal_handler_is_what_python_calls() -> None:
+    for number in signal.valid_signals():
+        assert _compat.bare_signal_handler(number) == signal.getsignal(number)
+    assert callable(_compat.bare_signal_handler(signal.SIGINT))

@@ -51,6 +51,22 @@ def test_several_names(line: list[str] | None, environ: dict[str, str], expected
 
 
 @pytest.mark.parametrize(
+    ("line", "environ", "ini", "expected"),
+    [
+        (["slow", "event_early:0.5,seed=3"], {}, None, ("slow", "event_early:0.5,seed=3")),
+        (["slow; device_lost:1,seed=0"], {}, None, ("slow", "device_lost")),
+        (None, {"HARNESS_INJECT": "slow:0.25;device_lost"}, None, ("slow:0.25", "device_lost")),
+        (None, {}, "slow", ("slow",)),
+        (None, {}, None, ()),
+    ],
+)
+def test_faults_have_commas_of_their_own(
+    line: list[str] | None, environ: dict[str, str], ini: str | None, expected: tuple[str, ...]
+) -> None:
+    assert resolve("inject", line, environ, ini) == expected
+
+
+@pytest.mark.parametrize(
     ("name", "line", "environ", "ini", "message"),
     [
         ("isolation", "process", {}, None, "--isolation='process': expected one of batch, case, none"),
@@ -79,6 +95,9 @@ def test_several_names(line: list[str] | None, environ: dict[str, str], expected
         ("repeat", "0", {}, None, "--repeat='0': expected a whole number from 1 to 999999"),
         ("retries", "-1", {}, None, "--retries='-1': expected a whole number from 0 to 999999"),
         ("verify", None, {"HARNESS_VERIFY": "ten"}, None, "HARNESS_VERIFY='ten': expected a whole number from 1"),
+        ("device", "gpu", {}, None, "--device='gpu': expected one of auto, cuda, cpu, soft"),
+        ("inject", "slwo", {}, None, "--inject='slwo': expected a fault, and there is none named 'slwo'; did you mean"),
+        ("inject", None, {"HARNESS_INJECT": "slow:2"}, None, "HARNESS_INJECT='slow:2': expected a probability above 0"),
         ("verify", "9999999", {}, None, "expected a whole number from 1 to 999999"),
     ],
 )

@@ -5,7 +5,7 @@ Pure: plain numbers in, plain words out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
@@ -23,6 +23,15 @@ COUNTED = 4
 _ROUNDING = 16 << 10
 
 _ORDER = {meter.name: position for position, meter in enumerate(METERS)}
+
+
+#: By a meter's name, what must be exceeded.
+Allowed = Callable[[str], int]
+
+
+def confirming(name: str) -> int:
+    """What one case must exceed in every repetition."""
+    return meter_of(name).confirm
 
 
 class GrowthError(HarnessError):
@@ -84,7 +93,9 @@ class Leak:
     text: str
 
 
-def judgements(repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP) -> dict[str, Growth]:
+def judgements(
+    repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP, allowed: Allowed = confirming
+) -> dict[str, Growth]:
     """The judgement on every meter that changed in any of the repetitions, in the order of the table.
 
     `repeated` has for each repetition what `meters.growths` found. Raises GrowthError, as `judge` does.
@@ -94,11 +105,17 @@ def judgements(repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP) -
     for name in names:
         meter = meter_of(name)
         series = [growths.get(name, 0) for growths in repeated]
-        found[name] = judge(series, warmup=warmup, threshold=meter.confirm, unit=meter.unit)
+        found[name] = judge(series, warmup=warmup, threshold=allowed(name), unit=meter.unit)
     return found
 
 
-def verdict(first: Mapping[str, int], repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP) -> list[Leak]:
+def verdict(
+    first: Mapping[str, int],
+    repeated: Sequence[Mapping[str, int]],
+    *,
+    warmup: int = WARMUP,
+    allowed: Allowed = confirming,
+) -> list[Leak]:
     """The leaks of a case, what points most clearly at its cause first.
 
     `first`: the growths that made it suspected. `repeated`: all growths, for each repetition in one fresh process.
@@ -107,7 +124,7 @@ def verdict(first: Mapping[str, int], repeated: Sequence[Mapping[str, int]], *, 
     """
     leaks = {
         name: Leak(name, growth.amount, f"{meter_of(name).counts}: {growth.text}{_at_first(first, name)}")
-        for name, growth in judgements(repeated, warmup=warmup).items()
+        for name, growth in judgements(repeated, warmup=warmup, allowed=allowed).items()
         if growth.shape is Shape.LEAK
     }
     return [leak for leak in leaks.values() if not _repeats(leak, leaks)]

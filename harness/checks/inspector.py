@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Literal
 
-from harness.checks.meters import Meters, Reading, Tier, growths, suspicions
+from harness.checks import meters_process, soak
+from harness.checks.batch import Tally
+from harness.checks.meters import Meters, Reading, Tier, growths, settle, suspicions
 from harness.checks.process import Problem
 from harness.checks.state import StateGuard
 from harness.outcome import Outcome
@@ -23,6 +26,11 @@ class Inspector:
         self._meters = None if level == "off" else Meters(self._tier)
         self._before: Reading | None = None
         self._told: set[str] = set()
+        self._tally = Tally()
+        self._suspected: dict[str, int] = {}
+        self._collected: dict[str, int] = {}
+        #: By meter, what was in use at the last `end` that was asked for it.
+        self.levels: dict[str, int] = {}
 
     def begin(self) -> None:
         """Look for the first time, if there was none yet: as late as can be, so that it is the case's own doing."""
@@ -30,21 +38,31 @@ class Inspector:
             self._guard.capture()
             self._before = self._meters.read()
 
-    def end(self) -> tuple[list[Problem], dict[str, int]]:
-        """What is not as it was, put back where that is safe; and by meter what has grown enough to look into."""
+    def end(self, *, levels: bool = False) -> tuple[list[Problem], dict[str, int]]:
+        """What is not as it was, put back where that is safe; and by meter what has grown enough to look into.
+
+        With `levels` garbage is collected first, and `levels` has what is in use now.
+        """
+        self.levels = {}
         if self._meters is None or self._before is None:
             return [], {}
         try:
             problems = self._guard.compare()
             if problems:
                 self._guard.restore()
+            if levels:
+                settle()
             before, self._before = self._before, self._meters.read()
+            if levels:
+                self.levels = _levels(self._before)
         except Exception as error:  # noqa: BLE001
             # A case may have put anything in the place of what is read, and what that raises is the case's doing.
             self._meters = None
             text = f"left the process so that its state cannot be read: {error!r}"
             return [Problem(Outcome.CONTAMINATED, text)], {}
-        return problems, suspicions(before, self._before, self._tier)
+        self._suspected = suspicions(before, self._before, self._tier)
+        self._tally.case(growths(before, self._before), self._suspected)
+        return problems, self._suspected
 
     def blind(self) -> list[str]:
         """What could not be looked at, and why; each told once."""
@@ -59,5 +77,31 @@ class Inspector:
         """By meter, what has changed since the last look."""
         if self._meters is None or self._before is None:
             return {}
-        before, self._before = self._before, self._meters.read()
-        return growths(before, self._before)
+        changes = self._changes(self._meters, self._before)
+        self._tally.again(changes, self._suspected)
+        return changes
+
+    def collect(self) -> None:
+        """Before the last tear-down: let go of garbage, so that what several cases have left by then is known."""
+        if self._meters is not None and self._before is not None and self._tally.several:
+            settle()
+            self._collected = self._changes(self._meters, self._before)
+
+    def leave(self) -> tuple[list[Problem], dict[str, int]]:
+        """After the last tear-down: what is not as it was, and by meter what has grown over all cases together."""
+        collected = self._before
+        tally, self._tally = self._tally, Tally()
+        problems, _ = self.end()
+        if collected is None or self._meters is None or self._before is None:
+            return problems, {}
+        return problems, tally.end(self._collected, growths(collected, self._before))
+
+    def _changes(self, meters: Meters, last: Reading) -> dict[str, int]:
+        self._before = meters.read()
+        return growths(last, self._before)
+
+
+def _levels(reading: Reading) -> dict[str, int]:
+    """What tells something over many repetitions, some of which is read for that alone."""
+    values = {"python_blocks": sys.getallocatedblocks(), "resident_bytes": meters_process.resident(), **reading.values}
+    return {name: value for name, value in values.items() if soak.watched(name) is not None}

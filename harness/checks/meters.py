@@ -13,13 +13,12 @@ from __future__ import annotations
 import gc
 import sys
 import tempfile
-import tracemalloc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.checks import meters_process, meters_torch
+from harness.checks import meters_process, meters_soft, meters_torch
 from harness.checks.meters_nvml import DriverMemory
 
 #: `fast`: after every case. `full`: on suspicion, or where the user asked for it.
@@ -92,6 +91,20 @@ METERS: tuple[Meter, ...] = (
         per_device=True,
         from_zero=False,
     ),
+    Meter("soft_allocated", "bytes", "of a software device, in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
+    Meter("soft_active_blocks", "count", "its allocator's blocks in use", "fast", 0, 0, _EXACT, per_device=True),
+    Meter(
+        "soft_reserved",
+        "bytes",
+        "of a software device, held by its allocator",
+        "fast",
+        None,
+        128 * _MIB,
+        "each stream has blocks of its own, so a case that takes other streams each time has 2 or 20 MiB more cached "
+        "for each",
+        covered_by=("soft_allocated",),
+        per_device=True,
+    ),
     Meter("pinned_bytes", "bytes", "pinned host memory in use", "fast", 0, 0, _EXACT),
     Meter(
         "pinned_reserved", "bytes", "pinned host memory held", "fast", None, 0, _CACHED, covered_by=("pinned_bytes",)
@@ -103,16 +116,6 @@ METERS: tuple[Meter, ...] = (
     Meter("temp_bytes", "bytes", "the sizes of those files", "fast", 0, 0, _EXACT),
     Meter("descriptors", "count", "open descriptors", "fast", 0, 0, _EXACT),
     Meter(
-        "numpy_bytes",
-        "bytes",
-        "data of NumPy's arrays that were made while tracemalloc traced",
-        "full",
-        None,
-        0,
-        _EXACT,
-        from_zero=False,
-    ),
-    Meter(
         "heap_bytes",
         "bytes",
         "handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from",
@@ -121,7 +124,7 @@ METERS: tuple[Meter, ...] = (
         128 * _KIB,
         "a first call leaves some 100 KiB; a case run again up to 15, since malloc's caches by thread fill up slowly, "
         "one that has torch compile anew each time 55, and torch.jit.trace keeps 105 each time",
-        covered_by=("tensor_bytes", "numpy_bytes"),
+        covered_by=("tensor_bytes",),
         from_zero=False,
     ),
     Meter(
@@ -202,18 +205,25 @@ class Meters:
     `blind` tells, by meter, why one could not be read.
     """
 
-    #: Objects that the collector tracks above which they are frozen, so that the next reading need not look at them
-    #: (fast tier). torch._dynamo brings 150,000, which would make each later reading cost tens of milliseconds.
+    #: Objects that the collector tracks above which they are frozen, so that the next reading need not look at them.
+    #: torch._dynamo brings 150,000: each later reading would cost tens of milliseconds, and a collection hundreds.
     POPULATION = 10_000
 
-    def __init__(self, tier: Tier, *, temp: Path | None = None, shm: Path = Path("/dev/shm")) -> None:
-        """`temp`: the folder for temporary files of this process alone, by default that of `tempfile`."""
+    def __init__(
+        self, tier: Tier, *, temp: Path | None = None, shm: Path = Path("/dev/shm"), freeze: bool = True
+    ) -> None:
+        """`temp`: the folder for temporary files of this process alone, by default that of `tempfile`.
+
+        `freeze`: whether many objects may be frozen, which hides them from others who look for what is new.
+        """
         self.blind: dict[str, str] = {}
         self._tier = tier
         self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
         self._driver = DriverMemory()
         self._last: Reading | None = None
         self._frozen = meters_torch.Census()
+        self._most = self.POPULATION if freeze else sys.maxsize
+        self._froze = False
 
     def read(self) -> Reading:
         """Take a reading. Garbage is collected first where that may explain a growth, and always in the full tier."""
@@ -230,11 +240,6 @@ class Meters:
         values = {"uncollectable": len(gc.garbage), **meters_process.read(self.blind), **self._files.read()}
         if self._tier == "full":
             values["python_blocks"] = sys.getallocatedblocks()
-            if (numpy := sys.modules.get("numpy")) is not None and tracemalloc.is_tracing():
-                domain = numpy.lib.tracemalloc_domain
-                # By hand: tracemalloc's own filter takes eight times as long.
-                traces = tracemalloc.take_snapshot().traces
-                values["numpy_bytes"] = sum(trace.size for trace in traces if trace.domain == domain)
         torch = sys.modules.get("torch")
         census = self._census()
         values["tensors"] = census.tensors
@@ -252,22 +257,38 @@ class Meters:
                 self.blind["cuda"] = repr(error)
             else:
                 values.update(memory)
+        if "soft" not in self.blind:
+            meters_soft.enter(values, self.blind)
         return Reading(values)
 
     def _census(self) -> meters_torch.Census:
         torch = sys.modules.get("torch")
         objects = gc.get_objects()
-        many = self._tier == "fast" and len(objects) > self.POPULATION
-        if many:
+        many = len(objects) > self._most
+        if many and self._tier == "fast":
             del objects
             settle()
             objects = gc.get_objects()
         census = meters_torch.census(objects, torch) + self._frozen
         if many:
             # Counted for good: what was frozen may end and not be missed here, which hides nothing that grows.
-            gc.freeze()
+            del objects
+            self._freeze()
             self._frozen = census
         return census
+
+    def _freeze(self) -> None:
+        """Have the collector look no more at what is there.
+
+        What became garbage while it was frozen would stay for ever, and grow if that went on, so it is collected before
+        more is frozen. That looks at all that the fork brought too, and is done ever more rarely.
+        """
+        if self._froze:
+            gc.unfreeze()
+            settle()
+            self._most *= 2
+        gc.freeze()
+        self._froze = True
 
 
 def settle() -> None:

@@ -62,10 +62,19 @@ def read(blind: MutableMapping[str, str]) -> dict[str, int]:
     return values
 
 
+def resident() -> int:
+    """Bytes of memory that this process has in use. The kernel counts them in batches, some 100 KiB for each core."""
+    return _pages()[1] * _PAGE
+
+
 def _address_space() -> int:
+    return _pages()[0] * _PAGE
+
+
+def _pages() -> list[int]:
     descriptor = os.open(_STATM, os.O_RDONLY)
     try:
-        return int(os.read(descriptor, 256).split()[0]) * _PAGE
+        return [int(number) for number in os.read(descriptor, 256).split()]
     finally:
         os.close(descriptor)
 

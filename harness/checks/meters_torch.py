@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import compress
 from types import ModuleType
 from typing import Any
 
@@ -48,16 +49,18 @@ def census(objects: Sequence[object], torch: ModuleType | None) -> Census:
         return Census()
     # By type first, at the speed of C: mostly there is nothing to look at one by one. Not isinstance, which asks the
     # objects and their metaclasses, and so runs a case's code.
-    kinds = {kind: _kind(kind, torch) for kind in set(map(type, objects))}
-    wanted = {kind for kind, name in kinds.items() if name}
-    if not wanted:
+    names = _names(torch)
+    kinds = {
+        kind: next(name for ancestor, name in names.items() if ancestor in kind.__mro__)
+        for kind in set(map(type, objects))
+        if not names.keys().isdisjoint(kind.__mro__)
+    }
+    if not kinds:
         return Census()
     counts = dict.fromkeys(("tensors", "storages", "streams", "events", "graphs", "mempools"), 0)
     sizes: dict[int, int] = {}
     with torch._C.DisableTorchFunctionSubclass():
-        for thing in objects:
-            if type(thing) not in wanted:
-                continue
+        for thing in compress(objects, map(kinds.__contains__, map(type, objects))):
             name = kinds[type(thing)]
             counts[name] += 1
             if name in ("tensors", "storages"):
@@ -80,22 +83,17 @@ def owners(objects: Iterable[object], torch: ModuleType) -> list[Any]:
     return found + [storage for storage in storages if storage._cdata not in known]
 
 
-def _kind(kind: type, torch: ModuleType) -> str:
-    ancestry = kind.__mro__
-    if torch.Tensor in ancestry:
-        return "tensors"
-    if torch.UntypedStorage in ancestry:
-        return "storages"
+def _names(torch: ModuleType) -> dict[type, str]:
+    """What is counted, by class: as what, the subclasses of it as well."""
     cuda = torch.cuda
-    for name, ancestor in (
-        ("streams", cuda.Stream),
-        ("events", cuda.Event),
-        ("graphs", cuda.CUDAGraph),
-        ("mempools", cuda.MemPool),
-    ):
-        if ancestor in ancestry:
-            return name
-    return ""
+    return {
+        torch.Tensor: "tensors",
+        torch.UntypedStorage: "storages",
+        cuda.Stream: "streams",
+        cuda.Event: "events",
+        cuda.CUDAGraph: "graphs",
+        cuda.MemPool: "mempools",
+    }
 
 
 def _storage(tensor: Any) -> Any:

@@ -98,7 +98,7 @@ class Origins:
                 return [f"{number}: {to}" for number, to in _descriptors() if self._descriptors.get(number) != to]
             case "mapped_bytes":
                 return describe_mappings(self._mappings, _mappings())
-            case "heap_bytes" | "numpy_bytes" | "python_blocks":
+            case "heap_bytes" | "python_blocks":
                 return self._new_allocations()
         return []
 

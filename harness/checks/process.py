@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,11 @@ _LIMITS = {
 
 #: Helper processes that libraries start once and keep, by a word of their command line: not a case's leftovers.
 KEPT_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+
+#: Seconds that a child which was only just forked is given to begin its own program. It takes milliseconds, on a busy
+#: machine more; all of it is waited for a child that has none to begin, which is then told as what it is.
+START_PATIENCE = 2.0
+_STEP = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,33 @@ def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[P
         elif getattr(now, "closed", False):
             problems.append(Problem(Outcome.CONTAMINATED, f"closed {name}"))
     return problems
+
+
+class Patience:
+    """Called between two looks at something, it waits a moment; false once its `seconds` since the first are over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline: float | None = None
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + self._seconds
+        if now >= self._deadline:
+            return False
+        time.sleep(_STEP)
+        return True
+
+
+def await_programs(pids: Iterable[int], starting: Callable[[int], bool], pause: Callable[[], bool]) -> None:
+    """Wait for children to begin their own programs: between fork and exec nothing tells a helper from a leftover.
+
+    `starting` tells whether a process has yet to; `pause` waits a moment, and returns false when it was enough.
+    """
+    for pid in pids:
+        while starting(pid) and pause():
+            continue
 
 
 def new_children(

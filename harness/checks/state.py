@@ -18,12 +18,14 @@ from harness.checks.state_names import Modules, Namespaces
 from harness.checks.state_process import (
     Environment,
     LogHandlers,
+    SignalHandlers,
     WarningFilters,
     asyncio_settings,
     decimal_settings,
     process_settings,
 )
 from harness.checks.state_section import Change, Held, Section, Settings, Values, alike, describe, same
+from harness.checks.state_soft import soft_settings
 from harness.checks.state_torch import (
     Registrations,
     compiler_settings,
@@ -48,6 +50,7 @@ class StateGuard:
             Settings(process_settings),
             Settings(decimal_settings),
             Settings(asyncio_settings),
+            SignalHandlers(),
             Environment(),
             WarningFilters(),
             LogHandlers(),
@@ -56,6 +59,7 @@ class StateGuard:
             Settings(torch_settings),
             Settings(compiler_settings),
             Settings(cuda_settings),
+            Settings(soft_settings),
             Registrations(),
             Configurations(),
         )

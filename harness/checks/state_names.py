@@ -152,6 +152,8 @@ class Namespaces(Flat):
     def __init__(self) -> None:
         self._copies: dict[str, _Copy] = {}
         self._owners: dict[str, types.ModuleType | type] = {}
+        self._sources: list[dict[str, Any]] = []
+        self._versions: list[int] | None = None
         self._last: tuple[list[Values], dict[str, object]] = ([], {})
         self._watched_modules = 0
 
@@ -159,6 +161,12 @@ class Namespaces(Flat):
         if len(self._owners) < len(_MODULES) + len(_CLASSES) and len(sys.modules) != self._watched_modules:
             self._watched_modules = len(sys.modules)
             self._find_owners()
+            self._sources = [copy.source for copy in self._copies.values()]
+        if (read_version := _version_reader()) is not None:
+            versions = list(map(read_version, self._sources))
+            if versions == self._versions:
+                return self._last[1]
+            self._versions = versions
         copies = [copy.read() for copy in self._copies.values()]
         if len(copies) != len(self._last[0]) or any(
             now is not was for now, was in zip(copies, self._last[0], strict=True)

@@ -12,6 +12,7 @@ import gc
 import locale
 import logging
 import multiprocessing
+import operator
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from harness import _compat
 from harness.checks.state_section import ABSENT, Change, Flat, Row, Scene, Values, alike, same
 
 
@@ -64,7 +66,6 @@ def process_settings() -> Sequence[Row]:
         Row("the logger class", logging.getLoggerClass, logging.setLoggerClass),
         Row("the factory of log records", logging.getLogRecordFactory, logging.setLogRecordFactory),
         *(_attribute(sys, "sys", name) for name in _HOOKS if hasattr(sys, name)),
-        *(_signal_row(number) for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})),
     ]
     if monitoring := getattr(sys, "monitoring", None):
         rows += [
@@ -166,27 +167,9 @@ def _floating_point() -> str:
     return f"{'denormals flushed to zero' if flushed else 'denormals kept'}, rounding {rounding}"
 
 
-def _signal_row(number: int) -> Row:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-
-    def put_back(old: Any) -> None:
-        if old is not None:  # None: set by C code, which Python cannot set
-            signal.signal(number, old)
-
-    return Row(f"the handler of {name}", functools.partial(signal.getsignal, number), put_back, excuse=_data_loader)
-
-
 def _process_group(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
     """torch's process groups set an excepthook that names the rank, and leave it when they are destroyed."""
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
-
-
-def _data_loader(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
-    """torch's data loader sets a handler of its own for SIGCHLD with its first worker, once and for good."""
-    return getattr(new, "__module__", None) == "torch.utils.data._utils.signal_handling"
 
 
 def _compiler_needs_depth(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
@@ -293,6 +276,48 @@ def _variable(name: str) -> str:
 
 _NAMES_SET_BY_LIBRARIES = frozenset(map(_variable, _SET_BY_LIBRARIES))
 _NAMES_SET_BY_PYTEST = frozenset(map(_variable, _SET_BY_PYTEST))
+
+
+class SignalHandlers(Flat):
+    """What Python calls for each signal; None stands for what C code has set."""
+
+    def __init__(self) -> None:
+        numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+        self._numbers = {f"the handler of {_signal_name(number)}": int(number) for number in numbers}
+        self._handlers: list[object] = []
+        self._last: dict[str, object] = {}
+
+    def read(self) -> Values:
+        handlers = list(map(_compat.bare_signal_handler, self._numbers.values()))
+        if not self._last or not all(map(operator.is_, handlers, self._handlers)):
+            self._handlers = handlers
+            self._last = {name: signal.getsignal(number) for name, number in self._numbers.items()}
+        return self._last
+
+    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+        if alike(before, after):
+            return []
+        return [
+            Change(name, before[name], new)
+            for name, new in after.items()
+            if name in before and not same(before[name], new) and not _is_data_loaders(new)
+        ]
+
+    def put_back(self, change: Change) -> None:
+        if change.old is not None:  # what C code has set cannot be set from Python
+            signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _is_data_loaders(handler: object) -> bool:
+    """torch's data loader sets a handler of its own for SIGCHLD with its first worker, once and for good."""
+    return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
 
 
 class WarningFilters(Flat):

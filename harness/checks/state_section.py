@@ -114,6 +114,8 @@ class Settings(Flat):
         self._rows: dict[str, Row] | None = None
         self._names: tuple[str, ...] = ()
         self._readers: tuple[Callable[[], object], ...] = ()
+        self._values: list[object] = []
+        self._last: dict[str, object] = {}
 
     def read(self) -> Values:
         if self._rows is None:
@@ -124,10 +126,14 @@ class Settings(Flat):
             self._names = tuple(self._rows)
             self._readers = tuple(row.read for row in self._rows.values())
         try:
-            return dict(zip(self._names, [read() for read in self._readers], strict=True))
+            values = [read() for read in self._readers]
         except (RuntimeError, AttributeError, TypeError, ValueError):
             # One setting is in such disorder that it cannot be read, which is a fact about it; the others still can.
-            return {name: _attempt(read) for name, read in zip(self._names, self._readers, strict=True)}
+            values = [_attempt(read) for read in self._readers]
+        if not same(values, self._values):
+            self._values = values
+            self._last = dict(zip(self._names, values, strict=True))
+        return self._last
 
     def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:
         if alike(before, after):

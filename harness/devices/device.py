@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+Kind = Literal["cuda", "soft", "cpu"]
+
+#: What a software device is called wherever it is named, so that nobody takes a result on it for one of a GPU.
+SOFT_NAME = "soft (software device)"
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, a MIG instance, or the CPU.
+    """A GPU, a MIG instance, a software device, or the CPU.
 
-    `uuid` is what names it everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…`` or ``cpu``.
-    `index` is NVML's index of the physical GPU, None for the CPU. Memory is in bytes. What could not be read is None,
-    and `fault` then says why (a lost GPU still has an entry, so that it is reported and not forgotten).
+    `uuid` is what names it everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…``, ``SOFT-…`` or
+    ``cpu``. `index` is NVML's index of the physical GPU, a software device's own, None for the CPU. Memory is in bytes.
+    What could not be read is None, and `fault` then says why (a lost GPU still has an entry, so that it is reported and
+    not forgotten).
     """
 
     uuid: str
-    kind: Literal["cuda", "cpu"]
+    kind: Kind
     name: str
     index: int | None = None
     memory: int | None = None
@@ -30,11 +36,19 @@ class Device:
 CPU = Device(uuid="cpu", kind="cpu", name="CPU")
 
 
+def kind_of(uuid: str) -> Kind:
+    """The kind of device that a UUID names."""
+    if uuid == CPU.uuid:
+        return "cpu"
+    return "soft" if uuid.startswith("SOFT-") else "cuda"
+
+
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """Everything visible on this machine, found without initialising CUDA.
 
-    `devices` are those the run may use, after an outer ``CUDA_VISIBLE_DEVICES``; the CPU alone when there is no GPU.
+    `devices` are those the run may use, after an outer ``CUDA_VISIBLE_DEVICES``; the CPU alone when there is no GPU. A
+    run on software devices has these and no others.
     `hidden` are present but masked. `driver` and `cuda_driver` are version strings, None without NVML; `nvml_error`
     says why NVML did not answer.
     """
@@ -52,6 +66,11 @@ class Inventory:
         return tuple(device for device in self.devices if device.kind == "cuda" and device.fault is None)
 
     @property
+    def accelerators(self) -> tuple[Device, ...]:
+        """The usable devices that are not the CPU: GPUs, or software devices."""
+        return tuple(device for device in self.devices if device.kind != "cpu" and device.fault is None)
+
+    @property
     def usable(self) -> tuple[Device, ...]:
-        """The devices that cases may be given: the usable GPUs, or else the CPU."""
-        return self.gpus or (CPU,)
+        """The devices that cases may be given: the usable GPUs or software devices, or else the CPU."""
+        return self.accelerators or (CPU,)

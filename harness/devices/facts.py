@@ -18,6 +18,7 @@ _BF16_FROM = (8, 0)  # Ampere, the first with BF16 and TF32 in its tensor cores
 _FP8_FROM = (8, 9)  # Ada, with Hopper the first with FP8
 
 _THE_CPU = "the device is the cpu"
+_SOFTWARE = "the device is a software device"
 _NOT_TOLD = "nvml does not tell it"
 
 
@@ -34,9 +35,14 @@ class Subject:
         return self.device.kind == "cpu"
 
     @property
+    def no_gpu(self) -> str:
+        """Why the device has nothing that only a GPU has; an empty text for a GPU."""
+        return {"cuda": "", "soft": _SOFTWARE, "cpu": _THE_CPU}[self.device.kind]
+
+    @property
     def together(self) -> tuple[Device, ...]:
         """The devices of which a case on this one can be given several."""
-        group = combinable(self.inventory.gpus)
+        group = combinable(self.inventory.accelerators)
         return group if self.device in group else (self.device,)
 
 
@@ -54,18 +60,28 @@ def model(subject: Subject) -> Finding:
 def devices(subject: Subject) -> Finding:
     if subject.is_cpu:
         return Finding(1, "cpu")
-    together = combinable(subject.inventory.gpus)
+    together = combinable(subject.inventory.accelerators)
     limit = ", for a process sees one mig instance only" if any(gpu.mig_parent for gpu in together) else ""
-    return Finding(len(together), f"cuda{limit}")
+    return Finding(len(together), f"{subject.device.kind}{limit}")
+
+
+def accelerator(subject: Subject) -> Finding:
+    """torch serves one kind of accelerator: that of its build, unless a backend was loaded, as for software devices."""
+    if subject.device.kind == "soft":
+        return Finding(True)
+    if subject.is_cpu:
+        return Finding(False, _THE_CPU)
+    built = software.cuda()
+    return Finding(True) if built.value is not None else Finding(False, built.detail)
 
 
 def device_count(subject: Subject) -> Finding:
-    return Finding(1 if subject.is_cpu else len(subject.inventory.gpus), subject.device.kind)
+    return Finding(1 if subject.is_cpu else len(subject.inventory.accelerators), subject.device.kind)
 
 
 def compute_capability(subject: Subject) -> Finding:
-    if subject.is_cpu:
-        return Finding(None, _THE_CPU)
+    if subject.no_gpu:
+        return Finding(None, subject.no_gpu)
     return Finding(subject.device.compute_capability, "" if subject.device.compute_capability else _NOT_TOLD)
 
 
@@ -76,6 +92,8 @@ def memory(subject: Subject) -> Finding:
 
 
 def free_memory(subject: Subject) -> Finding:
+    if subject.device.kind == "soft":
+        return Finding(subject.device.memory, "of a software device, which each process has for itself")
     if not subject.is_cpu:
         return asked.free_memory(subject.device)
     free = host.free_memory()
@@ -83,8 +101,8 @@ def free_memory(subject: Subject) -> Finding:
 
 
 def peer_access(subject: Subject) -> Finding:
-    if subject.is_cpu:
-        return Finding(False, _THE_CPU)
+    if subject.no_gpu:
+        return Finding(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
         return Finding(False, "a process sees one mig instance only")
     if len(subject.together) < 2:
@@ -93,8 +111,8 @@ def peer_access(subject: Subject) -> Finding:
 
 
 def nvlink(subject: Subject) -> Finding:
-    if subject.is_cpu:
-        return Finding(False, _THE_CPU)
+    if subject.no_gpu:
+        return Finding(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
         return Finding(False, "the device is a mig instance, which uses none")
     return asked.nvlink(subject.device)
@@ -105,8 +123,8 @@ def mig(subject: Subject) -> Finding:
 
 
 def ecc(subject: Subject) -> Finding:
-    if subject.is_cpu:
-        return Finding(None, _THE_CPU)
+    if subject.no_gpu:
+        return Finding(None, subject.no_gpu)
     return Finding(subject.device.ecc, "" if subject.device.ecc is not None else "the device has no ecc mode")
 
 
@@ -123,8 +141,8 @@ def fp8(subject: Subject) -> Finding:
 
 
 def _from_architecture(subject: Subject, first: Version) -> Finding:
-    if subject.is_cpu:
-        return Finding(False, _THE_CPU)
+    if subject.no_gpu:
+        return Finding(False, subject.no_gpu)
     own = subject.device.compute_capability
     if own is None:
         return Finding(None, f"it follows from the compute capability, and {_NOT_TOLD}")
@@ -138,7 +156,7 @@ def _dotted(version: Version) -> str:
 
 
 def cuda_graphs(subject: Subject) -> Finding:
-    return Finding(not subject.is_cpu, _THE_CPU if subject.is_cpu else "")
+    return Finding(not subject.no_gpu, subject.no_gpu)
 
 
 def cuda_malloc_async(subject: Subject) -> Finding:
@@ -150,8 +168,8 @@ def expandable_segments(subject: Subject) -> Finding:
 
 
 def _of_the_allocator(subject: Subject, name: str) -> Finding:
-    if subject.is_cpu:
-        return Finding(False, _THE_CPU)
+    if subject.no_gpu:
+        return Finding(False, subject.no_gpu)
     if (built := software.cuda()).value is None:  # torch's allocator is what would use it
         return Finding(False, built.detail)
     return subject.prober.ask(Question.DRIVER)[name]
@@ -196,7 +214,7 @@ def nccl(subject: Subject) -> Finding:
 
 def _library(subject: Subject, name: str, installed: Finding) -> Finding:
     """What metadata says, or else the library itself, where a GPU and a torch for it make it worth loading."""
-    if installed.value is not None or subject.is_cpu or software.cuda().value is None:
+    if installed.value is not None or subject.no_gpu or software.cuda().value is None:
         return installed
     return subject.prober.ask(Question.LIBRARIES)[name]
 

@@ -136,16 +136,25 @@ def cpp_compiler() -> Finding:
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
-@functools.cache
-def _cpp_compiler(cxx: str, path: str) -> Finding:
+def cpp_command(cxx: str, path: str) -> list[str] | str:
+    """The command that torch would run to compile C++, or in words why there is none.
+
+    `cxx` and `path` are the values of ``$CXX`` and ``$PATH``.
+    """
     try:
         command = shlex.split(cxx)
     except ValueError as error:
-        return Finding(None, f"$CXX is {cxx!r}, which is no command ({error})")
+        return f"$CXX is {cxx!r}, which is no command ({error})"
     if not command:
         command = next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name, path=path)), [])
-    if not command:
-        return Finding(None, "$CXX is not set, and none of c++, g++ and clang++ is on the path")
+    return command or "$CXX is not set, and none of c++, g++ and clang++ is on the path"
+
+
+@functools.cache
+def _cpp_compiler(cxx: str, path: str) -> Finding:
+    command = cpp_command(cxx, path)
+    if isinstance(command, str):
+        return Finding(None, command)
     called = shlex.join(command)
     try:
         done = subprocess.run(

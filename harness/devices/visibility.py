@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from harness.devices.device import Device
 
 MASK = "CUDA_VISIBLE_DEVICES"
+SOFT_MASK = "SOFT_VISIBLE_DEVICES"
+SOFT_COUNT = "SOFT_DEVICE_COUNT"
+SOFT_MEMORY = "SOFT_DEVICE_MEMORY"
+#: What decides, with the machine itself, which devices a process has.
+DEVICE_VARIABLES = (MASK, SOFT_MASK, SOFT_COUNT, SOFT_MEMORY)
 ORDER = "CUDA_DEVICE_ORDER"
 
 # Longer runs of digits name no GPU, and Python refuses to read some of them as an int.
@@ -65,25 +70,41 @@ def select(devices: Sequence[Device], environ: Mapping[str, str]) -> Selection:
 def mask_for(devices: Sequence[Device]) -> str:
     """The value of ``CUDA_VISIBLE_DEVICES`` that shows exactly `devices`, in their order, by UUID.
 
-    The CPU alone gives the empty value, which hides every GPU. Raises ValueError for devices that no process can hold
-    together: a second MIG instance, an instance beside a GPU, the CPU beside either, or one that is at fault.
+    The CPU alone, and software devices, give the empty value, which hides every GPU. Raises ValueError for devices that
+    no process can hold together: a second MIG instance, an instance beside a GPU, devices of two kinds, the CPU twice,
+    or one that is at fault.
     """
     if faulty := next((device for device in devices if device.fault is not None), None):
         raise ValueError(f"device {faulty.uuid} cannot be bound, it is at fault: {faulty.fault}")
-    if len(devices) > 1 and any(device.kind == "cpu" or device.mig_parent is not None for device in devices):
+    kinds = {device.kind for device in devices}
+    if len(kinds) > 1 or (len(devices) > 1 and (kinds == {"cpu"} or any(d.mig_parent is not None for d in devices))):
         together = ", ".join(device.uuid for device in devices)
-        raise ValueError(f"no process can hold these devices together: {together}; several must all be whole GPUs")
+        raise ValueError(
+            f"no process can hold these devices together: {together}; "
+            "several must all be whole GPUs or software devices"
+        )
     return ",".join(device.uuid for device in devices if device.kind == "cuda")
+
+
+def masks_for(devices: Sequence[Device]) -> dict[str, str]:
+    """The variables, with their values, that show exactly `devices`: GPUs, or software devices and no GPU.
+
+    Raises ValueError, see `mask_for`.
+    """
+    masks = {MASK: mask_for(devices)}
+    if soft := ",".join(device.uuid for device in devices if device.kind == "soft"):
+        masks[SOFT_MASK] = soft
+    return masks
 
 
 def combinable(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The largest part of `devices` that one process can hold together, see `mask_for`.
 
     CUDA shows a process one MIG instance at most, and no whole GPU beside it, so these are the whole GPUs that are not
-    at fault; where there are none, the first instance or the CPU.
+    at fault, or the software devices; where there are none, the first instance or the CPU.
     """
     usable = [device for device in devices if device.fault is None]
-    whole = tuple(device for device in usable if device.kind == "cuda" and device.mig_parent is None)
+    whole = tuple(device for device in usable if device.kind != "cpu" and device.mig_parent is None)
     return whole or tuple(usable[:1])
 
 

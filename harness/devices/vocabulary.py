@@ -52,11 +52,18 @@ _PROBE = "the probe asks the driver: a process of its own, bound to the device, 
 VOCABULARY: Mapping[str, Capability] = {
     "device": Capability(
         Kind.TEXT,
-        "what the case runs on; the cpu is there on every machine",
+        "what the case runs on: a GPU, a software device or the cpu; the cpu is there on every machine",
         "the device leased to the worker",
         _NO_CONTEXT,
         facts.kind,
-        choices=("cuda", "cpu"),
+        choices=("cuda", "soft", "cpu"),
+    ),
+    "accelerator": Capability(
+        Kind.BOOL,
+        "whether the device is one that `torch.accelerator` serves: a GPU of torch's own, or a software device",
+        "the kind of the device, and torch/version.py, read as text",
+        _NO_CONTEXT,
+        facts.accelerator,
     ),
     "devices": Capability(
         Kind.COUNT,
@@ -77,7 +84,7 @@ VOCABULARY: Mapping[str, Capability] = {
     "model": Capability(
         Kind.TEXT,
         "product name of the device, such as NVIDIA H100 80GB HBM3; of the cpu, the processor's",
-        "NVML; for the cpu, /proc/cpuinfo",
+        "NVML; for the cpu, /proc/cpuinfo; a software device says that it is one",
         _NO_CONTEXT,
         facts.model,
     ),
@@ -87,7 +94,7 @@ VOCABULARY: Mapping[str, Capability] = {
     "memory": Capability(
         Kind.BYTES,
         "memory of the device, used or not",
-        "NVML; for the cpu, the host's or its control group's limit",
+        "NVML; for the cpu, the host's or its control group's limit; for a software device, SOFT_DEVICE_MEMORY",
         _NO_CONTEXT,
         facts.memory,
         unit="bytes",

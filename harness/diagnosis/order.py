@@ -7,17 +7,20 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.devices.visibility import MASK
+from harness.devices.device import Kind, kind_of
+from harness.devices.visibility import MASK, SOFT_MASK
 from harness.diagnosis.minimise import minimise
 from harness.errors import HarnessError
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.events import Finish, Run, Start
 from harness.reporting.journal import Journal, JournalContents
+
+_MASKS: Mapping[Kind, str] = {"cuda": MASK, "soft": SOFT_MASK}
 
 
 class BisectError(HarnessError):
@@ -28,7 +31,7 @@ class BisectError(HarnessError):
 class Company:
     """A case that went wrong in a process that others had used: those, in order, and how it went wrong.
 
-    `mask` is the value of ``CUDA_VISIBLE_DEVICES`` it had, None on the CPU.
+    `masks` are the variables, with their values, that showed it its devices; none on the CPU.
     """
 
     case: str
@@ -37,13 +40,13 @@ class Company:
     seed: int
     rootdir: str
     options: tuple[str, ...]
-    mask: str | None
+    masks: Mapping[str, str]
 
     def command(self, earlier: Sequence[str]) -> str:
         """The shell line that runs the case after `earlier` in one process, from the root folder."""
         words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *self.options]
-        mask = [f"{MASK}={shlex.quote(self.mask)}"] if self.mask is not None else []
-        return " ".join([*mask, "pytest", *map(shlex.quote, words)])
+        masks = [f"{name}={shlex.quote(value)}" for name, value in self.masks.items()]
+        return " ".join([*masks, "pytest", *map(shlex.quote, words)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ def company_of(contents: JournalContents, case: str) -> Company:
         outcome=shared.outcome,
         seed=run.seed,
         rootdir=run.rootdir,
-        options=_kept_options(run.argv),
-        mask=",".join(devices) if devices else None,
+        options=(*_kept_options(run.argv), *_kept_settings(run.settings)),
+        masks={_MASKS[kind_of(devices[0])]: ",".join(devices)} if devices else {},
     )
 
 
@@ -93,6 +96,15 @@ def _kept_options(argv: Sequence[str]) -> tuple[str, ...]:
         value = value or next(words, "")
         if not (flag == "-p" and value.startswith("no:")):
             kept += [flag, value]
+    return tuple(kept)
+
+
+def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """The options that give cases the same kind of device, with the same faults."""
+    device = settings.get("device", "auto")
+    kept = [] if device == "auto" else [f"--device={device}"]
+    if injected := settings.get("inject"):
+        kept.append(f"--inject={injected}")
     return tuple(kept)
 
 
@@ -133,11 +145,15 @@ def record(run_dir: Path, found: Dependence) -> None:
         )
 
 
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables for a run within this one: all but those that set options, which it is to have from us alone."""
+    kept = "HARNESS_CACHE_DIR"  # where the software device was built
+    return {n: v for n, v in environ.items() if n == kept or not n.startswith(("PYTEST_", "HARNESS_"))}
+
+
 def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
     """What the case comes to after `earlier` in one process; None when one of these kept it from getting there."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HARNESS_"))}
-    if company.mask is not None:
-        environ[MASK] = company.mask
+    environ = {**inherited(os.environ), **company.masks}
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         run_dir, listed = Path(folder) / "run", Path(folder) / "cases"
         listed.write_text("\n".join([*earlier, company.case]), encoding="utf-8", errors="surrogateescape")

@@ -20,8 +20,9 @@ from harness.gating.waivers import Waiver, is_link
 #: How long before its last day a waiver is spoken of.
 WARNING = timedelta(days=14)
 
-#: What only a GPU has, or can be.
+#: What only a GPU has, or can be; `accelerator`, a software device as well.
 OF_GPUS = (
+    "accelerator",
     "compute_capability",
     "peer_access",
     "nvlink",
@@ -50,13 +51,18 @@ class Remark:
 
 
 def known(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """What is known of a kind of machine, given what is declared of it: where its device is the CPU, no GPU's features.
+    """What is known of a kind of machine, given what is declared of it: where its device is no GPU, no GPU's features.
 
     Raises RequirementError.
     """
-    if declared.get("device") != "cpu":
-        return requirements.parse(declared)
-    return requirements.parse({**dict.fromkeys(OF_GPUS, False), "devices": "==1", "device_count": "==1", **declared})
+    match declared.get("device"):
+        case "cpu":
+            implied: dict[str, Any] = {**dict.fromkeys(OF_GPUS, False), "devices": "==1", "device_count": "==1"}
+        case "soft":
+            implied = {**dict.fromkeys(OF_GPUS, False), "accelerator": True}
+        case _:
+            implied = {}
+    return requirements.parse({**implied, **declared})
 
 
 def lint(

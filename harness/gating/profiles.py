@@ -47,6 +47,7 @@ class Profile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     description: Text
+    device: Literal["auto", "cuda", "cpu", "soft"] | None = None
     suites: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     cases: Annotated[tuple[Pattern, ...], Field(min_length=1)] | None = None
     exclude: tuple[Pattern, ...] = ()

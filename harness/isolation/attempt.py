@@ -30,7 +30,8 @@ OUTPUT_LIMIT = 64 << 10
 class Request:
     """What an executor is asked to do. `following` is the case that it will run next, which keeps shared fixtures.
 
-    `leave`: it is to end afterwards, its end being part of this attempt; `light`: by the short way.
+    `leave`: it is to end afterwards, its end being part of this attempt; `light`: by the short way. `levels`: it is to
+    tell what its process has in use afterwards.
     """
 
     item: pytest.Item
@@ -40,6 +41,7 @@ class Request:
     following: str | None = None
     leave: bool = False
     light: bool = False
+    levels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class Attempted:
     """One attempt: where it ran, what pytest reported and warned of, what it means.
 
     `alone`: its process had run nothing before. `suspicions`: by meter, what grew, and grew once more when the case was
-    run a second time in the same process; `spent`: that second run broke the process.
+    run a second time in the same process; `spent`: that second run broke the process. `levels`: by meter, what the
+    process had in use after the first, where that was asked for. `struck`: how often each injected fault struck.
     """
 
     number: int
@@ -66,6 +69,8 @@ class Attempted:
     notes: tuple[str, ...]
     suspicions: Mapping[str, int]
     spent: bool
+    levels: Mapping[str, int]
+    struck: Mapping[str, int]
 
     @property
     def outcome(self) -> Outcome:
@@ -115,6 +120,8 @@ def attempt(handle: ExecutorHandle, request: Request, number: int) -> Attempted:
         notes=tuple(notes),
         suspicions=listener.suspicions,
         spent=listener.spent,
+        levels=listener.levels,
+        struck=listener.struck,
     )
 
 
@@ -138,6 +145,8 @@ class _Listener:
     suspicions: dict[str, int] = field(default_factory=dict)
     spent: bool = False
     blind: list[str] = field(default_factory=list)
+    levels: dict[str, int] = field(default_factory=dict)
+    struck: dict[str, int] = field(default_factory=dict)
     end: tuple[int, int] | None = None
 
     def run(self) -> Evidence:
@@ -168,7 +177,7 @@ class _Listener:
         """Raises ZygoteError."""
         handle, request = self.handle, self.request
         message = {"op": "run", "case": request.case, "next": request.following, "limit": request.limit}
-        handle.send({**message, "seed": request.seed})
+        handle.send({**message, "seed": request.seed, "levels": request.levels})
         handle.cases.append(request.case)
         deadline = time.monotonic() + request.limit + GRACE
         heard = handle.receive(deadline)
@@ -216,6 +225,8 @@ class _Listener:
             self.problems = _problems(message.get("problems", []))
             self.blind = [str(text) for text in message.get("blind", [])]
             self.suspicions = {str(name): int(amount) for name, amount in message.get("suspicions", {}).items()}
+            self.struck = {str(name): int(count) for name, count in message.get("struck", {}).items()}
+            self.levels = {str(name): int(amount) for name, amount in message.get("levels", {}).items()}
         elif message["op"] == "unknown":
             self.unknown = True
         else:
@@ -251,8 +262,9 @@ def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
         heard = handle.receive(deadline)
         if heard is Happened.DEADLINE:
             return False
-        if isinstance(heard, dict) and heard.get("error"):
-            handle.teardown_error = str(heard["error"])
+        if isinstance(heard, dict):
+            handle.teardown_error = str(heard.get("error", ""))
+            handle.grown = {str(name): int(amount) for name, amount in heard.get("grown", {}).items()}
     return True
 
 

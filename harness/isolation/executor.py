@@ -28,8 +28,10 @@ from harness.checks import poison, process
 from harness.checks.inspector import Inspector, LeakCheck
 from harness.checks.meters import Meters, growths
 from harness.checks.origins import Origins, record_history
+from harness.checks.rounds import Rounds
 from harness.checks.state import StateGuard
 from harness.devices import health
+from harness.devices.device import Kind
 from harness.fixtures import CURRENT, Current
 from harness.isolation import linux, reports, seeding
 from harness.isolation.wire import Channel, Message, encode
@@ -40,6 +42,8 @@ EXIT_CHANNEL_GONE = 241
 WATCHDOG_SIGNAL = signal.SIGRTMAX - 1
 #: Exit status of an executor that had no memory left to send a report.
 EXIT_NO_MEMORY = 242
+#: Exit status of an executor that could not load the software device.
+EXIT_NO_DEVICE = 243
 
 
 class Relay:
@@ -105,7 +109,21 @@ def become_executor(nest: Nest, order: Message, control: int, files: Sequence[in
         # What tests and plugins ask to know which xdist worker they are in.
         nest.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     channel = Channel(socket.socket(fileno=control), "the supervisor")
-    Executor(nest, channel, (stacks, facts), cuda=bool(order["cuda"]), leak_check=order["leak_check"]).serve()
+    if order["library"] is not None:
+        _load_software_device(order["library"])
+    Executor(nest, channel, (stacks, facts), kind=order["kind"], leak_check=order["leak_check"]).serve()
+
+
+def _load_software_device(library: str) -> None:
+    """Give this process the software devices. One in which that fails ends: it is no case's doing."""
+    from harness.softdevice import faults, loading, warming
+
+    try:
+        loading.load(library)
+        warming.warm(os.environ.get(faults.VARIABLE, ""))
+    except Exception:  # noqa: BLE001 - whatever went wrong stands in what the process printed
+        sys.excepthook(*sys.exc_info())
+        os._exit(EXIT_NO_DEVICE)
 
 
 def _new_standard_streams(out: int, err: int) -> None:
@@ -140,13 +158,13 @@ class Executor:
     """Runs cases on request until told to leave."""
 
     def __init__(
-        self, nest: Nest, channel: Channel, files: tuple[int, int], *, cuda: bool, leak_check: LeakCheck
+        self, nest: Nest, channel: Channel, files: tuple[int, int], *, kind: Kind, leak_check: LeakCheck
     ) -> None:
         """`files` are those for stacks and facts."""
         self._nest = nest
         self._channel = channel
         self._facts = files[1]
-        self._cuda = cuda
+        self._kind = kind
         self._pid = os.getpid()
         self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
         self._state = process.capture((0, 1, 2, channel.fileno(), *files))
@@ -156,6 +174,8 @@ class Executor:
         self._children: list[int] = []
         self._inspector = Inspector(nest.guard, leak_check)
         self._poisoned = False
+        self._rounds: Rounds | None = None
+        self._struck: dict[str, int] = {}
         self._listen()
 
     def serve(self) -> NoReturn:
@@ -177,13 +197,15 @@ class Executor:
                 self._again(message)
             elif message["op"] == "repeat":
                 self._repeat(message)
+            elif message["op"] == "round":
+                self._round(message)
             else:
                 self._leave(message)
 
     def _examine(self, message: Message) -> None:
         """Look whether the device computes rightly; each step is told before it begins, in case it is the last."""
         self._watchdog.start(message["limit"])
-        kind: Literal["cuda", "cpu"] = "cuda" if self._cuda else "cpu"
+        kind: Literal["cuda", "cpu"] = "cuda" if self._kind == "cuda" else "cpu"
         try:
             facts = health.examine(kind, message["seed"], tell=lambda step: self._send({"op": "step", "step": step}))
         except health.HealthError as error:
@@ -227,17 +249,23 @@ class Executor:
             signal.setitimer(signal.ITIMER_REAL, 0)
         if linux.has_children():
             now = linux.children()
+            new = sorted(set(now) - set(self._children))
+            process.await_programs(new, linux.is_starting, process.Patience(process.START_PATIENCE))
             problems += process.new_children(self._children, now, linux.describe_process)
             self._children = now
         self._state = state
         done: Message = {"op": "done"}
         self._poisoned = bool(poisoned)
         if not poisoned:  # else whoever asks CUDA for anything fails
-            changed, suspicions = self._inspector.end()
+            changed, suspicions = self._inspector.end(levels=message["levels"])
             problems += changed
+            if levels := self._inspector.levels:
+                done["levels"] = levels
             done["suspicions"] = suspicions
             if blind := self._inspector.blind():
                 done["blind"] = blind
+        if struck := self._faults_struck():
+            done["struck"] = struck
         if interruption:
             done["interruption"] = interruption
         if poisoned:
@@ -249,14 +277,22 @@ class Executor:
     def _protocol(self, item: pytest.Item, message: Message) -> str:
         """Have pytest run the case under the watchdog, which goes on; says what interrupted it, or nothing."""
         nextitem = self._nest.items.get(message["next"]) if message["next"] is not None else None
-        item.config.stash[CURRENT] = Current(cuda=self._cuda, seed=message["seed"])
-        seeding.seed_everything(message["seed"], cuda=self._cuda)
+        item.config.stash[CURRENT] = Current(self._kind, seed=message["seed"])
+        seeding.seed_everything(message["seed"], self._kind)
         self._watchdog.start(message["limit"])
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         except (KeyboardInterrupt, pytest.exit.Exception) as error:
             return f"raised {type(error).__name__}: {error}".rstrip(": ")
         return ""
+
+    def _faults_struck(self) -> dict[str, int]:
+        """How often each injected fault has struck since the last case, by name."""
+        soft = getattr(sys.modules.get("torch"), "soft", None)
+        if self._kind != "soft" or soft is None:
+            return {}
+        before, self._struck = self._struck, dict(soft.faults_struck())
+        return {name: more for name, count in self._struck.items() if (more := count - before.get(name, 0))}
 
     def _again(self, message: Message) -> None:
         """Run a case a second time, unheard: what it left at first only was lazily made, and is no leak."""
@@ -272,7 +308,7 @@ class Executor:
         Where is told of what came after the first `warmup` runs, for the meters in `history`.
         """
         self._mute()
-        meters, grown = Meters("full"), []
+        meters, grown = Meters("full", freeze=not message["history"]), []  # origins look at all that is new
         before = meters.read()
         origins = None
         for number in range(message["times"]):
@@ -287,6 +323,21 @@ class Executor:
             before = after
         told = origins.of(message["history"]) if origins is not None else {}
         self._send({"op": "repeated", "growths": grown, "origins": told})
+
+    def _round(self, message: Message) -> None:
+        """Run cases one after the other, unheard; tell what grew with each, once that is asked for."""
+        self._mute()
+        if self._rounds is None:
+            self._rounds = Rounds()
+        self._rounds.begin(counts=message["counts"], history=message["history"])
+        grown = []
+        for entry in message["cases"]:
+            self._rounds.before_case()
+            self._protocol(self._nest.items[entry["case"]], entry)
+            self._watchdog.stop()
+            grown.append(self._rounds.after_case())
+        told = self._rounds.origins() if message["last"] else {}
+        self._send({"op": "round", "cases": grown, "origins": told})
 
     def _mute(self) -> None:
         self._nest.relay.on_report = self._nest.relay.on_warning = None
@@ -338,13 +389,17 @@ class Executor:
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
         try:
+            if not self._poisoned:
+                self._inspector.collect()
             _compat.tear_down_all(self._nest.session)
         except BaseException as error:  # noqa: BLE001 - whatever a fixture raises is told, then we end
             bye["error"] = f"tearing down what the last cases shared raised {error!r}"
         else:
-            changed = [] if self._poisoned else self._inspector.end()[0]
+            changed, grown = ([], {}) if self._poisoned else self._inspector.leave()
             if changed:
                 bye["error"] = "; ".join(problem.text for problem in changed)
+            if grown:
+                bye["grown"] = grown
         self._send(bye)
         if message["light"]:
             self._light_exit()

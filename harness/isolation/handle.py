@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from harness.devices.device import Kind
 from harness.isolation.nursery import ZygoteLink
 from harness.isolation.wire import Channel, Message, ProtocolError
 
@@ -110,14 +111,16 @@ class Outputs:
 class Binding:
     """What an executor is given: devices (by UUID), environment, and what to say of the xdist worker it serves.
 
-    `leak_check` is ``--leak-check``: off, fast or full.
+    `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
+    ``--leak-check``: off, fast or full.
     """
 
     devices: tuple[str, ...]
-    cuda: bool
+    kind: Kind
     environment: Mapping[str, str | None]
     workerinput: Mapping[str, object] | None
     leak_check: str
+    library: str | None = None
 
 
 class ExecutorHandle:
@@ -134,6 +137,7 @@ class ExecutorHandle:
         self.unkillable = False
         self.garbled = ""
         self.teardown_error = ""
+        self.grown: dict[str, int] = {}
         self.temp = temp
         self._link = link
         outputs.empty()
@@ -145,7 +149,8 @@ class ExecutorHandle:
             "executor": name,
             "env": dict(binding.environment),
             "temp": str(temp),
-            "cuda": binding.cuda,
+            "kind": binding.kind,
+            "library": binding.library,
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
         }

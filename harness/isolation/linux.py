@@ -12,6 +12,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
+#: A flag of a task, of <linux/sched.h>: forked, but has not executed.
+_PF_FORKNOEXEC = 0x40
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -68,6 +70,22 @@ def describe_process(pid: int) -> tuple[str, str] | None:
     name, _, rest = stat.partition("(")[2].rpartition(")")
     command = b" ".join(words).decode("utf-8", "backslashreplace").strip()
     return rest.split()[0], command or name
+
+
+def is_starting(pid: int) -> bool:
+    """Whether a process was forked and has begun no program of its own yet; not when it has ended.
+
+    Of one that never will (a fork that goes on with our code) it is true for as long as that lives.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/cmdline", "rb") as raw:
+            has_command = bool(raw.read(1))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # For a moment of its exec a process has taken the flag off and has no command line yet.
+    return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
 
 
 def line_buffer_c_stdio() -> None:

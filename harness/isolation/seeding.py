@@ -6,6 +6,8 @@ import hashlib
 import random
 import sys
 
+from harness.devices.device import Kind
+
 
 def case_seed(run_seed: int, case: str) -> int:
     """The seed of `case`, in [0, 2**32), from the run's seed and the case id."""
@@ -13,16 +15,18 @@ def case_seed(run_seed: int, case: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def seed_everything(seed: int, *, cuda: bool) -> None:
+def seed_everything(seed: int, kind: Kind) -> None:
     """Seed Python's, NumPy's and torch's global generators, of those that are imported.
 
-    `cuda` says that the process has a GPU: its generators are then seeded too, or will be when CUDA wakes. Asking torch
-    for that in a process without one would make it keep a stack trace a case.
+    `kind` is that of the process's devices: the generators of these are then seeded too, or will be when CUDA wakes.
+    Asking torch for that in a process without a GPU would make it keep a stack trace a case.
     """
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed)
     if torch := sys.modules.get("torch"):
         torch.default_generator.manual_seed(seed)
-        if cuda:
+        if kind == "cuda":
             torch.cuda.manual_seed_all(seed)
+        elif kind == "soft":
+            torch.soft.manual_seed_all(seed)

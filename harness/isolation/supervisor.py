@@ -10,10 +10,11 @@ import pytest
 from harness.context import RunContext
 from harness.devices.device import Device
 from harness.devices.health import Health
-from harness.devices.visibility import MASK
+from harness.devices.visibility import DEVICE_VARIABLES
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.isolation import confirmation, examination, reports, showing
+from harness.isolation.aftermath import Aftermath, Means
 from harness.isolation.attempt import Attempted, Request, attempt, leave
 from harness.isolation.care import Care, NoDeviceError
 from harness.isolation.case import Case, ruling_line
@@ -59,6 +60,18 @@ class Supervisor:
         self._ran: dict[str, tuple[Case, int]] = {}
         self._course: Course | None = None
         self._red: set[str] = set()
+        self._leaky: set[str] = set()
+        means = Means(
+            lacking=self._lacking,
+            spawn=self._spawn,
+            course_of=self._course_of,
+            alone=self._try_alone,
+            enter=lambda course, tried: self._finish(course, tried, final=True),
+            tell=self._tell_late,
+            find=self._find,
+        )
+        patience = context.timeout_multiplier
+        self._aftermath = Aftermath(means, keeper, record, case_timeout=context.case_timeout, patience=patience)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError when no zygote can be had."""
@@ -95,7 +108,7 @@ class Supervisor:
         reports.log(case.item, [reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
 
     def finish(self) -> None:
-        """Retire the executor in use; when it ends badly, find out which of its cases made it so."""
+        """Retire the executor in use; when it ends badly, or has grown, find out which of its cases made it so."""
         handle = self._keeper.current
         if handle is None:
             return
@@ -108,7 +121,9 @@ class Supervisor:
         self._bury(handle, "retired")
         if not ended or handle.exit_status != 0:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
-            self._explain(handle, f"executor {handle.name} {how} at interpreter exit")
+            self._aftermath.explain(handle, f"executor {handle.name} {how} at interpreter exit")
+        else:
+            self._aftermath.look_into_growth(handle, frozenset(self._leaky))
 
     def close(self) -> None:
         """Let go of everything; what still runs is killed."""
@@ -155,7 +170,7 @@ class Supervisor:
         if handle is None:
             handle = self._spawn(case)
         last = self._each_fresh or (not stay and not handle.cases)
-        light = self._each_fresh and not handle.binding.cuda
+        light = self._each_fresh and handle.binding.kind != "cuda"
         following = None if last else self._following(case, nextitem)
         first = self._try(handle, course, following=following, leave=last, light=light)
         sick = any(self._care.drained(device) is not None for device in self._care.known(first.devices))
@@ -262,7 +277,9 @@ class Supervisor:
                 pid=handle.pid,
             )
         )
-        request = Request(case.item, case.id, case.seed, case.limit, following, leave, light)
+        # With a process for each attempt there is nothing to compare.
+        levels = self._policy.repeat > 1 and not self._each_fresh
+        request = Request(case.item, case.id, case.seed, case.limit, following, leave, light, levels)
         tried = attempt(handle, request, number)
         if tried.outcome.is_red:
             self._red.add(handle.name)
@@ -366,66 +383,29 @@ class Supervisor:
         if handle.teardown_error:
             self._find("teardown", handle.teardown_error, handle.cases)
 
-    # Which case breaks the end of the process
-
-    def _explain(self, handle: ExecutorHandle, what: str) -> None:
-        """An executor that ran several cases ended badly: halve them down to single ones, try those alone."""
-        try:
-            if missing := self._lacking(len(handle.binding.devices)):
-                raise NoDeviceError(missing)
-            guilty = self._try_culprits(list(dict.fromkeys(handle.cases)))
-        except NoDeviceError as error:
-            self._find("executor_exit", f"{what}; which case does so was not found out: {error}", handle.cases)
-            return
-        if not guilty:
-            self._find("executor_exit", f"{what}; no case does so alone", handle.cases)
-
-    def _try_culprits(self, suspects: list[str]) -> bool:
-        """Try those alone that seem to break the end of their process; says whether any does. Raises NoDeviceError."""
-        guilty = False
-        for course in map(self._course_of, self._culprits(suspects)):
-            tried = self._try_alone(course)
-            self._finish(course, tried, final=True)
-            if tried.outcome.breaks_executor:
-                guilty = True
-                if course.outcome.is_red and course is not self._course:
-                    self._late(showing.failure(course, "teardown", self._reproduce(course)))
-        return guilty
-
     def _course_of(self, case_id: str) -> Course:
         """What a case has been through so far, to go on with."""
         if self._course is not None and self._course.case.id == case_id:
             return self._course
         return Course(*self._ran[case_id])
 
-    def _culprits(self, suspects: list[str]) -> list[str]:
-        """Those of `suspects`, which together break the end of their process, that are left when halves are tried."""
-        if len(suspects) == 1:
-            return suspects
-        middle = len(suspects) // 2
-        halves = (suspects[:middle], suspects[middle:])
-        return [culprit for half in halves if self._rehearsal_breaks(half) for culprit in self._culprits(half)]
-
-    def _rehearsal_breaks(self, case_ids: Sequence[str]) -> bool:
-        """Run these cases in one process again, for the sake of its end; says whether it was a bad one."""
-        cases = [self._course_of(case_id).case for case_id in case_ids]
-        handle = self._spawn(cases[0])
-        for case, following in zip(cases, [*case_ids[1:], None], strict=True):
-            tried = attempt(handle, Request(case.item, case.id, case.seed, case.limit, following), 0)
-            if not tried.usable:
-                break
-        good = handle.exit_status is None and leave(handle, self._context.case_timeout, light=False)
-        bad = not good or handle.exit_status != 0
-        self._keeper.bury(handle, "rehearsal")
-        return bad
+    def _tell_late(self, course: Course) -> None:
+        """Show pytest that a case is red which it has heard otherwise of."""
+        if course.outcome.is_red and course is not self._course:
+            self._late(showing.failure(course, "teardown", self._reproduce(course)))
 
     # Journal
 
     def _finish(self, course: Course, tried: Attempted, *, final: bool, last: bool = True) -> None:
         """Enter an attempt and write it down; with the `last` that counts, what the rules of the run make of it."""
         course.add(tried, final=final)
+        if tried.outcome is Outcome.LEAKED:
+            self._leaky.add(course.case.id)
         if final and last:
             course.ruling = self._ruling(course)
+        if tried.levels:
+            line = {"event": "levels", "case": course.case.id, "attempt": tried.number, "executor": tried.executor}
+            self._record({**line, "values": dict(tried.levels)})
         self._record(
             course.case.line(
                 "finish",
@@ -444,6 +424,7 @@ class Supervisor:
                 stderr=tried.stderr,
                 log=_log_text(tried.reports),
                 exit_status=tried.evidence.exit_status,
+                struck=dict(tried.struck) or None,
                 notes=[*tried.notes, *showing.kept_files(tried)],
                 reproduce=self._reproduce(course) if tried.outcome.is_red or course.outcome.is_red else None,
                 ruling=ruling_line(course.ruling),
@@ -462,8 +443,8 @@ class Supervisor:
 
     def _reproduce(self, course: Course) -> str:
         tried = course.decisive
-        mask = {name: value for name, value in tried.environment.items() if name == MASK and value}
-        return self._context.reproduce(course.case.id, mask)
+        shown = {name: value for name, value in tried.environment.items() if name in DEVICE_VARIABLES and value}
+        return self._context.reproduce(course.case.id, shown)
 
 
 def _apart(case: Case) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from harness.checks.process import Problem
-from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.outcome import Outcome
 from harness.text import exit_text
 
@@ -104,6 +104,8 @@ def _broken_off(seen: Evidence, where: str) -> Judgement:
         )
     if seen.exit_status == EXIT_NO_MEMORY:
         return Judgement(Outcome.CONTAMINATED, f"left the process without memory to report with, in {where}")
+    if seen.exit_status == EXIT_NO_DEVICE and not seen.phases:
+        return Judgement(Outcome.LOST, "the software device could not be loaded: see the case's standard error")
     assert seen.exit_status is not None
     return Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} in {where}")
 
@@ -138,7 +140,7 @@ def _found_after(seen: Evidence) -> list[Judgement]:
     found = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
     if seen.poison:
         first = seen.poison.splitlines()[0]
-        found.append(Judgement(Outcome.POISONED, f"left the CUDA context unusable: {first}"))
+        found.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))
     if seen.late or _timer_fired(seen):
         found.append(Judgement(Outcome.TIMEOUT, f"the process did not end within {seen.limit:g} s", "teardown"))
     elif seen.exit_status is not None and (seen.exit_status != 0 or not seen.leaving):

@@ -30,7 +30,7 @@ _DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-
 _GIT_TIMEOUT = 10.0  # seconds; a work tree on a cold network file system takes several
 
 # Never the whole environment, which holds secrets; what is named here changes what cases measure.
-_RECORDED = re.compile(r"(CUDA|TORCH|PYTORCH|NVIDIA|MKL)_.*|OMP_NUM_THREADS")
+_RECORDED = re.compile(r"(CUDA|TORCH|PYTORCH|NVIDIA|MKL|SOFT)_.*|OMP_NUM_THREADS")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -42,8 +42,11 @@ def collect(
     isolation: str,
     rootdir: Path,
     environ: Mapping[str, str] | None = None,
+    software_device: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The facts as JSON values; memory in bytes, what is unknown is None. `environ` is ``os.environ`` unless given.
+
+    `software_device` tells compiler, key and file of the software device's library, for a run on it.
 
     Imports neither torch nor CUDA; runs git in `rootdir`, twice. Raises nothing for a missing tool or package.
     """
@@ -61,6 +64,7 @@ def collect(
         "cuda_driver": inventory.cuda_driver,
         "nvml_error": inventory.nvml_error,
         "notes": list(inventory.notes),
+        "software_device": None if software_device is None else {n: clean(t) for n, t in software_device.items()},
         "versions": {
             "harness": __version__,
             "python": platform.python_version(),

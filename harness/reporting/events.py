@@ -152,6 +152,8 @@ class Finish(_Line):
     log: str = ""
     exit_status: int | None = None
     """Of the executor, where it ended: its exit code, or minus the signal that killed it."""
+    struck: dict[str, int] = {}
+    """How often each injected fault struck while the case ran, where its process lived to tell."""
     notes: tuple[str, ...] = ()
     """Further facts, a line each."""
     reproduce: str | None = None
@@ -209,6 +211,37 @@ class Confirmation(_Line):
     """Why the repetitions told nothing."""
 
 
+class Levels(_Line):
+    """What a process had in use after an attempt, in a run that repeats its cases."""
+
+    event: Literal["levels"]
+    case: Name
+    attempt: int = Field(ge=1)
+    executor: Name
+    """Levels of different executors say nothing of each other."""
+    values: dict[str, int]
+    """By meter, bytes or things."""
+
+
+class Batch(_Line):
+    """A process that ran several cases had grown by more than they account for; they ran again, in fresh ones."""
+
+    event: Literal["batch"]
+    executor: Name
+    """The one that had grown."""
+    cases: tuple[Name, ...]
+    """The ids of those that ran again, in order."""
+    suspicions: dict[str, int]
+    """By meter, the growth over all cases."""
+    leaks: tuple[str, ...]
+    """What leaks and with which cases, a line each; none when nothing does."""
+    trials: int = Field(ge=0)
+    """How many processes it took."""
+    seconds: Seconds
+    failure: str = ""
+    """What was not found out, and why."""
+
+
 class Bisected(_Line):
     """After the run: which earlier cases a case needs to go wrong."""
 
@@ -241,7 +274,19 @@ class End(_Line):
 
 
 Event = Annotated[
-    Run | Collected | MustPass | Start | Finish | Executor | Device | Confirmation | Bisected | Finding | End,
+    Run
+    | Collected
+    | MustPass
+    | Start
+    | Finish
+    | Executor
+    | Device
+    | Confirmation
+    | Levels
+    | Batch
+    | Bisected
+    | Finding
+    | End,
     Field(discriminator="event"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -18,11 +18,13 @@ from pathlib import Path
 
 from junitparser import junitparser, xunit2
 
+from harness.devices.device import SOFT_NAME, kind_of
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.events import Finding, Finish
 from harness.reporting.ledger import Ledger, Verdict
+from harness.reporting.repetitions import Repeated, repetitions
 from harness.text import cap, clean, exit_text, one_line
 
 FILE_NAME = "junit.xml"
@@ -84,11 +86,15 @@ def render(ledger: Ledger, text_limit: int = MOST_TEXT) -> xunit2.JUnitXml:
     """
     document = xunit2.JUnitXml("conformance")
     names = unique_names([verdict.case for verdict in ledger.verdicts])
+    grown = {each.case: each for each in repetitions(ledger) if each.grows}
     by_suite = sorted(ledger.verdicts, key=lambda verdict: verdict.suite)  # stable: collection order within a suite
     for name, verdicts in groupby(by_suite, key=lambda verdict: verdict.suite):
         suite = _suite(name, ledger)
         # Not add_testcase, which counts the whole suite again for each case.
-        suite.extend(_case(verdict, names[verdict.case], ledger.fail_on_flaky, text_limit) for verdict in verdicts)
+        suite.extend(
+            _case(verdict, names[verdict.case], ledger.fail_on_flaky, text_limit, grown.get(verdict.case))
+            for verdict in verdicts
+        )
         document.append(suite)
     if ledger.findings:
         suite = _suite("harness", ledger)
@@ -137,6 +143,8 @@ def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
         "seed": str(run.seed),
         "isolation": run.isolation,
         "devices": " ".join(run.devices),
+        "device": SOFT_NAME if any(kind_of(uuid) == "soft" for uuid in run.devices) else "",
+        "inject": str(run.settings.get("inject") or ""),
         "rootdir": run.rootdir,
         "fail_on_flaky": json.dumps(run.fail_on_flaky),
         "profile": run.profile,
@@ -149,7 +157,9 @@ def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
     return suite
 
 
-def _case(verdict: Verdict, names: tuple[str, str], fail_on_flaky: bool, text_limit: int) -> xunit2.TestCase:
+def _case(
+    verdict: Verdict, names: tuple[str, str], fail_on_flaky: bool, text_limit: int, grown: Repeated | None
+) -> xunit2.TestCase:
     classname, name = names
     # Four decimals: below 0.0001 Python writes an exponent, which not every reader of the format takes.
     case = xunit2.TestCase(name, classname, round(verdict.duration, 4))
@@ -163,7 +173,9 @@ def _case(verdict: Verdict, names: tuple[str, str], fail_on_flaky: bool, text_li
     for attempt in () if outcome in _SKIPS else verdict.earlier:  # readers take a flaky case for one that passed
         case.append(_interim(_interim_kind(verdict, attempt), attempt, text_limit))
     if verdict.decided is not None:
-        _add_output(case, verdict.decided, text_limit if outcome.is_red else text_limit // 8)
+        # Not a property: the strict schema knows none of a case.
+        more = [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown is not None else []
+        _add_output(case, verdict.decided, text_limit if outcome.is_red else text_limit // 8, more)
     return case
 
 
@@ -194,9 +206,13 @@ def _interim(kind: type[xunit2.InterimResult], attempt: Finish, text_limit: int)
     return result
 
 
-def _add_output(element: xunit2.TestCase | xunit2.InterimResult, attempt: Finish, text_limit: int) -> None:
-    if attempt.stdout:
-        element.append(junitparser.SystemOut(clean(cap(attempt.stdout, text_limit))))
+def _add_output(
+    element: xunit2.TestCase | xunit2.InterimResult, attempt: Finish, text_limit: int, more: Sequence[str] = ()
+) -> None:
+    """What the attempt printed, and after it some lines of the harness's own."""
+    printed = [cap(attempt.stdout, text_limit)] if attempt.stdout else []
+    if printed or more:
+        element.append(junitparser.SystemOut(clean("\n".join([*printed, *more]))))
     errors = "\n".join(filter(None, [attempt.stderr, attempt.log]))
     if errors:
         element.append(junitparser.SystemErr(clean(cap(errors, text_limit))))

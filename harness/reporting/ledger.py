@@ -8,8 +8,21 @@ from dataclasses import dataclass
 from typing import Self
 
 from harness.caseid import suite_of
+from harness.devices.device import SOFT_NAME, kind_of
 from harness.outcome import EXIT_RED, Attempt, Outcome, exit_status, settle
-from harness.reporting.events import Bisected, Collected, End, Event, Executor, Finding, Finish, MustPass, Run, Start
+from harness.reporting.events import (
+    Bisected,
+    Collected,
+    End,
+    Event,
+    Executor,
+    Finding,
+    Finish,
+    Levels,
+    MustPass,
+    Run,
+    Start,
+)
 from harness.reporting.journal import JournalContents, digest
 from harness.text import exit_text
 
@@ -59,17 +72,22 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """A must-pass list that the run was held to: name, hash of its ids, their number, and those that did not pass."""
+    """A must-pass list that the run was held to: name, hash of its ids, their number, and those that did not pass.
+
+    `where` names the device when it is one on which a list says nothing of any GPU.
+    """
 
     name: str
     hash: str
     cases: int
     missed: tuple[str, ...]
+    where: str = ""
 
     @property
     def text(self) -> str:
         """One line: ``must-pass list cpu (124 cases, sha256:0123456789ab): satisfied``."""
-        what = f"must-pass list {self.name} ({self.cases} cases, {self.hash[:19]})"
+        where = f" on {self.where}" if self.where else ""
+        what = f"must-pass list {self.name} ({self.cases} cases, {self.hash[:19]}){where}"
         if not self.missed:
             return f"{what}: satisfied"
         return f"{what}: not satisfied, {len(self.missed)} did not pass, the first {self.missed[0]}"
@@ -102,6 +120,7 @@ class Ledger:
     cost: Cost
     lists: tuple[ListResult, ...] = ()
     bisected: tuple[Bisected, ...] = ()
+    levels: tuple[Levels, ...] = ()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -120,6 +139,7 @@ class Ledger:
             cost=book.cost(),
             lists=lists,
             bisected=tuple(book.bisected),
+            levels=tuple(book.levels),
         )
 
     @classmethod
@@ -171,6 +191,7 @@ class _Book:
         self.end: End | None = None
         self.findings: list[Finding] = []
         self.bisected: list[Bisected] = []
+        self.levels: list[Levels] = []
         self._last = 0.0
         self._collected: list[Collected] = []
         self._lists: list[MustPass] = []
@@ -203,6 +224,8 @@ class _Book:
                 self._ended[event.executor] = event
             case Bisected():
                 self.bisected.append(event)
+            case Levels():
+                self.levels.append(event)
             case Finding():
                 self.findings.append(event)
 
@@ -240,8 +263,10 @@ class _Book:
     def lists(self, verdicts: Sequence[Verdict]) -> tuple[ListResult, ...]:
         """How the run stands against each list that it is held to."""
         passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
+        devices = self.run.devices if self.run is not None else ()
+        where = SOFT_NAME if any(kind_of(uuid) == "soft" for uuid in devices) else ""
         return tuple(
-            ListResult(line.name, line.hash, len(line.ids), tuple(case for case in line.ids if case not in passed))
+            ListResult(line.name, line.hash, len(line.ids), tuple(c for c in line.ids if c not in passed), where)
             for line in self._lists
         )
 

@@ -20,6 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.devices import software
+from harness.devices.device import kind_of
 from harness.errors import HarnessError
 from harness.gating import patterns
 from harness.gating.waivers import EXPECTABLE
@@ -202,9 +203,11 @@ def _of_waiver(ruling: Ruling) -> bool:
 
 def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
     """Conditions that hold on these devices, given by UUID, under this driver; empty where they are not of one kind."""
-    kinds = {"cpu" if uuid == "cpu" else "cuda" for uuid in devices}
+    kinds = {kind_of(uuid) for uuid in devices}
     if kinds == {"cpu"}:
         return {"not": {"device": "cuda"}}  # as a condition, ``device: cpu`` holds on every machine
+    if kinds == {"soft"}:
+        return {"device": "soft"}
     if kinds != {"cuda"}:
         return {}
     when: dict[str, Any] = {"device": "cuda"}

@@ -7,28 +7,38 @@ from collections import Counter
 from pathlib import Path
 
 from harness.context import RunContext
-from harness.devices.device import Inventory
+from harness.devices.device import SOFT_NAME, Inventory
 from harness.outcome import Outcome
 from harness.plan import Plan
 from harness.reporting.ledger import Ledger, Verdict
+from harness.reporting.repetitions import repetitions
 from harness.text import one_line
 
 #: Cases spelled out in the summary; the report has them all.
 SHOWN = 50
+#: Cases that grew over their repetitions spelled out in the summary, each with a plot.
+PLOTTED = 10
 
 
 def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | None) -> list[str]:
     """The lines above the run: what it runs on, how, with which seed, what it is held to, and where its results go."""
-    devices = inventory.gpus
-    named = ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
     driver = inventory.driver or f"none ({inventory.nvml_error})"
     isolation = f"none (for {aside})" if aside else context.isolation
     lines = [
-        f"harness: devices {named}; driver {driver}; torch {_version('torch')}",
+        f"harness: devices {_named(inventory)}; driver {driver}; torch {_version('torch')}",
         f"harness: isolation {isolation}; seed {context.seed}; results in {context.run_dir}",
     ]
     held = _held(plan, aside is not None or context.isolation == "none")
+    lines += [f"harness: injected {'; '.join(context.inject)}"] if context.inject else []
     return [*lines, *([f"harness: {'; '.join(held)}"] if held else []), *(f"harness: {n}" for n in inventory.notes)]
+
+
+def _named(inventory: Inventory) -> str:
+    """What the run is on, and of a software device that it is one."""
+    devices = inventory.accelerators
+    if any(device.kind == "soft" for device in devices):
+        return f"{SOFT_NAME}, no GPU: {', '.join(device.uuid for device in devices)}"
+    return ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
 
 
 def _held(plan: Plan, inline: bool) -> list[str]:
@@ -46,8 +56,11 @@ def _held(plan: Plan, inline: bool) -> list[str]:
     return parts + ([f"without isolation, not heeded: {', '.join(beside)}"] if inline and beside else beside)
 
 
-def summary(ledger: Ledger, run_dir: Path) -> list[str]:
-    """The lines below the run: outcomes, what is red and how to reproduce it, what isolation cost."""
+def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
+    """The lines below the run: outcomes, what is red and how to reproduce it, what grew, what isolation cost.
+
+    `blocks`: see `harness.reporting.plot.plot`.
+    """
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
     lines = [f"{len(ledger.verdicts)} cases: {counts or 'none'}"]
     told = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
@@ -61,6 +74,7 @@ def summary(ledger: Ledger, run_dir: Path) -> list[str]:
     if not_run:
         lines.append(f"NOT_RUN {len(not_run)} cases, the first {not_run[0].case} - {not_run[0].message}")
     lines += [f"FINDING {finding.kind}: {one_line(finding.message)}" for finding in ledger.findings]
+    lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]
     cost = ledger.cost
@@ -69,6 +83,17 @@ def summary(ledger: Ledger, run_dir: Path) -> list[str]:
         f"{cost.restarts} restarts, {cost.retries} retries"
     )
     lines.append(f"results: {run_dir}")
+    return lines
+
+
+def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
+    """With ``--repeat``, what each case says whose memory grew over its repetitions: information, and no verdict."""
+    grown = [each for each in repetitions(ledger) if each.grows]
+    lines = []
+    for each in grown[:PLOTTED]:
+        lines += [f"GROWS {each.case} - {each.text}", *(f"    {line}" for line in each.plot(blocks=blocks))]
+    if len(grown) > PLOTTED:
+        lines.append(f"... and {len(grown) - PLOTTED} more that grow, see harness report {run_dir}")
     return lines
 
 

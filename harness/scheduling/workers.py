@@ -9,10 +9,15 @@ from pathlib import Path
 WORKER_MEMORY = 1 << 30
 
 
-def worker_count(gpus: int, cores: int, memory: int) -> int:
-    """One worker a GPU; without a GPU, one a core as far as memory (bytes) goes at 1 GiB each, and at least one."""
+def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0) -> int:
+    """One worker a GPU; without a GPU, one a core as far as memory (bytes) goes at 1 GiB each, and at least one.
+
+    One a software device, where the run is on these: but they compute on the cores, so no more than there are.
+    """
     if gpus:
         return gpus
+    if software:
+        return max(1, min(software, cores))
     return max(1, min(cores, memory // WORKER_MEMORY))
 
 

@@ -23,7 +23,10 @@ SLEEP_MS = 50.0
 
 
 def sleep_on(stream: torch.Stream, milliseconds: float = SLEEP_MS) -> None:
-    """Enqueue a kernel on a CUDA stream that does nothing for about that long; returns at once."""
+    """Enqueue work on an accelerator's stream that does nothing for about that long; returns at once."""
+    if stream.device.type != "cuda":
+        torch.get_device_module(stream.device).sleep(milliseconds, stream)
+        return
     cycles = int(milliseconds * _cycles_per_ms(stream.device_index))
     with stream:
         _sleep(cycles)
@@ -31,7 +34,8 @@ def sleep_on(stream: torch.Stream, milliseconds: float = SLEEP_MS) -> None:
 
 def calibrate(device: torch.device) -> None:
     """Measure the device's clock now, so that the first `sleep_on` does not, in the middle of a trial."""
-    _cycles_per_ms(device.index or 0)
+    if device.type == "cuda":
+        _cycles_per_ms(device.index or 0)
 
 
 def _sleep(cycles: int) -> None:
@@ -108,7 +112,7 @@ class Relay:
 
     def _settle(self) -> None:
         for stream in (self.writer, self.reader):
-            torch.cuda.synchronize(stream.device)
+            torch.accelerator.synchronize(stream.device)
 
 
 NOT_SHOWN = "reading without waiting was never seen to go wrong, so the case shows nothing (launches made blocking?)"

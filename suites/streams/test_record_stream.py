@@ -10,7 +10,7 @@ import torch
 
 from .busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
 
-pytestmark = pytest.mark.requires(device="cuda")
+pytestmark = pytest.mark.requires(accelerator=True)
 
 # Large enough for the caching allocator to give it a segment of its own, which it then reuses whole.
 ELEMENTS = 3 << 20
@@ -34,13 +34,13 @@ def drop_while_in_use(
 
     If the dropped block is given out again it is overwritten with poison long before the sleeper wakes and reads.
     """
-    torch.cuda.empty_cache()
+    torch.accelerator.empty_cache()
     calibrate(device)
-    owner, user = torch.cuda.Stream(device), make(device)
+    owner, user = make(device), make(device)
     result = torch.empty(ELEMENTS, dtype=torch.int32, device=device)
     with owner:
         block = torch.full((ELEMENTS,), 7, dtype=torch.int32, device=device)
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
 
     sleep_on(user)
     with user:
@@ -52,7 +52,7 @@ def drop_while_in_use(
         next_block = torch.full((ELEMENTS,), POISON, dtype=torch.int32, device=device)
     reused_at_once = next_block.data_ptr() == address
 
-    torch.cuda.synchronize(device)
+    torch.accelerator.synchronize(device)
     intact = bool((result == 7).all())
     with owner:
         last_block = torch.empty(ELEMENTS, dtype=torch.int32, device=device)
@@ -74,26 +74,32 @@ def record_shifted_view(tensor: torch.Tensor, stream: torch.Stream) -> None:
 
 
 @pytest.fixture
-def _native_allocator() -> None:
-    backend = torch.cuda.get_allocator_backend()
+def _native_allocator(device: torch.device) -> None:
+    backend = torch.cuda.get_allocator_backend() if device.type == "cuda" else "native"
     if backend != "native":
         pytest.skip(f"the case is on the caching allocator, and {backend!r} is in use")
 
 
+CUDA = pytest.mark.requires(device="cuda")
 WHOLE = pytest.param(
-    record_whole, torch.cuda.Stream, id="whole", marks=pytest.mark.covers("test_cuda::TestCuda::test_record_stream")
+    record_whole,
+    torch.cuda.Stream,
+    id="whole",
+    marks=[CUDA, pytest.mark.covers("test_cuda::TestCuda::test_record_stream")],
 )
 VIEW = pytest.param(
     record_shifted_view,
     torch.cuda.Stream,
     id="shifted_view",
-    marks=pytest.mark.covers("test_cuda::TestCuda::test_record_stream_on_shifted_view"),
+    marks=[CUDA, pytest.mark.covers("test_cuda::TestCuda::test_record_stream_on_shifted_view")],
 )
-GENERIC = pytest.param(record_whole, torch.Stream, id="generic_stream")
+GENERIC_WHOLE = pytest.param(record_whole, torch.Stream, id="generic-whole")
+GENERIC_VIEW = pytest.param(record_shifted_view, torch.Stream, id="generic-shifted_view")
+CASES = pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC_WHOLE, GENERIC_VIEW])
 
 
 @pytest.mark.usefixtures("_native_allocator")
-@pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC])
+@CASES
 def test_a_recorded_block_is_not_reused_while_the_stream_needs_it(
     device: torch.device,
     guard: Callable[[torch.Tensor, torch.Stream], None],
@@ -118,7 +124,7 @@ def test_a_recorded_block_is_not_reused_while_the_stream_needs_it(
 
 
 @pytest.mark.usefixtures("_native_allocator")
-@pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC])
+@CASES
 def test_a_recorded_block_is_reused_once_the_stream_is_done(
     device: torch.device,
     guard: Callable[[torch.Tensor, torch.Stream], None],

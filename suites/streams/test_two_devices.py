@@ -1,50 +1,115 @@
-"""Streams and events of two devices together."""
+"""Streams, events and copies of two devices together."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from .busy import NOT_SHOWN, Relay
+from .apis import Api
+from .busy import NOT_SHOWN, POISON, Relay, calibrate, ever, seen_in_trials, sleep_on
 
 pytestmark = [
-    pytest.mark.requires(device="cuda", devices=2),
+    pytest.mark.requires(accelerator=True, devices=2),
     pytest.mark.covers("test_cuda::TestCuda::test_streams"),
 ]
 
-FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
+
+@pytest.fixture
+def other(device: torch.device) -> torch.device:
+    """The second of the two devices."""
+    return torch.device(device.type, 1)
 
 
-def test_each_device_has_its_own_current_stream() -> None:
+def test_each_device_has_its_own_current_stream(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: selecting a stream on one device makes that device current, leaves the other's stream alone, and
     leaving the block restores all three."""
-    before = [torch.cuda.current_stream(d) for d in (FIRST, SECOND)], torch.cuda.current_device()
-    stream = torch.cuda.Stream(SECOND)
-    assert torch.cuda.current_device() == before[1]
+    before = [api.current_stream(d) for d in (device, other)], torch.accelerator.current_device_index()
+    stream = api.stream(other)
+    assert torch.accelerator.current_device_index() == before[1]
 
-    with torch.cuda.stream(stream):
-        assert torch.cuda.current_device() == SECOND.index
-        assert torch.cuda.current_stream(SECOND) == stream
-        assert torch.cuda.current_stream(FIRST) == before[0][0]
+    with api.entered(stream):
+        assert torch.accelerator.current_device_index() == other.index
+        assert api.current_stream(other).stream_id == stream.stream_id
+        assert api.current_stream(device) == before[0][0]
 
-    assert ([torch.cuda.current_stream(d) for d in (FIRST, SECOND)], torch.cuda.current_device()) == before
-
-
-def test_streams_of_different_devices_differ() -> None:
-    """Contract: the default streams of two devices, one handle though they have, are not equal."""
-    first, second = torch.cuda.default_stream(FIRST), torch.cuda.default_stream(SECOND)
-
-    assert first.cuda_stream == second.cuda_stream
-    assert first != second
+    assert ([api.current_stream(d) for d in (device, other)], torch.accelerator.current_device_index()) == before
 
 
-def test_a_stream_waits_for_one_of_another_device() -> None:
+def test_streams_of_different_devices_differ(api: Api, device: torch.device, other: torch.device) -> None:
+    """Contract: the current streams of two devices, one id though they may have, are not equal."""
+    assert api.current_stream(device) != api.current_stream(other)
+
+
+def test_a_stream_waits_for_one_of_another_device(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: streams of any device can wait for an event; a copy across devices behind such a wait reads what was
     written. Without the wait, poison must be seen.
 
     A copy between devices is ordered after the current streams of both, of which the writer is not one.
     """
-    relay = Relay(torch.cuda.Stream(FIRST), torch.cuda.Stream(SECOND))
+    relay = Relay(api.stream(device), api.stream(other))
     assert relay.shows_wrong_order(), NOT_SHOWN
 
     assert relay.always_in_order(lambda: relay.reader.wait_stream(relay.writer))
+
+
+def test_a_copy_between_devices_waits_for_the_streams_of_both(
+    api: Api, device: torch.device, other: torch.device
+) -> None:
+    """Contract: a copy from one device to another begins after what is on the source's current stream, and what follows
+    on the target's current stream reads what was copied, with no synchronisation by the user.
+
+    The source is written behind a sleep on its device's current stream.
+    """
+    stream = api.stream(device)
+    source = torch.zeros(1 << 16, dtype=torch.int32, device=device)
+    target = torch.zeros(1 << 16, dtype=torch.int32, device=other)
+    calibrate(device)
+
+    def trial(value: int) -> bool:
+        source.fill_(POISON)
+        target.fill_(POISON)
+        for each in (device, other):
+            api.synchronize(each)
+        with api.entered(stream):
+            sleep_on(stream)
+            source.fill_(value)
+            target.copy_(source, non_blocking=True)
+            at_work = not stream.query()
+        after = target + 0
+        assert (after == value).all()
+        return at_work
+
+    assert seen_in_trials(trial), NOT_SHOWN
+
+
+def test_devices_work_at_the_same_time(api: Api, device: torch.device, other: torch.device) -> None:
+    """Contract: synchronising one device does not wait for another: it is seen to return while the other sleeps."""
+    sleeping = api.stream(device)
+    x = torch.zeros(16, device=other)
+    calibrate(device)
+
+    def overtaken() -> bool:
+        api.synchronize(device)
+        sleep_on(sleeping)
+        x.add_(1)
+        api.synchronize(other)
+        still_asleep = not sleeping.query()
+        api.synchronize(device)
+        return still_asleep
+
+    assert ever(overtaken)
+
+
+def test_the_time_between_events_of_two_devices_is_refused(api: Api, device: torch.device, other: torch.device) -> None:
+    """Contract: events of different devices have no common clock: elapsed time between them is an error."""
+    events = []
+    for each in (device, other):
+        stream = api.stream(each)
+        with api.entered(stream):
+            event = api.event(each, enable_timing=True)
+            event.record(stream)
+        event.synchronize()
+        events.append(event)
+
+    with pytest.raises((ValueError, RuntimeError)):
+        events[0].elapsed_time(events[1])

@@ -37,8 +37,8 @@ def refused(result: Result, *words: str) -> None:
     assert list((result.run_dir.parent / "tmp").iterdir()) == []
 
 
-def command(project: Project, *arguments: str) -> tuple[int, str]:
-    """Exit status and output of ``harness ARGUMENTS`` in the project's folder."""
+def command(project: Project, *arguments: str, patience: float = PATIENCE) -> tuple[int, str]:
+    """Exit status and output of ``harness ARGUMENTS`` in the project's folder; given up after `patience` seconds."""
     done = subprocess.run(
         [sys.executable, "-m", "harness.cli", *arguments],
         cwd=project.folder,
@@ -46,7 +46,7 @@ def command(project: Project, *arguments: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE,
+        timeout=patience,
         check=False,
     )
     return done.returncode, done.stdout

@@ -123,6 +123,35 @@ def test_an_empty_mask_leaves_the_cpu(tmp_path: Path, library: Path) -> None:
     assert "27 gated" in result.terminal
 
 
+_SEES = """
+import os
+
+def test_it():
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+"""
+
+
+@pytest.mark.parametrize("mode", ["batch", "none"])
+def test_a_run_on_the_cpu_hides_the_gpus(tmp_path: Path, library: Path, mode: str) -> None:
+    project = _project(tmp_path)
+    project.write("suites/cpu/test_cpu.py", _SEES)
+    arguments = ("-n0", "--device=cpu", f"--isolation={mode}")
+    result = project.run(*arguments, suites="suites/cpu", env=_environment(library))
+    assert result.status == 0, result.tail()
+    assert "harness: devices CPU;" in result.terminal
+    assert next(line for line in result.lines if line["event"] == "run")["devices"] == ["cpu"]
+
+
+def test_a_run_on_gpus_says_so_where_it_is_reproduced(tmp_path: Path, library: Path) -> None:
+    project = _project(tmp_path)
+    project.write("suites/cpu/test_cpu.py", _SEES)
+    result = project.run("-n0", "--device=cuda", suites="suites/cpu", env=_environment(library, mask="3"))
+    assert result.status == 1, result.tail()
+    (finish,) = (line for line in result.lines if line["event"] == "finish")
+    assert finish["reproduce"].startswith("CUDA_VISIBLE_DEVICES=GPU-")
+    assert " --device=cuda --seed=" in finish["reproduce"]
+
+
 def test_what_the_machine_lacks_is_gated_with_what_was_wanted_and_found(tmp_path: Path, library: Path) -> None:
     result = _project(tmp_path).run("-n0", "-k", "nine or large or two", env=_environment(library))
     gates = {line["case"].split("::")[-1]: line["gate"] for line in result.lines if line.get("gate")}

@@ -166,12 +166,20 @@ def test_contaminations_are_not_looked_for_either(make_project: MakeProject) -> 
     assert told == {"suites/contaminations/test_process_state.py::test_working_folder"}, result.tail()
 
 
-def test_small_leaks_are_found_by_the_full_check_only(make_project: MakeProject) -> None:
+def test_small_leaks_are_found_by_the_full_check_at_once(make_project: MakeProject) -> None:
+    """The fast one finds them in what the process has grown by, where they have company."""
     project = make_project("small_leaks")
     full = run(project, "batch", "-n0", "--leak-check=full")
     compare_left(full, expected(project, "batch"))
     fast = run(project, "batch", "-n0")
     assert {case.partition("::")[2] for case, outcome in fast.verdicts.items() if outcome == "leaked"} == {
+        "test_tensor",
+        "test_mapping",
+        "test_array",
+    }, fast.tail()
+    assert {case.partition("::")[2] for case, line in confirmations(fast).items() if line["leaks"]} == {"test_tensor"}
+    apart = run(project, "case", "-n0")
+    assert {case.partition("::")[2] for case, outcome in apart.verdicts.items() if outcome == "leaked"} == {
         "test_tensor"
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import pytest
 from harness.checks import growth, origins
 from harness.checks.meters import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
 from harness.checks.meters_nvml import Listed, used_by
-from harness.checks.meters_process import Files
+from harness.checks.meters_process import Files, resident
 from harness.checks.meters_torch import census, cuda_memory, private_pools
 
 _ROOT = Path(__file__).parents[2]
@@ -330,8 +331,8 @@ def test_a_reading_has_every_meter_that_needs_no_cuda_and_loads_no_torch(tier: s
     ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
     text, _, loaded = ran.stdout.strip().rpartition(" ")
     read = json.loads(text)
-    due = {meter.name for meter in METERS if tier == "full" or meter.tier == "fast"} - {"numpy_bytes"}
-    assert set(read) == {name for name in due if not name.startswith(("cuda", "pinned"))}
+    due = {meter.name for meter in METERS if tier == "full" or meter.tier == "fast"}
+    assert set(read) == {name for name in due if not name.startswith(("cuda", "soft", "pinned"))}
     assert (read["tensors"], loaded) == (0, "False")
 
 
@@ -463,6 +464,17 @@ def test_shared_memory_of_others_is_not_ours(tmp_path: Path) -> None:
             assert files.shared_memory() == ["both", "left"]
         other.communicate(b"\n")
     assert files.shared_memory() == ["both", "left"]  # what was another's is not inherited
+
+
+def test_resident_memory_is_what_was_touched() -> None:
+    before = resident()
+    reserved = mmap.mmap(-1, 64 << 20)
+    assert resident() - before < 16 << 20
+    reserved.write(bytes(32 << 20))
+    grown = resident() - before
+    reserved.close()
+    assert 24 << 20 < grown < 48 << 20
+    assert resident() - before < 16 << 20
 
 
 _SETTLED = """

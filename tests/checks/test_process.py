@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks.process import ProcessState, capture, compare, new_children
+from harness.checks.process import Patience, ProcessState, await_programs, capture, compare, new_children
 from harness.isolation import linux
 from harness.outcome import Outcome
 
@@ -84,3 +84,64 @@ def test_a_process_that_is_gone_has_no_description() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     assert linux.describe_process(process.pid) is None
+
+
+@pytest.mark.parametrize(
+    ("looks", "patience", "left"),
+    [
+        ({}, 0, {}),
+        ({7: [False]}, 0, {7: []}),
+        ({7: [True, True, False]}, 2, {7: []}),
+        # The patience is for all of them together.
+        ({7: [True, False], 8: [True, False, True], 9: [True, True]}, 2, {7: [], 8: [True], 9: [True]}),
+        ({7: [True, True, True], 8: [False]}, 1, {7: [True], 8: []}),
+    ],
+)
+def test_children_are_waited_for_while_they_start(
+    looks: dict[int, list[bool]], patience: int, left: dict[int, list[bool]]
+) -> None:
+    pauses = iter([True] * patience)
+    await_programs(sorted(looks), lambda pid: looks[pid].pop(0), lambda: next(pauses, False))
+    assert looks == left
+    assert list(pauses) == []
+
+
+def test_patience_lasts_for_its_seconds() -> None:
+    assert Patience(60)()
+    assert not Patience(0)()
+
+
+def test_a_child_between_fork_and_exec_is_starting() -> None:
+    """Held there by a pipe; another, which the exec closes, tells that it is over."""
+    (go, let_go), (gone, closed_by_exec) = os.pipe(), os.pipe()
+    stay, end = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.close(let_go)
+        os.read(go, 1)
+        os.set_inheritable(stay, True)
+        os.close(end)
+        os.execv("/bin/cat", ["cat", f"/proc/self/fd/{stay}"])
+    os.close(closed_by_exec)
+    commands = []
+
+    def pause() -> bool:
+        described = linux.describe_process(pid)
+        commands.append(described and described[1])
+        os.write(let_go, b"x")
+        os.read(gone, 1)
+        return True
+
+    try:
+        await_programs([pid], linux.is_starting, pause)
+        described = linux.describe_process(pid)
+    finally:
+        for descriptor in (go, let_go, gone, stay, end):
+            os.close(descriptor)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        over = linux.is_starting(pid)
+        os.waitpid(pid, 0)
+    assert described is not None
+    assert described[1].startswith("cat ")
+    assert commands
+    assert "cat " not in str(commands)
+    assert (over, linux.is_starting(pid)) == (False, False)

@@ -11,7 +11,7 @@ import pytest
 
 from harness.devices import software
 from harness.devices.capabilities import VOCABULARY, Capabilities, Kind, detect, size, written
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, SOFT_NAME, Device, Inventory
 from harness.devices.finding import Finding, Value, Version
 
 GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0, memory=80 * 2**30, compute_capability=(9, 0), ecc=True)
@@ -29,12 +29,35 @@ def machine(*devices: Device) -> Inventory:
 
 
 BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")
+SOFT, SOFT_1 = (
+    Device(uuid=f"SOFT-{index}", kind="soft", name=SOFT_NAME, index=index, memory=2**30) for index in (0, 1)
+)
+SOFTWARE = Inventory(devices=(SOFT, SOFT_1), nvml_error="not asked")
+_NO_GPU = "the device is a software device"
 
 
 @pytest.mark.parametrize(
     ("inventory", "device", "name", "value", "text"),
     [
         (BARE, CPU, "device", "cpu", "cpu"),
+        (BARE, CPU, "accelerator", False, "False (the device is the cpu)"),
+        (SOFTWARE, SOFT, "device", "soft", "soft"),
+        (SOFTWARE, SOFT, "accelerator", True, "True"),
+        (SOFTWARE, SOFT, "model", "soft (software device)", "soft (software device)"),
+        (SOFTWARE, SOFT_1, "devices", 2, "2 (soft)"),
+        (SOFTWARE, SOFT, "device_count", 2, "2 (soft)"),
+        (SOFTWARE, SOFT, "memory", 2**30, "1.0GiB"),
+        (SOFTWARE, SOFT, "free_memory", 2**30, "1.0GiB (of a software device, which each process has for itself)"),
+        (SOFTWARE, SOFT, "compute_capability", None, f"absent ({_NO_GPU})"),
+        (SOFTWARE, SOFT, "ecc", None, f"absent ({_NO_GPU})"),
+        *(
+            (SOFTWARE, SOFT, name, False, f"False ({_NO_GPU})")
+            for name in ("peer_access", "nvlink", "bf16", "tf32", "fp8", "cuda_graphs", "cuda_malloc_async")
+        ),
+        (SOFTWARE, SOFT, "expandable_segments", False, f"False ({_NO_GPU})"),
+        (SOFTWARE, SOFT, "mig", False, "False"),
+        (SOFTWARE, SOFT, "nvml", False, "False (not asked)"),
+        (SOFTWARE, SOFT, "driver", None, "absent (not asked)"),
         (BARE, CPU, "devices", 1, "1 (cpu)"),
         (BARE, CPU, "device_count", 1, "1 (cpu)"),
         (BARE, CPU, "compute_capability", None, "absent (the device is the cpu)"),
@@ -106,9 +129,9 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """A name that changes here breaks every case that requires it."""
     names = """
-        device model devices device_count compute_capability memory free_memory peer_access nvlink mig ecc bf16 tf32
-        fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas nccl
-        torch torchvision triton cpp_compiler python numpy platform
+        device accelerator model devices device_count compute_capability memory free_memory peer_access nvlink mig ecc
+        bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
+        nccl torch torchvision triton cpp_compiler python numpy platform
     """
     assert sorted(VOCABULARY) == sorted(names.split())
 
@@ -121,7 +144,7 @@ def test_every_value_has_the_type_the_vocabulary_says() -> None:
         Kind.BYTES: int,
         Kind.VERSION: tuple,
     }
-    for inventory, device in [(BARE, CPU), (machine(GPU), GPU), (machine(SLICE), SLICE)]:
+    for inventory, device in [(BARE, CPU), (machine(GPU), GPU), (machine(SLICE), SLICE), (SOFTWARE, SOFT)]:
         capabilities = detect(inventory, device)
         assert list(capabilities) == list(VOCABULARY)
         for name, value in capabilities.items():

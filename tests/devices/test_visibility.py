@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.devices.device import CPU, Device
-from harness.devices.visibility import combinable, mask_for, select
+from harness.devices.visibility import combinable, mask_for, masks_for, select
 
 
 def _gpu(index: int, uuid: str, name: str = "A", parent: str | None = None, fault: str | None = None) -> Device:
@@ -164,3 +164,31 @@ def test_mask_for_what_cannot_be_bound(devices: tuple[Device, ...], error: str) 
 def test_combinable(devices: tuple[Device, ...], together: tuple[Device, ...]) -> None:
     assert combinable(devices) == together
     mask_for(together)
+
+
+SOFT_0, SOFT_1 = (Device(uuid=f"SOFT-{index}", kind="soft", name="soft", index=index) for index in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("devices", "masks"),
+    [
+        ((SOFT_1,), {"CUDA_VISIBLE_DEVICES": "", "SOFT_VISIBLE_DEVICES": "SOFT-1"}),
+        ((SOFT_1, SOFT_0), {"CUDA_VISIBLE_DEVICES": "", "SOFT_VISIBLE_DEVICES": "SOFT-1,SOFT-0"}),
+        ((A0,), {"CUDA_VISIBLE_DEVICES": A0.uuid}),
+        ((CPU,), {"CUDA_VISIBLE_DEVICES": ""}),
+    ],
+)
+def test_software_devices_are_shown_by_a_variable_of_their_own(
+    devices: tuple[Device, ...], masks: dict[str, str]
+) -> None:
+    assert masks_for(devices) == masks
+
+
+@pytest.mark.parametrize("devices", [(SOFT_0, A0), (SOFT_0, CPU)])
+def test_a_software_device_stands_beside_its_like_only(devices: tuple[Device, ...]) -> None:
+    with pytest.raises(ValueError, match="no process can hold these devices together"):
+        masks_for(devices)
+
+
+def test_all_software_devices_can_be_held_together() -> None:
+    assert combinable((SOFT_0, SOFT_1)) == (SOFT_0, SOFT_1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.diagnosis.order import BisectError, Company, company_of
+from harness.diagnosis.order import BisectError, Company, company_of, inherited
 from harness.outcome import Outcome
 from harness.reporting.journal import JournalContents
 from tests.reporting import build
@@ -34,7 +34,7 @@ def test_the_company_is_what_the_process_had_run_before() -> None:
         C,
     )
     options = ("-p", "harness.plugin", "-c", "my.ini")
-    assert found == Company(C, (A, B), Outcome.FAILED, 7, "/here", options, None)
+    assert found == Company(C, (A, B), Outcome.FAILED, 7, "/here", options, {})
     line = "pytest s/test_a.py::a 's/test_a.py::b[x y]' s/test_a.py::c --isolation=batch -n0 --seed=7"
     assert found.command(found.earlier) == f"{line} -p harness.plugin -c my.ini"
 
@@ -42,8 +42,23 @@ def test_the_company_is_what_the_process_had_run_before() -> None:
 def test_the_devices_are_those_it_had() -> None:
     gpus = ["GPU-a", "GPU-b"]
     found = company_of(contents(build.start(C), build.finish(C, Outcome.FAILED, devices=gpus)), C)
-    assert found.mask == "GPU-a,GPU-b"
+    assert found.masks == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
     assert found.command([]).startswith("CUDA_VISIBLE_DEVICES=GPU-a,GPU-b pytest ")
+
+
+def test_a_run_within_a_run_has_its_options_from_its_command_line_alone() -> None:
+    environ = {"HARNESS_INJECT": "slow", "PYTEST_ADDOPTS": "-x", "HARNESS_CACHE_DIR": "/cache", "PATH": "/bin"}
+    assert inherited(environ) == {"HARNESS_CACHE_DIR": "/cache", "PATH": "/bin"}
+
+
+def test_software_devices_and_their_faults_are_those_it_had() -> None:
+    run = build.run(settings={"device": "soft", "inject": "slow; event_early:0.5,seed=3"})
+    finish = build.finish(C, Outcome.FAILED, devices=["SOFT-1"])
+    events = build.events(run, build.start(A), build.finish(A), build.start(C), finish)
+    found = company_of(JournalContents(Path("run/journal.ndjson"), tuple(events)), C)
+    command = found.command([A])
+    assert command.startswith("SOFT_VISIBLE_DEVICES=SOFT-1 pytest ")
+    assert command.endswith("--device=soft '--inject=slow; event_early:0.5,seed=3'")
 
 
 def test_a_break_in_company_counts_though_the_case_passed_alone() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.devices.capabilities import detect
-from harness.devices.device import CPU, Inventory
+from harness.devices.device import CPU, Device, Inventory
 from harness.gating.lint import OF_GPUS, Marks, Remark, known, lint
 from harness.gating.requirements import Condition
 from harness.gating.waivers import Waiver
@@ -181,6 +181,15 @@ def test_what_only_a_gpu_has_is_not_to_be_hoped_for_on_a_cpu() -> None:
     found = detect(Inventory((CPU,)), CPU)
     assert {name for name in found if found.finding(name).detail == "the device is the cpu"} <= set(OF_GPUS)
     assert not any(found.finding(name).present for name in OF_GPUS)
+
+
+def test_of_a_software_device_it_is_known_that_it_is_an_accelerator_and_no_gpu() -> None:
+    soft = Device(uuid="SOFT-0", kind="soft", name="soft")
+    found = detect(Inventory((soft,)), soft)
+    assert {name for name in OF_GPUS if found.finding(name).present} == {"accelerator"}
+    declared = {"soft": known({"device": "soft"})}
+    assert told(waiver(when={"accelerator": True}), hardware=declared) == []
+    assert told(waiver(when={"bf16": True}), hardware=declared) == [("known.yaml:2", "no_hardware")]
 
 
 def test_hardware_on_which_the_case_does_not_run_does_not_count() -> None:

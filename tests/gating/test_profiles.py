@@ -50,6 +50,7 @@ def test_what_a_profile_does_not_say_it_leaves_alone(folder: Path) -> None:
 
 def test_a_profile_says_all_this(folder: Path) -> None:
     text = """\
+device: soft
 suites: [streams, profiler]
 cases: ["suites/graphs/test_a.py::*", "*[cuda-*]"]
 exclude: ["*::test_slow"]
@@ -70,6 +71,7 @@ hardware: h200
 """
     said: dict[str, Any] = {
         "description": "a profile",
+        "device": "soft",
         "suites": ("streams", "profiler"),
         "cases": ("suites/graphs/test_a.py::*", "*[cuda-*]"),
         "exclude": ("*::test_slow",),

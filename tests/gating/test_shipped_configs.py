@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from harness.devices.capabilities import VOCABULARY, detect
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, SOFT_NAME, Device, Inventory
 from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, load_hardware, strangers
 from harness.gating.policy import Policy, idle
@@ -51,6 +51,7 @@ MACHINES = {
     "a100-40gb": [gpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0)), gpu("NVIDIA A100-PCIE-40GB", 40960, (8, 0))],
     "l4": [gpu("NVIDIA L4", 23034, (8, 9))],
     "cpu": [CPU],
+    "soft": [Device(uuid="SOFT-1", kind="soft", name=SOFT_NAME, index=1, memory=1 << 30)],
     "none of them": [
         gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
         gpu("NVIDIA H200 MIG 1g.18gb", 16384, (9, 0), mig_parent="GPU-b"),
@@ -102,6 +103,9 @@ def test_hardware_names_models_in_full(name: str) -> None:
         ("l4", {"fp8": True, "compute_capability": ">=8.9", "memory": ">=16GiB"}, True),
         ("cpu", {"device": "cpu", "numpy": True}, True),
         ("cpu", {"device": "cuda"}, False),
+        ("soft", {"accelerator": True, "devices": 2, "memory": ">=512MiB"}, True),
+        ("soft", {"device": "cuda"}, False),
+        ("soft", {"cuda_graphs": True}, False),
     ],
 )
 def test_hardware_promises_what_cases_require_of_it(name: str, requires: dict[str, Any], certain: bool) -> None:

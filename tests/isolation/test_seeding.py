@@ -27,7 +27,7 @@ def test_an_id_that_cannot_be_encoded_has_a_seed() -> None:
 
 def test_every_generator_starts_again() -> None:
     def draw() -> tuple[float, float, float]:
-        seed_everything(12345, cuda=False)
+        seed_everything(12345, "cpu")
         return random.random(), float(np.random.random()), float(torch.rand(1))
 
     first = draw()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.checks.process import Problem
-from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.isolation.executor import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.isolation.verdict import Evidence, Phase, judge
 from harness.outcome import Outcome
 from harness.text import exit_text
@@ -66,6 +66,8 @@ def _failed(when: str) -> Phase:
         (Evidence(exit_status=None, late=True, unkillable=True), Outcome.TIMEOUT, "in setup"),
         (Evidence(phases=(SETUP,), exit_status=EXIT_CHANNEL_GONE), Outcome.CONTAMINATED, "descriptor"),
         (Evidence(phases=(SETUP,), exit_status=EXIT_NO_MEMORY), Outcome.CONTAMINATED, "memory"),
+        (Evidence(exit_status=EXIT_NO_DEVICE), Outcome.LOST, "the software device could not be loaded"),
+        (Evidence(phases=(SETUP,), exit_status=EXIT_NO_DEVICE), Outcome.CRASHED, "exit status 243 in call"),
         (Evidence(phases=(SETUP,), exit_status=-15, garbled="sent b'xx'"), Outcome.CONTAMINATED, "sent b'xx'"),
         # Found once the case was over.
         (replace(PASSED, exit_status=SEGV, leaving=True), Outcome.CRASHED, "SIGSEGV at interpreter exit"),

@@ -108,6 +108,16 @@ def confirmation(case: str, **changes: Any) -> Line:
     return {**line, "growths": growths, "leaks": ["tensors: 1 more"], **changes}
 
 
+def batch(*cases: str, **changes: Any) -> Line:
+    line = {"event": "batch", "t": 1_760_000_002.7, "executor": "gw0-1", "cases": list(cases)}
+    return {**line, "suspicions": {"heap_bytes": 1 << 20}, "leaks": [], "trials": 1, "seconds": 0.5, **changes}
+
+
+def levels(case: str, attempt: int = 1, executor: str = "gw0-1", **values: int) -> Line:
+    line = {"event": "levels", "t": 1_760_000_002.9, "case": case, "attempt": attempt, "executor": executor}
+    return {**line, "values": values}
+
+
 def finding(message: str, **changes: Any) -> Line:
     return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
 

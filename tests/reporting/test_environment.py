@@ -25,6 +25,7 @@ def test_facts_of_this_machine(tmp_path: Path) -> None:
     )
     path = environment.write(tmp_path, facts)
     assert path == tmp_path / "environment.json"
+    assert facts["software_device"] is None
     read = json.loads(path.read_bytes())
     assert read["host"] == platform.node()
     assert read["usable_cpus"] == len(os.sched_getaffinity(0))
@@ -128,3 +129,18 @@ def test_a_git_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(environment, "_GIT_TIMEOUT", 0.2)
     assert environment.git_state(tmp_path)["reason"] == "git gave no answer in 0 s"
+
+
+def test_a_software_device_says_what_it_was_built_with(tmp_path: Path) -> None:
+    facts = environment.collect(
+        Inventory((Device(uuid="SOFT-0", kind="soft", name="soft (software device)"),)),
+        argv=[],
+        seed=0,
+        isolation="batch",
+        rootdir=tmp_path,
+        environ={"SOFT_DEVICE_COUNT": "3"},
+        software_device={"compiler": "g++ 12\udc80", "key": "abc", "library": "/cache/abc.so"},
+    )
+    assert facts["software_device"] == {"compiler": "g++ 12\\udc80", "key": "abc", "library": "/cache/abc.so"}
+    assert [(device["kind"], device["name"]) for device in facts["devices"]] == [("soft", "soft (software device)")]
+    assert facts["environment"] == {"SOFT_DEVICE_COUNT": "3"}

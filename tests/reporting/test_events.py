@@ -46,6 +46,8 @@ LINES = [
     build.finding("gone", cases=["a::b"]),
     build.bisected("a::b", ["a::c"]),
     build.confirmation("a::b"),
+    build.batch("a::b", "a::c", leaks=["a::b leaks"], failure="given up: 60 trials were made"),
+    build.levels("a::b", heap_bytes=1 << 40, threads=1),
     build.end(),
 ]
 
@@ -63,6 +65,10 @@ BAD = [
     pytest.param({**build.finish("a"), "gate": {"capability": "memory"}}, id="half a gate"),
     pytest.param({**build.executor(), "state": "idle"}, id="unknown state"),
     pytest.param(build.device("tired"), id="unknown state of a device"),
+    pytest.param(build.batch("a", trials=-1), id="fewer than no trials"),
+    pytest.param(build.batch("a", suspicions={"heap_bytes": "much"}), id="an amount that is none"),
+    pytest.param(build.levels("a", executor=""), id="levels of no executor"),
+    pytest.param({**build.levels("a"), "values": {"heap_bytes": 0.5}}, id="half a byte"),
     pytest.param({**build.must_pass("a"), "hash": "md5:0"}, id="malformed hash of a list"),
     pytest.param(build.run(minimum_cases=-1), id="fewer than no cases"),
     pytest.param({**build.finish("a"), "ruling": {"text": "so"}}, id="a ruling without an outcome"),

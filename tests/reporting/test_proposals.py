@@ -191,6 +191,8 @@ def test_many_red_cases_are_not_compared_with_each_other() -> None:
         (["MIG-1"], {"driver": "unknown"}, {"device": "cuda"}),
         (["GPU-1"], None, {"device": "cuda"}),
         (["cpu"], GPUS, {"not": {"device": "cuda"}}),
+        (["SOFT-1"], GPUS, {"device": "soft"}),
+        (["SOFT-1", "GPU-1"], None, {}),
         ([], GPUS, {}),
         (["cpu", "GPU-1"], GPUS, {}),
     ],

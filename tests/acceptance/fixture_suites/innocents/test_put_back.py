@@ -15,6 +15,7 @@ import tempfile
 import threading
 import unittest.mock
 import warnings
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,8 @@ EXPECTED = {
     "test_descriptors_closed": "passed",
     "test_mapping_unmapped": "passed",
     "test_much_memory": "passed",
+    "test_shared_memory_unlinked": "passed",
+    "test_shared_memory_unlinked_again": "passed",
     "test_signal_handler_put_back": "passed",
     "test_logging": "passed",
     "test_session_fixture": "passed",
@@ -193,6 +196,21 @@ def test_mapping_unmapped() -> None:
 def test_much_memory() -> None:
     torch.ones(8 << 20).sum()
     np.ones(4 << 20).sum()
+
+
+def test_shared_memory_unlinked() -> None:
+    """The first of a process starts multiprocessing's resource tracker, which stays."""
+    memory = shared_memory.SharedMemory(create=True, size=4096)
+    buffer = memory.buf
+    assert buffer is not None
+    buffer[0] = 1
+    del buffer
+    memory.close()
+    memory.unlink()
+
+
+def test_shared_memory_unlinked_again() -> None:
+    test_shared_memory_unlinked()
 
 
 def test_signal_handler_put_back() -> None:

@@ -7,12 +7,12 @@ import pytest
 
 EXPECTED = {
     "test_before": "passed",
-    "test_poisons": "poisoned: left the CUDA context unusable: CUDA error: device-side assert triggered",
+    "test_poisons": "poisoned: left its device unusable: CUDA error: device-side assert triggered",
     "test_after": "passed",
-    "test_fails_and_poisons": "poisoned: left the CUDA context unusable",
+    "test_fails_and_poisons": "poisoned: left its device unusable",
     "test_sound_context": "passed",
     "test_poisons_in_company": {
-        "batch": "flaky: poisoned in company, passed alone: left the CUDA context unusable",
+        "batch": "flaky: poisoned in company, passed alone: left its device unusable",
         "case": "passed",
     },
     "test_last": "passed",

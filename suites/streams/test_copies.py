@@ -1,4 +1,4 @@
-"""Copies between host and device: which return at once, which wait, and what is there when."""
+"""Copies between host and accelerator: which return at once, which wait, and what is there when."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from .apis import Api
 from .busy import NOT_SHOWN, POISON, TRIALS, calibrate, ever, seen_in_trials, sleep_on
 
-pytestmark = pytest.mark.requires(device="cuda")
+pytestmark = pytest.mark.requires(accelerator=True)
 
 ELEMENTS = 10_000_000
 
@@ -25,21 +26,21 @@ def pinned(offset: int = 0) -> torch.Tensor:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
-def test_a_non_blocking_copy_to_the_host_is_whole_after_its_event(device: torch.device, offset: int) -> None:
+def test_a_non_blocking_copy_to_the_host_is_whole_after_its_event(api: Api, device: torch.device, offset: int) -> None:
     """Contract: a non-blocking copy into pinned memory, an odd slice of it too, is done when an event after it is.
 
     The source is written behind a sleep, the target holds zeros: right after the call zeros must once be seen (it does
     not block), after the event never.
     """
-    stream = torch.cuda.Stream(device)
+    stream = api.stream(device)
     target, source = pinned(offset), torch.empty(ELEMENTS, dtype=torch.uint8, device=device)
     calibrate(device)
 
     def trial(value: int) -> bool:
         target.zero_()
-        torch.cuda.synchronize(device)
+        api.synchronize(device)
         sleep_on(stream)
-        with torch.cuda.stream(stream):
+        with api.entered(stream):
             source.fill_(value)
             target.copy_(source, non_blocking=True)
         event = stream.record_event()
@@ -53,22 +54,24 @@ def test_a_non_blocking_copy_to_the_host_is_whole_after_its_event(device: torch.
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
-def test_a_non_blocking_copy_to_the_device_is_whole_after_its_event(device: torch.device, offset: int) -> None:
+def test_a_non_blocking_copy_to_the_device_is_whole_after_its_event(
+    api: Api, device: torch.device, offset: int
+) -> None:
     """Contract: a non-blocking copy from pinned memory, an odd slice of it too, is done when an event after it is.
 
     Behind a sleep the event must once be seen pending right after the call (it does not block); after the event
     another stream reads the values, never the poison that was there.
     """
-    stream = torch.cuda.Stream(device)
+    stream = api.stream(device)
     source, target = pinned(offset), torch.empty(ELEMENTS, dtype=torch.uint8, device=device)
     calibrate(device)
 
     def trial(value: int) -> bool:
         source.fill_(value)
         target.fill_(255)
-        torch.cuda.synchronize(device)
+        api.synchronize(device)
         sleep_on(stream)
-        with torch.cuda.stream(stream):
+        with api.entered(stream):
             target.copy_(source, non_blocking=True)
         event = stream.record_event()
         returned_early = not event.query()
@@ -81,14 +84,14 @@ def test_a_non_blocking_copy_to_the_device_is_whole_after_its_event(device: torc
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking_type_conversion")
 @pytest.mark.parametrize("elements", [1, 100_000])
-def test_chained_non_blocking_copies_convert_in_order(device: torch.device, elements: int) -> None:
+def test_chained_non_blocking_copies_convert_in_order(api: Api, device: torch.device, elements: int) -> None:
     """Contract: device to pinned host to device with a change of dtype, all non-blocking on one stream, gives the
     source's values: the second copy reads the host's memory after the first has filled it.
 
     All of it is behind a sleep, and the host's memory holds poison, which must once be seen there right after the
     calls.
     """
-    stream = torch.cuda.Stream(device)
+    stream = api.stream(device)
     middle = torch.empty(elements).pin_memory()
     source = torch.empty(elements, device=device)
     target = torch.empty(elements, device=device, dtype=torch.int64)
@@ -97,9 +100,9 @@ def test_chained_non_blocking_copies_convert_in_order(device: torch.device, elem
     def trial(value: int) -> bool:
         middle.fill_(POISON)
         target.fill_(POISON)
-        torch.cuda.synchronize(device)
+        api.synchronize(device)
         sleep_on(stream)
-        with torch.cuda.stream(stream):
+        with api.entered(stream):
             source.fill_(value)
             middle.copy_(source, non_blocking=True)
             target.copy_(middle, non_blocking=True)
@@ -112,7 +115,7 @@ def test_chained_non_blocking_copies_convert_in_order(device: torch.device, elem
 
 
 def convert(
-    stream: torch.cuda.Stream, source: torch.Tensor, target: torch.device, *, non_blocking: bool
+    api: Api, stream: torch.Stream, source: torch.Tensor, target: torch.device, *, non_blocking: bool
 ) -> tuple[torch.Tensor, bool]:
     """`source.to(target)` on a stream that sleeps, and whether the stream was still at work when the call returned.
 
@@ -120,7 +123,7 @@ def convert(
     """
     stream.synchronize()
     sleep_on(stream)
-    with torch.cuda.stream(stream):
+    with api.entered(stream):
         result = source.to(target, non_blocking=non_blocking)
         at_work = not stream.query()
     stream.synchronize()
@@ -143,17 +146,17 @@ BOTH_WAYS = pytest.mark.parametrize("make", [host_source, device_source], ids=["
 @pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
 @BOTH_WAYS
 def test_a_non_blocking_to_returns_while_the_stream_is_at_work(
-    device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
+    api: Api, device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
 ) -> None:
     """Contract: `to(…, non_blocking=True)` from or to pinned memory does not wait for the stream, whose sleep must once
     be seen to outlast it; what it made for the host is pinned; after the stream is done the values are there."""
     source, target = make(device)
-    stream = torch.cuda.Stream(device)
+    stream = api.stream(device)
     calibrate(device)
-    torch.cuda.synchronize(device)
+    api.synchronize(device)
 
     def returned_early() -> bool:
-        result, at_work = convert(stream, source, target, non_blocking=True)
+        result, at_work = convert(api, stream, source, target, non_blocking=True)
         assert torch.equal(result.cpu(), source.cpu())
         assert result.is_pinned() == (target.type == "cpu")
         return at_work
@@ -164,35 +167,35 @@ def test_a_non_blocking_to_returns_while_the_stream_is_at_work(
 @pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
 @BOTH_WAYS
 def test_a_blocking_to_returns_when_the_stream_is_done(
-    device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
+    api: Api, device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
 ) -> None:
     """Contract: `to(…, non_blocking=False)` between pinned memory and the device waits for the stream, each time, and
     what it made for the host is not pinned."""
     source, target = make(device)
-    stream = torch.cuda.Stream(device)
+    stream = api.stream(device)
     calibrate(device)
-    torch.cuda.synchronize(device)
+    api.synchronize(device)
 
     for _ in range(TRIALS):
-        result, at_work = convert(stream, source, target, non_blocking=False)
+        result, at_work = convert(api, stream, source, target, non_blocking=False)
         assert not at_work
         assert torch.equal(result.cpu(), source.cpu())
         assert not result.is_pinned()
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_to_cpu_blocking_by_default")
-def test_to_the_host_blocks_by_default(device: torch.device) -> None:
+def test_to_the_host_blocks_by_default(api: Api, device: torch.device) -> None:
     """Contract: without an argument a copy to the host waits: the stream is done, the values written behind its sleep
     are there with no further synchronisation, and the memory is not pinned."""
-    stream = torch.cuda.Stream(device)
+    stream = api.stream(device)
     source = torch.empty(1_000_000, device=device)
     calibrate(device)
 
     for value in range(1, TRIALS + 1):
         source.fill_(POISON)
-        torch.cuda.synchronize(device)
+        api.synchronize(device)
         sleep_on(stream)
-        with torch.cuda.stream(stream):
+        with api.entered(stream):
             source.fill_(value)
             result = source.to("cpu")
             at_work = not stream.query()

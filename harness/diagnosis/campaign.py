@@ -1,0 +1,197 @@
+"""The fault campaign: which cases notice which fault of the software device, and which faults nobody notices.
+
+The cases run once on the software device as it is, then once with each fault. A case catches a fault when it passed
+without and is red with it, through what it saw itself: not when the harness lost it, or never came to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from harness.diagnosis.order import inherited
+from harness.errors import HarnessError
+from harness.outcome import Outcome
+from harness.reporting import journal
+from harness.reporting.atomic import write_atomically
+from harness.reporting.ledger import Ledger
+from harness.softdevice.faults import Injection, catalogue
+from harness.text import one_line
+
+#: Name of the run without a fault, among those that are named by their fault.
+CLEAN = "clean"
+TABLE, RECORD = "faults.txt", "faults.json"
+
+_SHOWN = 3  # cases named in a line of the table; the record has them all
+_NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
+
+
+class CampaignError(HarnessError):
+    """The cases do not run, so nothing can be said of faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What became of the cases of one run: those that passed, how others went wrong, how often the fault struck.
+
+    `struck` counts what cases told that came to their end, so it may be too low where they crash.
+    """
+
+    passed: frozenset[str]
+    wrong: Mapping[str, str]
+    struck: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table. `caught_by` has the outcomes of the cases that caught the fault, by id."""
+
+    fault: str
+    breaks: str
+    caught_by: Mapping[str, str]
+    struck: int
+
+    @property
+    def caught(self) -> bool:
+        return bool(self.caught_by)
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What a campaign came to: `passed` is the number of cases that passed without a fault, `wrong` the others."""
+
+    passed: int
+    wrong: Mapping[str, str]
+    rows: tuple[Row, ...]
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        return tuple(row.fault for row in self.rows if not row.caught)
+
+    @property
+    def green(self) -> bool:
+        """Whether nothing went wrong without a fault, and every fault was caught."""
+        return not self.wrong and not self.missed
+
+
+def tally(ledger: Ledger, fault: str = "") -> Tally:
+    """What the campaign needs of a run; `fault` is the one that was injected."""
+    wrong = {
+        verdict.case: verdict.outcome.value
+        for verdict in ledger.verdicts
+        if verdict.outcome.is_red and verdict.outcome not in _NO_CATCH
+    }
+    struck = sum(finish.struck.get(fault, 0) for verdict in ledger.verdicts for finish in verdict.finishes)
+    passed = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome is Outcome.PASSED)
+    return Tally(passed, wrong, struck)
+
+
+def row(fault: str, breaks: str, clean: Tally, faulty: Tally) -> Row:
+    """How the run with a fault compares with the one without."""
+    caught = {case: outcome for case, outcome in faulty.wrong.items() if case in clean.passed}
+    return Row(fault, breaks, caught, faulty.struck)
+
+
+def as_text(campaign: Campaign) -> str:
+    """The table, and below it what was missed, for people."""
+    cells = [("fault", "caught by", "")]
+    cells += [
+        (each.fault, str(len(each.caught_by)) if each.caught else "MISSED", _named(each)) for each in campaign.rows
+    ]
+    widths = [max(len(line[column]) for line in cells) for column in (0, 1)]
+    lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
+    lines += ["", f"on the software device, without a fault: {campaign.passed} cases passed, {len(campaign.wrong)} red"]
+    lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
+    caught = len(campaign.rows) - len(campaign.missed)
+    lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
+    return "\n".join(lines) + "\n"
+
+
+def as_json(campaign: Campaign) -> str:
+    """All of it, for programs."""
+    values = {
+        "device": "soft",
+        "passed_without_fault": campaign.passed,
+        "red_without_fault": dict(campaign.wrong),
+        "faults": [asdict(each) for each in campaign.rows],
+        "missed": list(campaign.missed),
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _named(each: Row) -> str:
+    if not each.caught:
+        return f"{each.breaks} (struck {each.struck} times)" if each.struck else f"{each.breaks} (never seen to strike)"
+    named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(each.caught_by.items())[:_SHOWN]]
+    return ", ".join([*named, *(["…"] if len(each.caught_by) > _SHOWN else [])])
+
+
+def _missed(names: Sequence[str]) -> str:
+    return f"; missed: {', '.join(names)}" if names else ""
+
+
+# Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How the runs of a campaign are started: pytest's `arguments`, in this folder; each has a run directory of its own
+    in `results`, and what pytest printed beside it.
+    """
+
+    arguments: tuple[str, ...]
+    results: Path
+
+    def run(self, name: str, *options: str) -> Ledger:
+        """One run, to its end. Raises CampaignError when it did not come so far as to have a journal."""
+        run_dir, output = self.results / name, self.results / f"{name}.txt"
+        command = [sys.executable, "-m", "pytest", *self.arguments, "--device=soft", f"--results-dir={run_dir}"]
+        command += ["-p", "no:cacheprovider", *options]
+        self.results.mkdir(parents=True, exist_ok=True)
+        with output.open("wb") as file:
+            subprocess.run(
+                command,
+                env=inherited(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        if not (run_dir / journal.FILE_NAME).exists():
+            said = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+            raise CampaignError(f"the cases do not run ({name}): pytest said {' '.join(map(one_line, said))!r}")
+        return Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
+
+
+def conduct(
+    injections: Sequence[Injection],
+    run: Callable[..., Ledger],
+    results: Path,
+    *,
+    first: bool,
+    tell: Callable[[str], object],
+) -> Campaign:
+    """Run the cases without a fault and with each, and leave the record in `results`.
+
+    `run` is given the name of a run and options for pytest. With `first`, a run with a fault ends once a case is red.
+    `tell` hears a line about each run. Raises CampaignError when no case passes without a fault.
+    """
+    clean = tally(run(CLEAN))
+    tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
+    if not clean.passed:
+        raise CampaignError(f"no case passes without a fault, so none can catch one: see {results / CLEAN}.txt")
+    rows = []
+    for injection in injections:
+        ledger = run(injection.name, f"--inject={injection}", *(["--maxfail=1"] if first else []))
+        breaks = catalogue()[injection.name]
+        rows.append(row(str(injection), breaks, clean, tally(ledger, injection.name)))
+        tell(f"{injection}: caught by {len(rows[-1].caught_by)}" if rows[-1].caught else f"{injection}: MISSED")
+    campaign = Campaign(len(clean.passed), clean.wrong, tuple(rows))
+    write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
+    write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
+    return campaign

@@ -1,0 +1,59 @@
+"""The devices that a run is on, as ``--device`` chooses them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from harness.devices import software
+from harness.devices.device import Inventory
+from harness.devices.inventory import discover
+from harness.devices.visibility import MASK, SOFT_MASK
+from harness.errors import HarnessError
+from harness.softdevice import faults, machine
+
+
+class DeviceError(HarnessError):
+    """There is no device of the kind that was asked for."""
+
+
+def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventory:
+    """The devices for ``--device=wanted``, with the outer masks of `environ` applied.
+
+    auto: GPUs, or else the CPU; cuda: GPUs; cpu: the CPU, whatever GPUs there are; soft: software devices. `environ`
+    is ``os.environ`` unless given. Raises DeviceError, and MachineError for variables that cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    if wanted == "soft":
+        return _software_devices(environ)
+    if wanted == "cpu":
+        return discover({**environ, MASK: ""})
+    found = discover(environ)
+    if wanted == "cuda" and not found.gpus:
+        raise DeviceError(
+            f"--device=cuda: there is no usable GPU ({_why_none(found)}); leave --device out to use the CPU"
+        )
+    return found
+
+
+def _software_devices(environ: Mapping[str, str]) -> Inventory:
+    if environ.get(faults.VARIABLE):
+        raise DeviceError(
+            f"{faults.VARIABLE} is set: inject with --inject or HARNESS_INJECT instead, so that the run's record has it"
+        )
+    visible, hidden = machine.devices(environ)
+    if not visible:
+        raise DeviceError(f"--device=soft: {SOFT_MASK}={environ.get(SOFT_MASK)!r} shows no software device; unset it")
+    compiler = software.cpp_compiler()
+    if compiler.value is None:
+        raise DeviceError(
+            f"--device=soft: the software device is built from source, and there is no C++ compiler: {compiler.detail}"
+            "; install g++ or set CXX"
+        )
+    return Inventory(devices=visible, hidden=hidden, nvml_error="not asked, since the run is on software devices")
+
+
+def _why_none(found: Inventory) -> str:
+    sick = [f"{device.uuid}: {device.fault}" for device in found.devices if device.fault is not None]
+    hidden = [f"{len(found.hidden)} hidden by {MASK}"] if found.hidden else []
+    return "; ".join([*([found.nvml_error] if found.nvml_error else []), *sick, *hidden]) or "nvml knows of none"

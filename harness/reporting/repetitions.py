@@ -1,0 +1,63 @@
+"""How memory went over the repetitions of a case, for the reports. Information, and never a verdict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.checks import soak
+from harness.checks.meters import quantity
+from harness.checks.soak import Look, Series, Shape
+from harness.reporting.events import Levels
+from harness.reporting.ledger import Ledger
+from harness.reporting.plot import plot
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A case that ran several times: the series that tells most, and the others of its process that grow as well."""
+
+    case: str
+    series: Series
+    also: tuple[Series, ...]
+
+    @property
+    def grows(self) -> bool:
+        """Whether something grew steadily."""
+        return self.series.trend.shape is Shape.GROWS
+
+    @property
+    def word(self) -> str:
+        """What a report calls it: ``GROWS``."""
+        return self.series.trend.shape.upper()
+
+    @property
+    def text(self) -> str:
+        """One line, without the case."""
+        text = f"{self.series.text}, in executor {self.series.executor}"
+        others = (f"{each.meter} by {soak.rate(each.trend.slope, each.unit)}" for each in self.also)
+        return f"{text}; also {', '.join(others)}" if self.also else text
+
+    def plot(self, *, blocks: bool) -> list[str]:
+        """The series as a few lines, in plain ASCII unless `blocks`."""
+        unit = self.series.unit
+        return plot(self.series.values, blocks=blocks, label=lambda value: quantity(value, unit))
+
+
+def repetitions(ledger: Ledger) -> list[Repeated]:
+    """Every case whose levels the journal has, in the order of the verdicts."""
+    by_case: dict[str, list[Levels]] = {}
+    for line in ledger.levels:
+        by_case.setdefault(line.case, []).append(line)
+    cases = [verdict.case for verdict in ledger.verdicts if verdict.case in by_case]
+    return [each for case in cases for each in _repeated(case, by_case[case])]
+
+
+def _repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
+    """One, or none where nothing that is watched could be read."""
+    found = soak.series(Look(line.executor, line.values) for line in lines)
+    if not found:
+        return []
+    first, *others = found
+    grown = [each for each in others if each.trend.shape is Shape.GROWS and each.executor == first.executor]
+    return [Repeated(case, first, tuple(grown) if first.trend.shape is Shape.GROWS else ())]

@@ -1,0 +1,80 @@
+#include "faulty.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "../core/faults.h"
+
+namespace soft::aten {
+namespace {
+
+// The next number of a format in which bits ordered as magnitudes order numbers, which all of IEEE's are.
+template <typename Bits>
+void raise(void* data, std::int64_t count) {
+  constexpr Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  auto* bits = static_cast<Bits*>(data);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (bits[i] == sign) {
+      bits[i] = 1;  // from minus zero
+    } else {
+      bits[i] = static_cast<Bits>((bits[i] & sign) != 0 ? bits[i] - 1 : bits[i] + 1);
+    }
+  }
+}
+
+}  // namespace
+
+Weakness weakness_of(const std::string& name) {
+  static constexpr std::array reductions = {"aten::sum", "aten::mean"};
+  static constexpr std::array products = {"aten::mm",     "aten::bmm",    "aten::addmm", "aten::addmm_",
+                                          "aten::baddbmm", "aten::baddbmm_", "aten::addmv", "aten::addmv_",
+                                          "aten::dot",    "aten::_addmm_activation"};
+  const auto among = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  return among(reductions) ? Weakness::reduction : among(products) ? Weakness::product : Weakness::none;
+}
+
+void spoil_arguments(Weakness weakness, std::vector<c10::IValue>& arguments) {
+  if (weakness != Weakness::reduction || !strikes(Fault::reduction_loses_term)) {
+    return;
+  }
+  at::Tensor terms = arguments.front().toTensor().clone();
+  if (terms.numel() > 0) {
+    std::vector<bool> reduced(static_cast<std::size_t>(terms.dim()), true);
+    if (arguments.size() > 1 && arguments[1].isIntList() && arguments[1].toIntVector().size() > 0) {
+      reduced.assign(reduced.size(), false);
+      for (std::int64_t dim : arguments[1].toIntVector()) {
+        reduced[static_cast<std::size_t>(dim < 0 ? dim + terms.dim() : dim)] = true;
+      }
+    }
+    at::Tensor last = terms;
+    for (std::int64_t dim = terms.dim(); dim-- > 0;) {
+      if (reduced[static_cast<std::size_t>(dim)]) {
+        last = last.select(dim, -1);
+      }
+    }
+    last.zero_();
+  }
+  arguments.front() = terms;
+}
+
+void spoil_result(Weakness weakness, at::Tensor& result) {
+  if (weakness != Weakness::product || !at::isFloatingType(result.scalar_type()) ||
+      !strikes(Fault::off_by_one_ulp)) {
+    return;
+  }
+  at::Tensor larger = result.contiguous();
+  switch (larger.element_size()) {
+    case 2: raise<std::uint16_t>(larger.data_ptr(), larger.numel()); break;
+    case 4: raise<std::uint32_t>(larger.data_ptr(), larger.numel()); break;
+    case 8: raise<std::uint64_t>(larger.data_ptr(), larger.numel()); break;
+    default: return;
+  }
+  result.copy_(larger);  // the same memory where the result was contiguous already
+}
+
+}  // namespace soft::aten

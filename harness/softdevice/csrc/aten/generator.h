@@ -1,0 +1,48 @@
+// torch's generator on the device: a seed, and a counter that each random operation takes numbers from.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "../core/graph.h"
+#include "common.h"
+
+namespace soft::aten {
+
+class SoftGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit SoftGenerator(c10::DeviceIndex device);
+
+  static c10::DeviceType device_type() { return kSoft; }
+
+  void set_current_seed(std::uint64_t seed) override;  // and starts from its beginning
+  std::uint64_t current_seed() const override;
+  std::uint64_t seed() override;
+  void set_offset(std::uint64_t offset) override;
+  std::uint64_t get_offset() const override;
+  void set_state(const c10::TensorImpl& new_state) override;        // 16 bytes: seed, offset
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  // Shared by all that draw from this generator. The seed is kept in a counter too, from which nothing is taken, so that
+  // a graph's replay reads it as it was when the replay was launched.
+  const std::shared_ptr<Counter>& counter() const { return counter_; }
+  const std::shared_ptr<Counter>& seed_counter() const { return seed_; }
+
+ private:
+  SoftGenerator* clone_impl() const override;
+
+  std::shared_ptr<Counter> seed_;
+  std::shared_ptr<Counter> counter_;
+};
+
+const at::Generator& default_generator(c10::DeviceIndex device);
+
+// What a piece of random work calls in the stream's thread to have its own CPU generator, seeded from seed and place.
+// `draw` itself is called at launch: it takes numbers, from the capture when `stream` is captured.
+std::function<at::Generator()> draw(const std::optional<at::Generator>& generator, Stream& stream);
+
+}  // namespace soft::aten

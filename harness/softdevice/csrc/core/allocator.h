@@ -1,0 +1,98 @@
+// A device's caching allocator, with the rules of torch's for CUDA: segments asked of the device, blocks split off
+// them, blocks reused by their own stream in its order, and kept for others that use them until those are done.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace soft {
+
+class Device;
+class Stream;
+
+using PoolId = std::pair<std::uint64_t, std::uint64_t>;  // torch's MempoolId_t; {0, 0} is the device's own pool
+
+struct Stat {
+  std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+};
+enum StatKind { all = 0, small_pool = 1, large_pool = 2, kinds = 3 };
+using Stats3 = std::array<Stat, kinds>;
+
+// Names and meanings are torch's (c10::CachingDeviceAllocator::DeviceStats).
+struct Statistics {
+  Stats3 allocation, segment, active, inactive_split;
+  Stats3 allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  std::int64_t num_alloc_retries = 0, num_ooms = 0, num_sync_all_streams = 0;
+  std::int64_t num_device_alloc = 0, num_device_free = 0;
+};
+
+struct BlockView {
+  std::size_t address, size, requested;
+  bool allocated, active;  // active: allocated, or freed and still used by some stream
+};
+struct SegmentView {
+  std::size_t address, size;
+  std::int64_t stream;
+  bool large;
+  PoolId pool;
+  std::vector<BlockView> blocks;  // in order of address, without gaps
+};
+
+struct Block;
+
+// All methods are thread-safe. Sizes are in bytes.
+class Allocator {
+ public:
+  static constexpr std::size_t rounding = 512;              // of sizes and addresses
+  static constexpr std::size_t small_limit = 1 << 20;       // up to this a block is of the small pool
+  static constexpr std::size_t small_segment = 2 << 20;
+  static constexpr std::size_t large_segment = 20 << 20;    // for blocks below large_limit
+  static constexpr std::size_t large_limit = 10 << 20;      // from this on a segment has its block's own size...
+  static constexpr std::size_t large_rounding = 2 << 20;    // ...rounded up to this
+
+  Allocator(Device& device, std::size_t capacity);
+  ~Allocator();
+
+  // Memory for use on `stream`, aligned to `rounding`; from the capture's pool while the stream is captured.
+  // Never null: nothing is asked for 0 bytes. Throws OutOfMemory after cached segments were given back in vain.
+  Block* allocate(std::size_t bytes, Stream& stream);
+  // Its stream may reuse it at once; other streams that were recorded must have come to this moment first.
+  void free(Block* block);
+  void record(Block* block, Stream& stream);
+
+  static void* data(const Block* block);
+  static std::size_t size(const Block* block);
+
+  // Gives back the segments of a pool that are wholly free, after waiting for the device.
+  void empty(PoolId pool = {0, 0});
+
+  Statistics statistics() const;
+  std::vector<SegmentView> snapshot() const;
+  void reset_peak();
+  void reset_accumulated();
+  // Free and total bytes of the device, as far as this process can tell.
+  std::pair<std::size_t, std::size_t> memory() const;
+  bool owns(const void* address) const;
+
+  // Private pools. A pool lives while somebody retains it; then its blocks still in use stay, the rest is given back by
+  // the next `empty`.
+  void retain(PoolId pool);
+  void release(PoolId pool);
+  // Allocations of `stream` come from `pool` until `unroute`.
+  void route(Stream& stream, PoolId pool);
+  void unroute(Stream& stream);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+PoolId new_pool_id();
+
+}  // namespace soft

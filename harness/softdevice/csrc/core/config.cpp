@@ -1,0 +1,125 @@
+#include "config.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+
+#include "faults.h"
+
+namespace soft {
+
+namespace {
+
+constexpr int default_count = 2;
+constexpr int most_devices = 64;  // torch keeps device indices in 8 bits, and each has 65 threads
+constexpr std::size_t least_memory = std::size_t{2} << 20;  // one segment of the allocator
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// A decimal number without a sign; nothing where the text is anything else, or too large.
+std::optional<std::size_t> number(std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  std::size_t value = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') return std::nullopt;
+    const auto add = static_cast<std::size_t>(digit - '0');
+    if (value > (std::numeric_limits<std::size_t>::max() - add) / 10) return std::nullopt;
+    value = value * 10 + add;
+  }
+  return value;
+}
+
+[[noreturn]] void reject(const char* variable, std::string_view value, const std::string& expected) {
+  throw std::invalid_argument(std::string(variable) + "='" + std::string(value) + "': expected " + expected);
+}
+
+std::size_t parse_count(const char* text) {
+  if (text == nullptr) return default_count;
+  const auto count = number(trimmed(text));
+  if (!count || *count < 1 || *count > most_devices) {
+    reject("SOFT_DEVICE_COUNT", text, "a number from 1 to " + std::to_string(most_devices));
+  }
+  return *count;
+}
+
+std::size_t parse_memory(const char* text) {
+  if (text == nullptr) return std::size_t{1} << 30;
+  static constexpr std::pair<std::string_view, int> suffixes[] = {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
+  std::string_view digits = trimmed(text);
+  int shift = 0;
+  for (const auto& [suffix, bits] : suffixes) {
+    if (digits.size() > suffix.size() && digits.substr(digits.size() - suffix.size()) == suffix) {
+      digits = trimmed(digits.substr(0, digits.size() - suffix.size()));
+      shift = bits;
+      break;
+    }
+  }
+  const auto value = number(digits);
+  // The upper half of all sizes stays unused, so that sums of two sizes never overflow.
+  if (!value || *value > (std::numeric_limits<std::size_t>::max() >> 1 >> shift) || (*value << shift) < least_memory) {
+    reject("SOFT_DEVICE_MEMORY", text, "a number of bytes, at least 2 MiB, as in 268435456, 256MiB or 1GiB");
+  }
+  return *value << shift;
+}
+
+std::vector<std::string> parse_visible(const char* text, std::size_t count) {
+  std::vector<std::string> all;
+  for (std::size_t index = 0; index < count; ++index) all.push_back("SOFT-" + std::to_string(index));
+  if (text == nullptr) return all;
+  std::vector<std::string> visible;
+  std::string_view rest = trimmed(text);
+  while (!rest.empty()) {
+    const auto comma = rest.find(',');
+    const std::string_view name = trimmed(rest.substr(0, comma));
+    const auto index = number(name);
+    const auto found = index ? (*index < count ? all.begin() + static_cast<std::ptrdiff_t>(*index) : all.end())
+                             : std::find(all.begin(), all.end(), name);
+    if (found == all.end()) {
+      reject("SOFT_VISIBLE_DEVICES", text,
+             "indices below " + std::to_string(count) + " or UUIDs from SOFT-0 to " + all.back() +
+                 ", separated by commas, but '" + std::string(name) + "' is neither");
+    }
+    if (std::find(visible.begin(), visible.end(), *found) != visible.end()) {
+      reject("SOFT_VISIBLE_DEVICES", text, "each device once, but " + *found + " is named twice");
+    }
+    visible.push_back(*found);
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+    if (trimmed(rest).empty()) reject("SOFT_VISIBLE_DEVICES", text, "a device after each comma");
+  }
+  return visible;
+}
+
+}  // namespace
+
+Config Config::parse(const char* count, const char* memory, const char* visible) {
+  Config config;
+  config.uuids = parse_visible(visible, parse_count(count));
+  config.memory = parse_memory(memory);
+  return config;
+}
+
+const Config& Config::get() {
+  static const Config* const config = [] {
+    // Faults are injected when the library is loaded, where nobody could be told of a mistake in them: here one can.
+    if (const char* faults = std::getenv("SOFT_INJECT")) {
+      try {
+        parse_injections(faults);
+      } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument(std::string("SOFT_INJECT: ") + error.what());
+      }
+    }
+    return new Config(parse(std::getenv("SOFT_DEVICE_COUNT"), std::getenv("SOFT_DEVICE_MEMORY"),
+                            std::getenv("SOFT_VISIBLE_DEVICES")));
+  }();
+  return *config;
+}
+
+}  // namespace soft

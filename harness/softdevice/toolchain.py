@@ -1,0 +1,144 @@
+"""What the soft device's library is compiled with: compiler, flags, torch and Python. torch is not imported for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.devices import software
+from harness.errors import HarnessError
+
+_VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several
+_CXX20_SINCE = (2, 12)  # the release of torch whose own extensions, and so whose headers, are compiled as C++20
+_LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
+
+
+class BuildError(HarnessError):
+    """The soft device cannot be built here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """Everything that may change what comes out of a source file.
+
+    `compiler` is a command, `compiler_text` what it says of itself; `flags` are for compiling, `link` for linking.
+    `torch` and `python` tell the builds apart that their headers belong to.
+    """
+
+    compiler: tuple[str, ...]
+    compiler_text: str
+    flags: tuple[str, ...]
+    link: tuple[str, ...]
+    torch: str
+    python: str
+
+    def identity(self) -> list[object]:
+        """All of it as plain values, for a key."""
+        return [self.compiler, self.compiler_text, self.flags, self.link, self.torch, self.python]
+
+
+def find(environ: Mapping[str, str] = os.environ) -> Toolchain:
+    """The toolchain of this interpreter, its torch, and the compiler that torch would take.
+
+    ``$CXXFLAGS`` is added to the flags. Raises BuildError when something is missing.
+    """
+    compiler = _compiler(environ)
+    extra = _words(environ, "CXXFLAGS")
+    folder = torch_folder()
+    include = folder / "include"
+    if not (include / "c10" / "core" / "Device.h").is_file():
+        raise BuildError(f"torch in {str(folder)!r} has no C++ headers, install one of torch's wheels")
+    python_include = Path(sysconfig.get_paths()["include"])
+    if not (python_include / "Python.h").is_file():
+        raise BuildError(
+            f"Python's C headers are not in {str(python_include)!r}, install them (python3-dev, python3-devel)"
+        )
+    release = software.release(software.torch_build() or "")
+    flags = (
+        "-std=c++20" if release is None or release >= _CXX20_SINCE else "-std=c++17",
+        "-O2",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-pthread",
+        "-fopenmp",  # for the header; the library itself comes with torch, since a second one counts its own threads
+        "-Wall",
+        "-Wextra",
+        f"-isystem{include}",
+        f"-isystem{python_include}",
+        *extra,
+    )
+    link = ("-shared", "-pthread", f"-L{folder / 'lib'}", *(f"-l{name}" for name in _LIBRARIES), *extra)
+    return Toolchain(
+        compiler=tuple(compiler),
+        compiler_text=_text(compiler, environ),
+        flags=flags,
+        link=link,
+        torch=_torch_identity(folder),
+        python=str(sysconfig.get_config_var("SOABI")),
+    )
+
+
+def torch_folder() -> Path:
+    """Where the installed torch is. Raises BuildError when there is none."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:
+        spec = None  # a module without a spec has been put in torch's place
+    if spec is None or spec.origin is None:
+        raise BuildError("torch is not installed")
+    return Path(spec.origin).parent
+
+
+def _torch_identity(folder: Path) -> str:
+    """Version, commit and CUDA as torch has written them down, and the sizes of its libraries."""
+    try:
+        version = (folder / "version.py").read_text(errors="replace")
+        sizes = [(folder / "lib" / f"lib{name}.so").stat().st_size for name in _LIBRARIES]
+    except OSError as error:
+        raise BuildError(f"{error.filename!r} of the installed torch cannot be read ({error.strerror})") from None
+    return f"{version}\n{sizes}"
+
+
+def _compiler(environ: Mapping[str, str]) -> list[str]:
+    command = software.cpp_command(environ.get("CXX", ""), environ.get("PATH", ""))
+    if isinstance(command, str):
+        raise BuildError(f"the soft device needs a C++ compiler: {command}")
+    return command
+
+
+def _text(compiler: list[str], environ: Mapping[str, str]) -> str:
+    """Where the compiler is, and the first line of what it prints for ``--version``."""
+    called = shlex.join(compiler)
+    try:
+        done = subprocess.run(
+            [*compiler, "--version"],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_VERSION_LIMIT,
+            check=False,
+        )
+    except OSError as error:
+        raise BuildError(f"the C++ compiler {called!r} does not start ({error.strerror})") from None
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"the C++ compiler {called!r} did not tell its version in {_VERSION_LIMIT:.0f} s") from None
+    if done.returncode != 0:
+        raise BuildError(f"the C++ compiler {called!r} ended with status {done.returncode} when asked for its version")
+    first = done.stdout.decode(errors="replace").partition("\n")[0].strip()
+    place = shutil.which(compiler[0], path=environ.get("PATH"))
+    return f"{place if place is None else os.path.realpath(place)}: {first}"
+
+
+def _words(environ: Mapping[str, str], name: str) -> list[str]:
+    try:
+        return shlex.split(environ.get(name, ""))
+    except ValueError as error:
+        raise BuildError(f"${name} is {environ[name]!r}, which is no list of options ({error})") from None

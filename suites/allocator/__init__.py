@@ -1,0 +1,1 @@
+"""The caching allocator of an accelerator: statistics, reuse, limits."""

@@ -1,0 +1,169 @@
+"""What `torch.accelerator` tells of an accelerator's memory, and that it adds up.
+
+Each case compares with what was there when it began, since others before it may have filled the cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.11")
+
+MIB = 1 << 20
+
+
+def settle(device: torch.device) -> None:
+    """Everything launched is done and nothing is cached."""
+    torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()
+
+
+@pytest.mark.parametrize("size", [1, 512, 100_000, MIB, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
+def test_allocated_bytes_follow_tensors(device: torch.device, size: int) -> None:
+    """Contract: the count of allocated bytes grows by at least a tensor's size while it lives, by no more than 2 MiB
+    above it (rounding), and is what it was before once the tensor is gone."""
+    settle(device)
+    before = torch.accelerator.memory_allocated(device)
+
+    tensor = torch.empty(size, dtype=torch.uint8, device=device)
+    grown = torch.accelerator.memory_allocated(device) - before
+    del tensor
+
+    assert size <= grown <= size + 2 * MIB
+    assert torch.accelerator.memory_allocated(device) == before
+
+
+def test_allocated_bytes_add_up(device: torch.device) -> None:
+    """Contract: tensors allocated and freed in a mixed order leave the count at the sum of those that live, after
+    each step."""
+    settle(device)
+    before = torch.accelerator.memory_allocated(device)
+    live: dict[int, tuple[torch.Tensor, int]] = {}
+
+    for step in range(200):
+        if step % 3 == 2:
+            live.pop(min(live))
+        else:
+            already = torch.accelerator.memory_allocated(device)
+            tensor = torch.empty((step * 7919) % 300_000 + 1, dtype=torch.uint8, device=device)
+            live[step] = tensor, torch.accelerator.memory_allocated(device) - already
+            del tensor
+        assert torch.accelerator.memory_allocated(device) - before == sum(cost for _, cost in live.values())
+
+    live.clear()
+    assert torch.accelerator.memory_allocated(device) == before
+
+
+def test_freed_memory_stays_reserved_until_the_cache_is_emptied(device: torch.device) -> None:
+    """Contract: what is freed stays reserved for the process, and `empty_cache` gives it back: reserved bytes are then
+    what they were before."""
+    settle(device)
+    before = torch.accelerator.memory_reserved(device)
+
+    tensor = torch.empty(64 * MIB, dtype=torch.uint8, device=device)
+    assert torch.accelerator.memory_reserved(device) >= before + 64 * MIB
+    del tensor
+    assert torch.accelerator.memory_reserved(device) >= before + 64 * MIB
+    settle(device)
+
+    assert torch.accelerator.memory_reserved(device) == before
+
+
+def test_emptying_the_cache_spares_what_is_in_use(device: torch.device) -> None:
+    """Contract: `empty_cache` takes nothing from a tensor that lives: its values stay, and its bytes stay reserved."""
+    kept = torch.arange(1 << 20, device=device)
+    scratch = torch.empty(32 * MIB, dtype=torch.uint8, device=device)
+    del scratch
+    settle(device)
+
+    fresh = torch.full((16 * MIB,), 255, dtype=torch.uint8, device=device)
+
+    assert torch.equal(kept.cpu(), torch.arange(1 << 20))
+    assert torch.accelerator.memory_reserved(device) >= kept.nbytes + fresh.nbytes
+
+
+def test_the_peak_is_kept_until_it_is_reset(device: torch.device) -> None:
+    """Contract: the peak of allocated bytes is at least what lived at once, outlives the tensors, and is the current
+    count right after a reset."""
+    settle(device)
+    torch.accelerator.reset_peak_memory_stats(device)
+    before = torch.accelerator.memory_allocated(device)
+
+    tensor = torch.empty(16 * MIB, dtype=torch.uint8, device=device)
+    del tensor
+    assert torch.accelerator.max_memory_allocated(device) >= before + 16 * MIB
+    torch.accelerator.reset_peak_memory_stats(device)
+
+    assert torch.accelerator.max_memory_allocated(device) == torch.accelerator.memory_allocated(device)
+
+
+def test_statistics_have_torchs_names_and_hang_together(device: torch.device) -> None:
+    """Contract: the dictionary of statistics has the documented names; current is allocated less freed, the peak is
+    never below current, and the pools add up to the whole."""
+    tensors = [torch.empty(size, device=device) for size in (10, 1000, 3 << 20)]
+    statistics = torch.accelerator.memory_stats(device)
+
+    for name in ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes"):
+        for pool in ("all", "small_pool", "large_pool"):
+            each = {key: statistics[f"{name}.{pool}.{key}"] for key in ("current", "peak", "allocated", "freed")}
+            assert each["current"] == each["allocated"] - each["freed"], (name, pool)
+            assert 0 <= each["current"] <= each["peak"], (name, pool)
+        parts = sum(statistics[f"{name}.{pool}.current"] for pool in ("small_pool", "large_pool"))
+        assert statistics[f"{name}.all.current"] == parts, name
+    assert statistics["allocated_bytes.all.current"] >= sum(tensor.nbytes for tensor in tensors)
+    assert statistics["allocated_bytes.all.current"] <= statistics["reserved_bytes.all.current"]
+
+
+def test_live_tensors_never_share_memory(device: torch.device) -> None:
+    """Contract: no two tensors that live at once overlap, whatever was freed in between.
+
+    Each is filled with its own number when it is made; if a block were given twice, the later fill would be found in
+    the earlier tensor.
+    """
+    live: dict[int, torch.Tensor] = {}
+
+    for number in range(300):
+        size = (number * 2_654_435_761) % 50_000 + 1
+        live[number] = torch.full((size,), number, dtype=torch.int32, device=device)
+        if number % 2:
+            live.pop(sorted(live)[len(live) // 2])
+    torch.accelerator.synchronize(device)
+
+    spoiled = [number for number, tensor in live.items() if not (tensor == number).all()]
+    spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in live.values())
+    assert spoiled == []
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_a_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device) -> None:
+    """Contract: a tensor dropped while its own stream still has to use it may be reused at once, because the stream
+    comes to the new use after the old one: the result of the old use is right."""
+    stream = torch.Stream(device)
+    result = torch.zeros(1 << 16, dtype=torch.int32, device=device)
+    torch.accelerator.synchronize(device)
+
+    with stream:
+        for value in range(1, 21):
+            block = torch.full((1 << 16,), value, dtype=torch.int32, device=device)
+            result.add_(block)
+            del block
+    stream.synchronize()
+
+    assert (result == sum(range(1, 21))).all()
+
+
+def test_too_large_a_request_is_refused_and_harms_nothing(device: torch.device) -> None:
+    """Contract: an allocation beyond the device's memory raises torch.OutOfMemoryError; tensors from before are intact,
+    the count of allocated bytes is unchanged, and a fitting allocation works afterwards."""
+    kept = torch.arange(1000, device=device)
+    before = torch.accelerator.memory_allocated(device)
+
+    with pytest.raises(torch.OutOfMemoryError, match=r"(?i)out of memory"):
+        torch.empty(1 << 46, dtype=torch.uint8, device=device)
+
+    assert torch.accelerator.memory_allocated(device) == before
+    assert torch.equal(kept.cpu(), torch.arange(1000))
+    assert torch.ones(1000, device=device).sum().item() == 1000

@@ -1,0 +1,1 @@
+"""Devices as such: names, properties, choosing one, errors, first use."""

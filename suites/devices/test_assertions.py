@@ -1,0 +1,197 @@
+"""What a kernel's own check does: an error for good, in that process and no other.
+
+A failed check leaves the device unusable for the process that made it fail, so each case has a process that may die,
+and shows that its own is unharmed.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from .. import children
+
+pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(300)]
+
+#: In the error of a GPU or another accelerator, or on standard error; or, with ROCm, as the process dies.
+TOLD = re.compile(r"(?i)device-side assert|assertion .*failed|HSA_STATUS_ERROR_EXCEPTION")
+
+#: Runs `attempt`, waits for the device, and tells what came: a line "launched" when the call itself returned, one
+#: "raised CLASS" when the device was found to have failed, one "nothing" when it was not; then whether it works.
+HARNESS = """
+import torch
+def tell(attempt):
+    try:
+        attempt()
+        print("launched", flush=True)
+        torch.accelerator.synchronize()
+        print("nothing", flush=True)
+    except RuntimeError as error:
+        print("raised", type(error).__name__, "/", str(error).splitlines()[0], flush=True)
+    try:
+        print("works", (torch.ones(3, device=DEVICE) + 1).sum().item(), flush=True)
+    except RuntimeError as error:
+        print("unusable", type(error).__name__, "/", str(error).splitlines()[0], flush=True)
+"""
+
+FAILING: dict[str, str] = {
+    "index": "torch.zeros(4, device=DEVICE)[torch.tensor([11], device=DEVICE)]",
+    "negative_index": "torch.zeros(4, device=DEVICE)[torch.tensor([-5], device=DEVICE)]",
+    "gather": "torch.zeros(4, device=DEVICE).gather(0, torch.tensor([4], device=DEVICE))",
+    "scatter": "torch.zeros(4, device=DEVICE).scatter_(0, torch.tensor([4], device=DEVICE), 1.0)",
+    "index_select": "torch.zeros(4, device=DEVICE).index_select(0, torch.tensor([4], device=DEVICE))",
+    "embedding": "torch.nn.functional.embedding(torch.tensor([7], device=DEVICE), torch.zeros(4, 2, device=DEVICE))",
+}
+
+PROBABILITIES = {
+    "negative": "[1.0, -1.0, 1.0]",
+    "infinite": "[1.0, float('inf'), 1.0]",
+    "minus_infinite": "[1.0, float('-inf'), 1.0]",
+    "nan": "[1.0, 1.0, float('nan')]",
+}
+
+ZEROS = {"int": "0", "float": "0.0", "bool": "False", "complex": "0 + 0j"}
+
+
+def failed(device: torch.device, expression: str) -> children.Ended:
+    """The end of a process in which that expression must have made the device fail, and not at once."""
+    ended = children.run(f"{HARNESS}\ntell(lambda: {expression})", device)
+    said = ended.out.splitlines()
+    assert TOLD.search(ended.text()), f"nothing tells of the check: {ended.text()[-2000:]!r}"
+    assert "nothing" not in said, "the device was synchronised and had not failed"
+    if ended.status == 0:
+        assert any(line.startswith("raised ") for line in said), said
+    return ended
+
+
+def unharmed(device: torch.device) -> None:
+    """This process can still use the device."""
+    assert (torch.ones(1000, device=device) + 1).sum().item() == 2000
+    torch.accelerator.synchronize(device)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
+@pytest.mark.parametrize("expression", FAILING.values(), ids=FAILING.keys())
+def test_an_index_past_the_end_fails_the_device(device: torch.device, expression: str) -> None:
+    """Contract: an index that is out of bounds is found by the kernel: at the latest when the device is waited for, an
+    error says that an assertion failed, or the process ends with that on its standard error. The case's own process
+    is unharmed."""
+    failed(device, expression)
+
+    unharmed(device)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
+def test_an_index_within_bounds_does_not(device: torch.device) -> None:
+    """Contract: the control: the first and the last element are read, and nothing fails."""
+    read = "torch.arange(4, device=DEVICE)[torch.tensor([3, 0, -4], device=DEVICE)]"
+    ended = children.run(f"{HARNESS}\ntell(lambda: print({read}.tolist()))", device)
+
+    assert ended.lines() == ["[3, 0, 0]", "launched", "nothing", "works 6.0"]
+
+
+def test_a_failed_device_stays_failed(device: torch.device) -> None:
+    """Contract: after the error every further use of the device in that process fails with the same kind of error: a
+    program that went on would compute with garbage. The error is a torch.AcceleratorError and a RuntimeError."""
+    ended = failed(device, FAILING["index"])
+    if ended.status == 0:
+        last = ended.out.splitlines()[-1]
+        assert last.startswith("unusable AcceleratorError / "), last
+        assert any(line.startswith("raised AcceleratorError / ") for line in ended.out.splitlines())
+
+    unharmed(device)
+
+
+def test_the_check_does_not_hold_up_the_launch(device: torch.device) -> None:
+    """Contract: a check on the device is not waited for: behind a queue of work on the stream the call that will
+    fail returns, and the error comes with the synchronisation."""
+    ended = children.run(
+        HARNESS
+        + """
+x, wrong = torch.zeros(4, device=DEVICE), torch.tensor([11], device=DEVICE)
+big = torch.ones(1 << 22, device=DEVICE)
+torch.accelerator.synchronize()
+def attempt():
+    for _ in range(200):
+        big.mul_(1.0)
+    x.index_select(0, wrong)
+tell(attempt)
+""",
+        device,
+        environ={"CUDA_LAUNCH_BLOCKING": "0"},
+    )
+
+    assert TOLD.search(ended.text())
+    assert ended.out.splitlines()[0] == "launched"
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_multinomial_invalid_probs_cuda")
+@pytest.mark.parametrize("probabilities", PROBABILITIES.values(), ids=PROBABILITIES.keys())
+def test_what_is_no_probability_is_refused_by_multinomial(device: torch.device, probabilities: str) -> None:
+    """Contract: `multinomial` over a tensor with a negative, infinite or undefined entry is an error, by the kernel's
+    check or by the call's, which says so; no sample is given."""
+    drawn = f"torch.multinomial(torch.tensor({probabilities}, device=DEVICE), 2, True)"
+    ended = children.run(f"{HARNESS}\ntell(lambda: print({drawn}.tolist()))", device)
+
+    assert TOLD.search(ended.text()) or re.search(r"inf.*nan.*< 0", ended.text()), ended.text()[-2000:]
+    assert "nothing" not in ended.out.splitlines()
+    assert "launched" not in ended.out.splitlines()
+    unharmed(device)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
+@pytest.mark.parametrize("zero", ZEROS.values(), ids=ZEROS.keys())
+def test_an_asynchronous_assertion_fails_on_zero(device: torch.device, zero: str) -> None:
+    """Contract: `torch._assert_async` of a zero, of any type, is an error at the latest when the device is waited
+    for."""
+    ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({zero}, device=DEVICE)))", device)
+
+    assert TOLD.search(ended.text()) or "nonzero value" in ended.text(), ended.text()[-2000:]
+    assert "nothing" not in ended.out.splitlines()
+    unharmed(device)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
+def test_an_asynchronous_assertion_holds_on_anything_else(device: torch.device) -> None:
+    """Contract: `torch._assert_async` of a value that is not zero, of any type, does nothing, here and once the device
+    was waited for."""
+    for value in (1, -1, 0.1, -0.1, True, 0.1j, float("nan"), float("inf")):
+        torch._assert_async(torch.tensor(value, device=device))
+    torch.accelerator.synchronize(device)
+
+    unharmed(device)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
+@pytest.mark.parametrize(("values", "said"), [([], "no values"), ([0, 0], "more than one value")])
+def test_an_asynchronous_assertion_needs_one_value(device: torch.device, values: list[int], said: str) -> None:
+    """Contract: of an empty tensor, or one of several values, it is an error that says which; on CUDA one of the call,
+    which leaves the device as it was."""
+    ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({values}, device=DEVICE)))", device)
+
+    assert said in ended.text(), ended.text()[-2000:]
+    assert "nothing" not in ended.out.splitlines()
+    if device.type == "cuda":
+        assert ended.lines()[-1] == "works 6.0"
+    unharmed(device)
+
+
+@pytest.mark.requires(device="cuda", torch=">=2.12")
+@pytest.mark.covers("test_cuda::TestCuda::test_embedding_renorm_negative_indices")
+def test_renormalising_an_embedding_at_a_negative_index_is_an_error(device: torch.device) -> None:
+    """Contract: `embedding` with a norm limit and a negative index is an error, at the latest when the device is waited
+    for: it would write to memory before the table. (The CPU does just that, so this is asked of CUDA alone.)"""
+    ended = children.run(
+        HARNESS
+        + """
+table = torch.full((4, 2), 10.0, device=DEVICE)
+tell(lambda: torch.embedding_renorm_(table, torch.tensor([-1, 1], device=DEVICE), 1.0, 2.0))
+""",
+        device,
+    )
+
+    assert "nothing" not in ended.out.splitlines()
+    assert TOLD.search(ended.text()) or re.search(r"(?i)index|range|bound|negative", ended.text()), ended.text()[-2000:]
+    unharmed(device)

@@ -1,0 +1,161 @@
+"""Mistakes of the caller: refused at once with an error that names them, the device as good as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "matmul": torch.matmul,
+    "mm": torch.mm,
+    "addmm": lambda here, there: torch.addmm(here, here, there),
+    "bmm": lambda here, there: torch.bmm(here[None], there[None]),
+    "cat": lambda here, there: torch.cat([here, there]),
+    "linear": F.linear,
+    "where": lambda here, there: torch.where(here > 0, here, there),
+    "add_": lambda here, there: here.add_(there),
+    "out": lambda here, there: torch.add(here, here, out=there),
+}
+
+
+@pytest.mark.requires(accelerator=True)
+@pytest.mark.covers("test_cuda::TestCuda::test_matmul_device_mismatch")
+@pytest.mark.parametrize("operation", MIXED.values(), ids=MIXED.keys())
+@pytest.mark.parametrize("host_first", [True, False], ids=["host_first", "host_second"])
+def test_operands_of_host_and_device_are_refused(
+    device: torch.device, operation: Callable[[torch.Tensor, torch.Tensor], object], host_first: bool
+) -> None:
+    """Contract: an operation over a tensor of the host and one of the device is a RuntimeError that names the one that
+    is not where it should be; nothing is copied in silence, operands keep their values, the device works."""
+    host, there = torch.ones(3, 3), torch.ones(3, 3, device=device)
+    operands = (host, there) if host_first else (there, host)
+
+    with pytest.raises(RuntimeError, match=r"(?i)device|cpu"):
+        operation(*operands)
+
+    assert host.eq(1).all()
+    assert there.eq(1).all()
+    assert (there + there).sum().item() == 18
+
+
+@pytest.mark.requires(accelerator=True)
+def test_indices_may_be_on_the_host(device: torch.device) -> None:
+    """Contract, the documented exception: a tensor of the device is read and written at indices of the host, and the
+    result is on the device."""
+    x = torch.arange(10, device=device)
+
+    read = x[torch.tensor([3, 1])]
+    x[torch.tensor([0, 9])] = -1
+
+    assert read.device == device
+    assert read.tolist() == [3, 1]
+    assert x.tolist() == [-1, 1, 2, 3, 4, 5, 6, 7, 8, -1]
+
+
+@pytest.mark.requires(device="cuda")
+def test_indices_of_the_device_are_no_indices_of_the_host(device: torch.device) -> None:
+    """Contract: not the other way round: a tensor of the host is not read at indices of the device; the error says
+    where they may be."""
+    with pytest.raises(RuntimeError, match=r"indices should be either on .*cpu"):
+        torch.arange(10)[torch.tensor([1], device=device)]
+
+
+@pytest.mark.requires(accelerator=True)
+@pytest.mark.covers("test_cuda::TestCuda::test_to_numpy")
+def test_a_tensor_of_the_device_is_no_array(device: torch.device) -> None:
+    """Contract: `numpy()`, and NumPy's own conversion, of a tensor on the device is a TypeError that says to copy it to
+    the host first; forced, or copied, it is the array."""
+    import numpy as np
+
+    x = torch.arange(4, device=device)
+
+    with pytest.raises(TypeError, match=r"cpu\(\)"):
+        x.numpy()
+    with pytest.raises(TypeError, match=r"cpu\(\)"):
+        np.asarray(x)
+
+    assert x.numpy(force=True).tolist() == x.cpu().numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_shapes_that_do_not_fit_are_refused(device: torch.device) -> None:
+    """Contract: shapes are checked by the call: the error names both, and comes before anything is computed."""
+    a, b = torch.ones(2, 3, device=device), torch.ones(4, 5, device=device)
+
+    with pytest.raises(RuntimeError, match=r"2x3.*4x5"):
+        a @ b
+    with pytest.raises(RuntimeError, match=r"size of tensor a \(3\).*b \(5\)"):
+        a + b
+    with pytest.raises(RuntimeError, match=r"(?i)shape '\[5\]' is invalid for input of size 6"):
+        a.view(5)
+    assert a.sum().item() == 6
+
+
+def test_an_index_that_is_a_number_is_checked_by_the_call(device: torch.device) -> None:
+    """Contract: an index given as a number, past the end, is an IndexError at once, not an error of the device."""
+    x = torch.arange(4, device=device)
+
+    for index in (4, -5):
+        with pytest.raises(IndexError, match=r"out of (bounds|range)"):
+            x[index]
+    with pytest.raises(IndexError, match=r"(?i)dimension"):
+        x.sum(3)
+    assert x.sum().item() == 6
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 40)])
+def test_a_negative_size_is_refused(device: torch.device, size: int) -> None:
+    """Contract: a negative size is a RuntimeError that names it."""
+    with pytest.raises(RuntimeError, match=r"(?i)negative"):
+        torch.empty(size, device=device)
+
+
+def test_a_size_beyond_all_memory_is_refused_and_nothing_lost(device: torch.device) -> None:
+    """Contract: a tensor of more bytes than any memory has is a RuntimeError (out of memory, or a size that is no
+    size), and the device goes on."""
+    for size in ((1 << 62,), (1 << 40, 1 << 40), (1 << 50,)):
+        with pytest.raises(RuntimeError, match=r"(?i)memory|overflow|size|storage"):
+            torch.empty(size, dtype=torch.float64, device=device)
+
+    assert torch.ones(5, device=device).sum().item() == 5
+
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.covers("test_cuda::TestCuda::test_check_error")
+def test_the_errors_of_cuda_have_their_names() -> None:
+    """Contract: `check_error` of success does nothing; of an error it raises torch.cuda.CudaError, a RuntimeError, with
+    the error's text and number: 2 is out of memory, 1 an invalid value, 801 what is not supported."""
+    torch.cuda.check_error(0)
+
+    for number, said in ((2, "out of memory|OutOfMemory"), (1, "invalid argument|InvalidValue"), (801, "not support")):
+        with pytest.raises(torch.cuda.CudaError, match=f"(?i){said}") as refusal:
+            torch.cuda.check_error(number)
+        assert isinstance(refusal.value, RuntimeError)
+        assert str(number) in str(refusal.value)
+
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.covers("test_cuda::TestCuda::test_stream_invalid_device_index")
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(torch.cuda.Stream, id="cuda"),
+        pytest.param(torch.cuda.ExternalStream, id="external"),
+        pytest.param(torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")),  # it ended the process
+    ],
+)
+def test_a_stream_on_a_device_that_is_not_there_is_refused(make: Callable[..., object]) -> None:
+    """Contract: a stream on a device past the last is an error of the call, not a crash, and what was current stays."""
+    before = torch.cuda.current_device()
+    beyond = torch.device("cuda", torch.cuda.device_count())
+    arguments = (0,) if make is torch.cuda.ExternalStream else ()
+
+    with pytest.raises((RuntimeError, ValueError, AssertionError)):
+        make(*arguments, device=beyond)
+
+    assert torch.cuda.current_device() == before
+    assert torch.ones(2, device="cuda").sum().item() == 2

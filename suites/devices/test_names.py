@@ -1,0 +1,193 @@
+"""What a device may be called, and what is said of a name that is none. No device is needed: names are read first."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from ._torch_private import get_device_index
+
+GOOD: list[tuple[tuple[object, ...], str, int | None]] = [
+    (("cpu",), "cpu", None),
+    (("cpu:0",), "cpu", 0),
+    (("cuda",), "cuda", None),
+    (("cuda:0",), "cuda", 0),
+    (("cuda:7",), "cuda", 7),
+    (("cuda:127",), "cuda", 127),
+    (("cuda", 3), "cuda", 3),
+    (("meta",), "meta", None),
+    (("meta:1",), "meta", 1),
+    (("xpu", 2), "xpu", 2),
+]
+
+MALFORMED = [
+    "cuda0",
+    "cuda:",
+    "cuda:-1",
+    "cuda:x",
+    "cuda:0:1",
+    "cuda:01",
+    "cuda: 0",
+    " cuda",
+    "cuda ",
+    "CUDA",
+    "cud",
+    "gpu",
+    "cpu:-1",
+    ":0",
+    "0",
+    "cuda:0\n",
+    "cuda.0",
+    "cüda",
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "index"), GOOD, ids=lambda value: str(value).replace("'", ""))
+def test_a_name_is_type_and_index(arguments: tuple[object, ...], kind: str, index: int | None) -> None:
+    """Contract: a device is read from "type", "type:index" or (type, index), keeps both, and its text says both. No
+    such device need be there."""
+    device = torch.device(*arguments)
+
+    assert (device.type, device.index) == (kind, index)
+    assert str(device) == (kind if index is None else f"{kind}:{index}")
+    assert torch.device(str(device)) == device
+    assert eval(repr(device), {"device": torch.device}) == device
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_name_is_refused_and_quoted(name: str) -> None:
+    """Contract: text that is no device is a RuntimeError that contains the text, wherever a device is taken."""
+    for take in (torch.device, lambda text: torch.empty(1, device=text), lambda text: torch.empty(1).to(text)):
+        with pytest.raises(RuntimeError) as refusal:
+            take(name)
+        assert name in str(refusal.value)
+        assert "device" in str(refusal.value)
+
+
+def test_an_empty_name_is_refused() -> None:
+    """Contract: an empty text is no device, and the error says that it was empty."""
+    with pytest.raises(RuntimeError, match="empty"):
+        torch.device("")
+
+
+@pytest.mark.parametrize("index", [-2, -1])
+def test_a_negative_index_is_refused(index: int) -> None:
+    """Contract: an index below 0 is no device."""
+    with pytest.raises(RuntimeError, match=r"(?i)index.*negative|negative.*index"):
+        torch.device("cuda", index)
+
+
+@pytest.mark.parametrize("value", [1.5, None, [0], object()], ids=["float", "none", "list", "object"])
+def test_what_is_no_name_is_a_type_error(value: object) -> None:
+    """Contract: a value of another type is a TypeError, not taken by its text."""
+    with pytest.raises(TypeError):
+        torch.device(value)
+
+
+@pytest.mark.xfail(reason="torch keeps an index in 8 bits and wraps: torch.device('cuda:200').index is -56")
+@pytest.mark.parametrize("index", [128, 200, 99_999])
+def test_an_index_that_is_too_large_is_refused(index: int) -> None:
+    """Contract: an index that torch cannot keep is an error that has it, and not another device."""
+    try:
+        kept = torch.device(f"cuda:{index}").index
+    except (RuntimeError, OverflowError) as refusal:
+        assert str(index) in str(refusal)  # noqa: PT017 - either answer is one
+    else:
+        assert kept == index
+
+
+def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
+    """Contract: the error for an unknown type lists the types that there are."""
+    with pytest.raises(RuntimeError) as refusal:
+        torch.device("nonsense:0")
+
+    assert all(known in str(refusal.value) for known in ("cpu", "cuda", "meta", "nonsense"))
+
+
+def test_equal_names_are_equal_devices() -> None:
+    """Contract: equality and hash go by type and index; "cuda" without an index is not "cuda:0"; copies and pickles
+    are equal to what they were made from."""
+    one, same, other, bare = (torch.device(name) for name in ("cuda:1", "cuda:1", "cuda:0", "cuda"))
+
+    assert one == same
+    assert hash(one) == hash(same)
+    assert len({one, same, other, bare, torch.device("cpu:1")}) == 4
+    for made in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert made == one
+        assert type(made) is torch.device
+
+
+def test_a_device_is_a_context_for_what_is_made() -> None:
+    """Contract: within a device's block what is made without one is made there; nested blocks and exceptions restore
+    what was before."""
+
+    def block() -> None:
+        with torch.device("meta"):
+            assert torch.empty(1).device.type == "meta"
+            with torch.device("cpu"):
+                assert torch.empty(1).device.type == "cpu"
+            assert torch.empty(1).device.type == "meta"
+            assert torch.empty(1, device="cpu").device.type == "cpu"
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        block()
+
+    assert torch.empty(1).device.type == "cpu"
+
+
+def test_the_default_device_holds_until_it_is_reset() -> None:
+    """Contract: `set_default_device` decides where things are made from then on, `get_default_device` tells, and None
+    restores."""
+    before = torch.get_default_device()
+    try:
+        torch.set_default_device("meta")
+        assert torch.get_default_device() == torch.device("meta")
+        assert torch.zeros(2).device.type == "meta"
+    finally:
+        torch.set_default_device(None)
+
+    assert torch.get_default_device() == before
+    assert torch.zeros(2).device == before
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_get_device_index")
+@pytest.mark.parametrize(("given", "index"), [("cuda:3", 3), (5, 5), (torch.device("cuda", 2), 2)], ids=str)
+def test_an_index_is_read_from_whatever_names_the_device(given: object, index: int) -> None:
+    """Contract: torch.cuda takes a text, a number and a device, and each gives the index it has."""
+    assert get_device_index()(given) == index
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_get_device_index")
+def test_an_index_is_not_read_from_another_device() -> None:
+    """Contract: torch.cuda refuses a malformed name with a RuntimeError that quotes it, a device of another type, be it
+    text or object, with a ValueError that names both types, and None, where it is not optional, with a ValueError."""
+    read = get_device_index()
+
+    with pytest.raises(RuntimeError, match=r"Invalid device string.*cuda0"):
+        read("cuda0", optional=True)
+    for given in ("cpu", torch.device("cpu"), torch.device("meta")):
+        with pytest.raises(ValueError, match=f"(?i)expected a cuda device.*{torch.device(given).type}"):
+            read(given, optional=True)
+    for given in (None, "cuda", torch.device("cuda")):
+        with pytest.raises(ValueError, match=r"(?i)device"):
+            read(given)
+
+
+@pytest.mark.covers("test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available")
+def test_the_list_of_architectures_needs_no_device() -> None:
+    """Contract: `get_arch_list` is a list of texts such as sm_90, of a torch built without CUDA an empty one, and
+    asking wakes no device."""
+    before = torch.cuda.is_initialized()
+
+    architectures = torch.cuda.get_arch_list()
+
+    assert torch.cuda.is_initialized() == before
+    assert all(name.startswith(("sm_", "compute_", "gfx")) for name in architectures)
+    assert len(set(architectures)) == len(architectures)
+    if torch.version.cuda is None and torch.version.hip is None:
+        assert architectures == []

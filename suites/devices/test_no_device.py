@@ -1,0 +1,109 @@
+"""What is said where there is no accelerator: each answer names what is missing, and nothing seems to work.
+
+Asked in a process that sees none, so that the cases hold on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from .. import children
+
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
+
+ANSWER = """
+import json, torch, warnings
+warnings.simplefilter("error")
+for expression in {expressions!r}:
+    try:
+        print(json.dumps([expression, "value", repr(eval(expression))]))
+    except Exception as error:
+        print(json.dumps([expression, type(error).__name__, str(error)]))
+"""
+
+
+def ask(*expressions: str) -> dict[str, tuple[str, str]]:
+    """What each expression gives in such a process: ("value", its text) or (class of the error, its text)."""
+    ended = children.run(ANSWER.format(expressions=expressions), environ=HIDDEN)
+    return {expression: (kind, text) for expression, kind, text in map(json.loads, ended.lines())}
+
+
+@pytest.mark.timeout(150)
+def test_using_what_is_not_there_is_refused_and_named() -> None:
+    """Contract: whatever would need an accelerator is an error that speaks of CUDA, its driver or the accelerator."""
+    answers = ask(
+        "torch.empty(1, device='cuda')",
+        "torch.ones(1).to('cuda:0')",
+        "torch.ones(1).cuda()",
+        "torch.nn.Linear(1, 1).cuda()",
+        "torch.ones(1).pin_memory()",
+        "torch.empty(1, pin_memory=True)",
+        "torch.cuda.get_device_name()",
+        "torch.cuda.get_device_properties(0)",
+        "torch.cuda.get_device_capability()",
+        "torch.cuda.current_device()",
+        "torch.cuda.mem_get_info()",
+        "torch.cuda.get_rng_state()",
+        "torch.cuda.initial_seed()",
+        "torch.cuda.init()",
+        "torch.Generator('cuda').manual_seed(1)",
+        "torch.accelerator.set_device_index(0)",
+        "torch.accelerator.current_device_index()",
+        "torch.accelerator.synchronize()",
+    )
+
+    clear = re.compile(r"(?i)cuda|nvidia|hip|accelerator")
+    unclear = {e: (kind, text) for e, (kind, text) in answers.items() if kind == "value" or not clear.search(text)}
+    assert unclear == {}
+    assert {kind for kind, _ in answers.values()} <= {"RuntimeError", "AssertionError", "AcceleratorError"}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
+def test_what_needs_no_device_works_without_one() -> None:
+    """Contract: asking whether there is one, seeding it for later and emptying its cache are no errors, and have their
+    neutral answers; nothing is initialised by them."""
+    answers = ask(
+        "torch.cuda.is_available()",
+        "torch.cuda.device_count()",
+        "torch.accelerator.is_available()",
+        "torch.accelerator.device_count()",
+        "torch.accelerator.current_accelerator(check_available=True)",
+        "torch.cuda.manual_seed(1)",
+        "torch.cuda.manual_seed_all(1)",
+        "torch.manual_seed(7).initial_seed()",
+        "torch.cuda.empty_cache()",
+        "torch.cuda.memory_allocated()",
+        "torch.ones(1).is_pinned()",
+        "torch.cuda.is_initialized()",
+    )
+
+    assert {expression: text for expression, (kind, text) in answers.items() if kind == "value"} == {
+        "torch.cuda.is_available()": "False",
+        "torch.cuda.device_count()": "0",
+        "torch.accelerator.is_available()": "False",
+        "torch.accelerator.device_count()": "0",
+        "torch.accelerator.current_accelerator(check_available=True)": "None",
+        "torch.cuda.manual_seed(1)": "None",
+        "torch.cuda.manual_seed_all(1)": "None",
+        "torch.manual_seed(7).initial_seed()": "7",
+        "torch.cuda.empty_cache()": "None",
+        "torch.cuda.memory_allocated()": "0",
+        "torch.ones(1).is_pinned()": "False",
+        "torch.cuda.is_initialized()": "False",
+    }, {expression: answer for expression, answer in answers.items() if answer[0] != "value"}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available")
+def test_the_list_of_architectures_is_read_without_a_device() -> None:
+    """Contract: the architectures that torch is built for are a property of the build: they are told where no device is
+    to be seen, and are those that this process is told."""
+    import torch
+
+    answers = ask("torch.cuda.get_arch_list()")
+
+    assert answers["torch.cuda.get_arch_list()"] == ("value", repr(torch.cuda.get_arch_list()))

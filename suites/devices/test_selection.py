@@ -1,0 +1,141 @@
+"""Which device is current: for whom, within which block, and what is made on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.requires(accelerator=True)
+
+
+def module(device: torch.device) -> Any:
+    return torch.get_device_module(device)
+
+
+def current(device: torch.device) -> tuple[int, int]:
+    """What the accelerator and the device's module say is current: the same, if all is well."""
+    return torch.accelerator.current_device_index(), module(device).current_device()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_device_context_manager")
+def test_a_device_without_an_index_is_the_current_one(device: torch.device) -> None:
+    """Contract: a tensor made on a type of device, without an index, is on the current device and knows its index."""
+    x = torch.empty(1, device=device.type)
+
+    assert x.device == torch.device(device.type, torch.accelerator.current_device_index())
+    assert x.get_device() == torch.accelerator.current_device_index()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_device_context_manager")
+@pytest.mark.parametrize("how", ["module", "accelerator"])
+def test_a_block_restores_the_device(device: torch.device, how: str) -> None:
+    """Contract: a block that selects the current device leaves it current, inside and after, by an exception too; one
+    that selects none (None) changes nothing."""
+    before = current(device)
+
+    def block(index: int | None) -> None:
+        with module(device).device(index) if how == "module" else torch.accelerator.device_index(index):
+            assert current(device) == before
+            raise LookupError
+
+    for index in (device.index, None):
+        with pytest.raises(LookupError):
+            block(index)
+        assert current(device) == before
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 100], ids=lambda beyond: f"by_{beyond}")
+def test_a_device_that_is_not_there_is_refused(device: torch.device, beyond: int) -> None:
+    """Contract: to select, or make something on, a device past the last is an error, and what was current stays, and
+    works."""
+    before = current(device)
+    index = torch.accelerator.device_count() + beyond
+
+    for attempt in (
+        lambda: torch.accelerator.set_device_index(index),
+        lambda: torch.empty(1, device=torch.device(device.type, index)),
+        lambda: torch.zeros(1).to(torch.device(device.type, index)),
+    ):
+        with pytest.raises((RuntimeError, ValueError, AssertionError)):
+            attempt()
+        assert current(device) == before
+
+    assert torch.ones(2, device=device).sum().item() == 2
+
+
+@pytest.mark.requires(devices=2)
+@pytest.mark.covers("test_cuda::TestCuda::test_multi_device_context_manager")
+@pytest.mark.parametrize("how", ["module", "accelerator"])
+def test_blocks_nest_across_devices(device: torch.device, how: str) -> None:
+    """Contract: within a block its device is current and gets what is made without an index; nested blocks and
+    exceptions restore the one before."""
+    before = current(device)
+
+    def entered(index: int) -> Any:
+        return module(device).device(index) if how == "module" else torch.accelerator.device_index(index)
+
+    def made_on() -> int | None:
+        return torch.empty(1, device=device.type).device.index
+
+    def block() -> None:
+        with entered(1):
+            assert (*current(device), made_on()) == (1, 1, 1)
+            with entered(0):
+                assert (*current(device), made_on()) == (0, 0, 0)
+            assert (*current(device), made_on()) == (1, 1, 1)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        block()
+
+    assert current(device) == before
+
+
+@pytest.mark.requires(devices=2)
+@pytest.mark.covers("test_cuda::TestCuda::test_multi_device_stream_context_manager")
+def test_a_streams_block_selects_its_device(device: torch.device) -> None:
+    """Contract: within the block of a stream of another device that device is current, and so is the stream there; a
+    nested block of a stream of the first device goes back, and each end restores device and stream."""
+    streams = [torch.Stream(torch.device(device.type, index)) for index in (0, 1)]
+    before = current(device), [torch.accelerator.current_stream(index) for index in (0, 1)]
+
+    with streams[1]:
+        assert current(device) == (1, 1)
+        assert torch.accelerator.current_stream().stream_id == streams[1].stream_id
+        with streams[0]:
+            assert current(device) == (0, 0)
+            assert torch.accelerator.current_stream().stream_id == streams[0].stream_id
+            assert torch.accelerator.current_stream(1).stream_id == streams[1].stream_id
+        assert current(device) == (1, 1)
+
+    assert (current(device), [torch.accelerator.current_stream(index) for index in (0, 1)]) == before
+
+
+@pytest.mark.requires(devices=2)
+def test_an_operation_is_on_the_device_of_its_operands(device: torch.device) -> None:
+    """Contract: the result of an operation is where its operands are, whichever device is current, which it does not
+    change."""
+    other = torch.device(device.type, 1)
+    x = torch.arange(6.0, device=other)
+    before = current(device)
+
+    results = [x + 1, x.view(2, 3) @ x.view(3, 2), x.sum(), torch.empty_like(x), x[2:], x.clone(), x.double()]
+
+    assert {result.device for result in results} == {other}
+    assert current(device) == before
+    assert results[0].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.requires(devices=2)
+def test_operands_of_two_devices_are_refused(device: torch.device) -> None:
+    """Contract: an operation over tensors of two devices is an error that names both; a tensor of no dimension on the
+    host is a number and taken."""
+    here, there = torch.ones(3, device=device), torch.ones(3, device=torch.device(device.type, 1))
+
+    with pytest.raises(RuntimeError) as refusal:
+        torch.add(here, there)
+
+    assert all(str(one.device) in str(refusal.value) for one in (here, there))
+    assert (there + torch.tensor(2.0)).tolist() == [3, 3, 3]

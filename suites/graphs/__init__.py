@@ -1,0 +1,1 @@
+"""Graphs of an accelerator: capture, replay, memory."""

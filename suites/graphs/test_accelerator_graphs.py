@@ -1,0 +1,240 @@
+"""`torch.accelerator.Graph`: work that is kept instead of run, and what each replay of it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.13")
+
+ELEMENTS = 1 << 12
+
+
+def captured(device: torch.device, work: Callable[[], object], **options: object) -> torch.accelerator.Graph:
+    """A graph of `work`, which ran once before on the stream of the capture: what is made at first use is made."""
+    stream = torch.Stream(device)
+    stream.wait_stream(torch.accelerator.current_stream(device))
+    with stream:
+        work()
+    torch.accelerator.synchronize(device)
+    graph = torch.accelerator.Graph(**options)
+    with stream, graph:
+        work()
+    torch.accelerator.synchronize(device)
+    return graph
+
+
+def test_capturing_runs_nothing_and_replaying_does(device: torch.device) -> None:
+    """Contract: captured work is not run by the capture, and once by each replay."""
+    x = torch.zeros(ELEMENTS, device=device)
+    graph = captured(device, lambda: x.add_(1))
+    assert (x == 1).all()  # by the rehearsal
+
+    for times in range(2, 6):
+        graph.replay()
+        torch.accelerator.synchronize(device)
+        assert (x == times).all()
+
+
+def test_a_replay_runs_every_node_in_order(device: torch.device) -> None:
+    """Contract: a replay runs all that was captured, in an order that respects it.
+
+    Forty steps that do not commute, each of which changes the result: leaving out or exchanging any two shows.
+    """
+    x = torch.zeros(ELEMENTS, dtype=torch.int64, device=device)
+
+    def work() -> None:
+        x.zero_()
+        for step in range(1, 21):
+            x.mul_(3)
+            x.add_(step)
+
+    graph = captured(device, work)
+    expected = 0
+    for step in range(1, 21):
+        expected = expected * 3 + step
+
+    for _ in range(3):
+        x.fill_(-1)
+        graph.replay()
+        torch.accelerator.synchronize(device)
+        assert (x == expected).all()
+
+
+def test_a_replay_reads_its_inputs_as_they_are_then(device: torch.device) -> None:
+    """Contract: inputs are read at the addresses captured when the graph is replayed, so new values there give new
+    results."""
+    source, result = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
+    graph = captured(device, lambda: result.copy_(source * 2 + 1))
+
+    for value in (5, -3, 1000):
+        source.fill_(value)
+        graph.replay()
+        torch.accelerator.synchronize(device)
+        assert (result == 2 * value + 1).all()
+
+
+def test_a_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
+    """Contract: replays are work of the stream they are launched on: what is launched before and after them on it runs
+    before and after them, with no synchronisation in between."""
+    source, result = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
+    graph = captured(device, lambda: result.copy_(source + 1))
+    results = []
+
+    for value in range(10):
+        source.fill_(value)
+        graph.replay()
+        results.append(result.clone())
+    torch.accelerator.synchronize(device)
+
+    assert [one[0].item() for one in results] == list(range(1, 11))
+
+
+def test_streams_that_join_are_captured(device: torch.device) -> None:
+    """Contract: a stream that waits for an event of the captured one joins the capture, and work on both keeps its
+    order in each replay."""
+    x, y = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
+    side = torch.Stream(device)
+
+    def work() -> None:
+        main = torch.accelerator.current_stream(device)
+        x.add_(1)
+        side.wait_stream(main)
+        with side:
+            y.copy_(x * 10)
+        main.wait_stream(side)
+        y.add_(1)
+
+    graph = captured(device, work)
+    for times in range(2, 5):
+        graph.replay()
+        torch.accelerator.synchronize(device)
+        assert (x == times).all()
+        assert (y == times * 10 + 1).all()
+
+
+def test_a_stream_that_does_not_come_back_is_an_error(device: torch.device) -> None:
+    """Contract: a capture that another stream has joined, and that stream was not waited for, cannot end: an error, and
+    the device is unharmed."""
+    x = torch.zeros(ELEMENTS, device=device)
+    stream, side = torch.Stream(device), torch.Stream(device)
+    graph = torch.accelerator.Graph()
+
+    def leave_unjoined() -> None:
+        with stream, graph:
+            x.add_(1)
+            side.wait_stream(stream)
+            with side:
+                x.add_(1)
+
+    with pytest.raises(RuntimeError, match=r"(?i)join"):
+        leave_unjoined()
+
+    torch.accelerator.synchronize(device)
+    assert torch.ones(4, device=device).sum().item() == 4
+
+
+def test_waiting_for_the_device_while_it_is_captured_is_an_error(device: torch.device) -> None:
+    """Contract: a call that waits for the device cannot be captured: it raises, and the capture is void."""
+    x = torch.ones(ELEMENTS, device=device)
+    stream = torch.Stream(device)
+    graph = torch.accelerator.Graph()
+
+    def read_inside() -> None:
+        with stream, graph:
+            x.sum().item()
+
+    with pytest.raises(RuntimeError, match=r"(?i)captur"):
+        read_inside()
+
+    torch.accelerator.synchronize(device)
+    assert x.sum().item() == ELEMENTS
+
+
+def test_each_replay_draws_new_numbers(device: torch.device) -> None:
+    """Contract: random work takes numbers from the generator at each replay: no two replays give the same, and from one
+    seed they give the same sequence again."""
+    x = torch.zeros(ELEMENTS, device=device)
+    graph = captured(device, lambda: x.uniform_())
+    sequences = []
+
+    for _ in range(2):
+        torch.manual_seed(5)
+        drawn = []
+        for _ in range(3):
+            graph.replay()
+            drawn.append(x.clone())
+        torch.accelerator.synchronize(device)
+        sequences.append(drawn)
+
+    for one, again in zip(*sequences, strict=True):
+        assert torch.equal(one, again)
+    assert not torch.equal(sequences[0][0], sequences[0][1])
+    assert not torch.equal(sequences[0][1], sequences[0][2])
+
+
+def test_a_graph_keeps_its_memory(device: torch.device) -> None:
+    """Contract: memory that was allocated within the capture is the graph's: what is allocated and filled afterwards
+    does not touch it, nor does a replay touch that."""
+    source = torch.arange(ELEMENTS, device=device)
+    outputs: list[torch.Tensor] = []
+
+    def work() -> None:
+        outputs[:] = [(source + 1) * 2]
+
+    graph = captured(device, work)
+    others = [torch.full((ELEMENTS,), -1, device=device, dtype=torch.int64) for _ in range(50)]
+    graph.replay()
+    torch.accelerator.synchronize(device)
+
+    assert torch.equal(outputs[0].cpu(), (torch.arange(ELEMENTS) + 1) * 2)
+    assert all((other == -1).all() for other in others)
+
+
+def test_a_graph_can_be_reset_and_captured_again(device: torch.device) -> None:
+    """Contract: after `reset` an instance holds nothing, and captures and replays other work."""
+    x = torch.zeros(ELEMENTS, device=device)
+    stream = torch.Stream(device)
+    graph = captured(device, lambda: x.add_(1))
+
+    graph.reset()
+    with stream, graph:
+        x.sub_(5)
+    graph.replay()
+    torch.accelerator.synchronize(device)
+
+    assert (x == -4).all()
+
+
+def test_graphs_can_share_a_pool(device: torch.device) -> None:
+    """Contract: a graph captured with the pool of another has that pool; replayed in the order of their capture, both
+    give right results."""
+    source = torch.zeros(ELEMENTS, dtype=torch.int64, device=device)
+    result = torch.zeros(ELEMENTS, dtype=torch.int64, device=device)
+    first = captured(device, lambda: result.copy_(source + 1))
+    second = captured(device, lambda: result.mul_(10).add_(source), pool=first.pool())
+    assert second.pool() == first.pool()
+
+    source.fill_(4)
+    first.replay()
+    second.replay()
+    torch.accelerator.synchronize(device)
+
+    assert (result == 54).all()
+
+
+def test_a_kept_graph_is_instantiated_when_asked_to(device: torch.device) -> None:
+    """Contract: with `keep_graph` the capture is kept as it is, and instantiated by hand or by the first replay."""
+    x = torch.zeros(ELEMENTS, device=device)
+    by_hand = captured(device, lambda: x.add_(1), keep_graph=True)
+    by_replay = captured(device, lambda: x.add_(10), keep_graph=True)
+    x.zero_()
+
+    by_hand.instantiate()
+    by_hand.replay()
+    by_replay.replay()
+    torch.accelerator.synchronize(device)
+
+    assert (x == 11).all()

@@ -1,0 +1,1 @@
+"""Numbers that must come out right, bit for bit or within a stated bound."""

@@ -1,0 +1,91 @@
+"""Results that are exact in floating point, so that one lost term or one bit shows.
+
+Whole numbers below 2^24 are exact in float32, and so are their sums and products as long as all partial results stay
+below it, in whatever order a device adds. Nothing here needs a tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+SIZES = pytest.mark.parametrize("size", [1, 2, 3, 17, 64, 1000, 4096])
+
+
+def whole(*shape: int, device: torch.device, dtype: torch.dtype = torch.float32, below: int = 8) -> torch.Tensor:
+    """Whole numbers from 1 to `below`, none of which is lost unseen."""
+    return torch.randint(1, below + 1, shape).to(dtype).to(device)
+
+
+@SIZES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=["float32", "float64", "int64"])
+def test_a_sum_of_whole_numbers_has_every_term(device: torch.device, size: int, dtype: torch.dtype) -> None:
+    """Contract: a sum over all elements is that of the same numbers in Python's integers."""
+    x = whole(size, device=device, dtype=dtype)
+
+    assert x.sum().item() == sum(int(value) for value in x.cpu().tolist())
+
+
+REDUCTIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "sum": lambda x, dim: x.sum(dim),
+    "sum_keepdim": lambda x, dim: x.sum(dim, keepdim=True).squeeze(dim),
+    "mean": lambda x, dim: x.mean(dim) * x.shape[dim],
+}
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("reduce", REDUCTIONS.values(), ids=REDUCTIONS.keys())
+def test_reductions_along_a_dimension_have_every_term(
+    device: torch.device, dim: int, reduce: Callable[[torch.Tensor, int], torch.Tensor]
+) -> None:
+    """Contract: sum and mean along each dimension are those of the same whole numbers in int64. Sizes are powers of
+    two, so that the mean is exact."""
+    x = whole(16, 32, 64, device=device)
+
+    assert torch.equal(reduce(x, dim).cpu(), x.cpu().long().sum(dim).float())
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 4), (16, 16, 16), (33, 65, 17), (128, 64, 96)], ids=str)
+def test_a_product_of_whole_matrices_is_exact(device: torch.device, shape: tuple[int, int, int]) -> None:
+    """Contract: a float32 product of matrices of whole numbers is the int64 one, to the last bit."""
+    rows, inner, columns = shape
+    a, b = whole(rows, inner, device=device), whole(inner, columns, device=device)
+
+    assert torch.equal((a @ b).cpu(), (a.cpu().long() @ b.cpu().long()).float())
+
+
+def test_batched_and_fused_products_are_exact(device: torch.device) -> None:
+    """Contract: `bmm`, `baddbmm` and `addmm` of whole numbers are exact."""
+    a, b, c = (whole(4, 16, 16, device=device) for _ in range(3))
+    expected = a.cpu().long() @ b.cpu().long()
+
+    assert torch.equal(torch.bmm(a, b).cpu(), expected.float())
+    assert torch.equal(torch.baddbmm(c, a, b).cpu(), (expected + c.cpu().long()).float())
+    assert torch.equal(torch.addmm(c[0], a[0], b[0]).cpu(), (expected[0] + c[0].cpu().long()).float())
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1023, 4097, 100_000])
+def test_a_round_trip_brings_every_byte_back(device: torch.device, size: int) -> None:
+    """Contract: what is copied to the device and back, and once around on it, is the same to the last byte."""
+    data = torch.randint(0, 256, (size,), dtype=torch.uint8)
+
+    there = data.to(device)
+
+    assert torch.equal(there.cpu(), data)
+    assert torch.equal(there.clone().cpu(), data)
+
+
+@pytest.mark.parametrize("elements", [5, 1000])
+def test_strided_copies_bring_every_element(device: torch.device, elements: int) -> None:
+    """Contract: copies of transposed and stepped views move each element to its place, with a change of type too."""
+    data = torch.arange(elements * 6, dtype=torch.int32).reshape(elements, 6)
+
+    transposed, stepped = data.t().to(device), data[::2, 1::2].to(device, torch.float64)
+    back = torch.zeros(6, elements, dtype=torch.int64)
+    back.copy_(transposed)
+
+    assert torch.equal(transposed.cpu(), data.t())
+    assert torch.equal(stepped.cpu(), data[::2, 1::2].double())
+    assert torch.equal(back, data.t().long())

@@ -1,0 +1,145 @@
+"""What is drawn: no number twice by the same state, all of a large range, none outside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .forked import forked
+
+
+def seeded(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_randint_randomness_for_large_range")
+@pytest.mark.parametrize("bits", [33, 40, 52, 62])
+def test_a_large_range_is_used_whole(device: torch.device, bits: int) -> None:
+    """Contract: integers of a range beyond 32 bits differ: of a hundred thousand at most a few are alike (one pair is
+    expected of 33 bits, none of more), each bit below the top is set in half of them, within ten standard errors, and
+    all lie in the range."""
+    count = 100_000
+
+    drawn = torch.randint(0, 1 << bits, (count,), device=device, generator=seeded(device, 13)).cpu()
+
+    assert drawn.min() >= 0
+    assert drawn.max() < 1 << bits
+    assert count - drawn.unique().numel() <= 20
+    shares = torch.tensor([(drawn >> bit & 1).double().mean().item() for bit in range(bits)])
+    assert (shares - 0.5).abs().max().item() < 10 * 0.5 / count**0.5
+
+
+@pytest.mark.requires(accelerator=True, free_memory=">=24GiB")
+@pytest.mark.timeout(600)
+@pytest.mark.covers("test_cuda::TestCuda::test_randint_generation_for_large_numel")
+def test_more_numbers_than_32_bits_count(device: torch.device) -> None:
+    """Contract: a tensor of more than 2**31 elements is filled to its end: in pieces of its first, middle and last
+    million both outcomes of a draw are as frequent, and the pieces differ."""
+    size = (1 << 31) + (1 << 24) + 17
+
+    drawn = torch.randint(0, 2, (size,), dtype=torch.int8, device=device, generator=seeded(device, 5))
+
+    pieces = [drawn[:1_000_000].cpu(), drawn[size // 2 :][:1_000_000].cpu(), drawn[-1_000_000:].cpu()]
+    for piece in pieces:
+        assert set(piece.unique().tolist()) == {0, 1}
+        assert abs(piece.double().mean().item() - 0.5) < 10 * 0.5 / 1000
+    assert not torch.equal(pieces[0], pieces[1])
+    assert not torch.equal(pieces[1], pieces[2])
+
+
+DRAWS: dict[str, Callable[[torch.device, torch.Generator, int], torch.Tensor]] = {
+    "rand": lambda device, generator, size: torch.rand(size, dtype=torch.float64, device=device, generator=generator),
+    "randn": lambda device, generator, size: torch.randn(size, dtype=torch.float64, device=device, generator=generator),
+    "randint": lambda device, generator, size: torch.randint(1 << 62, (size,), device=device, generator=generator),
+    "exponential": lambda device, generator, size: torch.empty(size, dtype=torch.float64, device=device).exponential_(
+        generator=generator
+    ),
+}
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_random_no_reused_random_states")
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+@pytest.mark.parametrize("size", [1, 5, 1023, 40_000])
+def test_no_number_comes_back(
+    device: torch.device, draw: Callable[[torch.device, torch.Generator, int], torch.Tensor], size: int
+) -> None:
+    """Contract: each draw moves the generator past all that it has used, whatever its size: among the numbers of thirty
+    draws in a row, of 52 bits and more, none is there twice. One pair by chance is expected once in a thousand times;
+    the seed is fixed."""
+    generator = seeded(device, 21)
+
+    numbers = torch.cat([draw(device, generator, size) for _ in range(30)])
+
+    assert numbers.unique().numel() == numbers.numel()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 4), (-(2**63), -(2**63) + 5), (2**62, 2**62 + 3)])
+def test_integers_are_in_their_range_and_reach_both_ends(device: torch.device, low: int, high: int) -> None:
+    """Contract: integers lie in [low, high), and of a small range all are drawn, about equally often."""
+    drawn = torch.randint(low, high, (10_000,), device=device, generator=seeded(device, 3)).cpu()
+
+    values, counts = drawn.unique(return_counts=True)
+    share, each = 1 / (high - low), 10_000 / (high - low)
+    assert values.tolist() == list(range(low, high))
+    assert (counts.double() - each).abs().max().item() <= 8 * (10_000 * share * (1 - share)) ** 0.5
+
+
+@pytest.mark.parametrize("size", [1, 2, 30, 1000, 60_000])
+def test_a_permutation_has_each_once(device: torch.device, size: int) -> None:
+    """Contract: `randperm` gives each index once, and from thirty elements on in an order that is not the natural
+    one."""
+    drawn = torch.randperm(size, device=device, generator=seeded(device, 3)).cpu()
+
+    assert torch.equal(drawn.sort().values, torch.arange(size))
+    if size >= 30:
+        assert not torch.equal(drawn, torch.arange(size))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_uniform_numbers_are_below_one_in_every_type(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: uniform numbers are in [0, 1), of low precision too, where rounding up would give 1."""
+    drawn = torch.rand(500_000, dtype=dtype, device=device, generator=seeded(device, 8))
+
+    assert drawn.min().item() >= 0
+    assert drawn.max().item() < 1
+    assert abs(drawn.double().mean().item() - 0.5) < 0.01
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
+def test_dropout_keeps_what_it_says(device: torch.device, p: float) -> None:
+    """Contract: dropout zeroes a share p, within ten standard errors, scales the rest by 1 / (1 - p), and its backward
+    uses the very mask of the forward."""
+    x = torch.ones(100_000, device=device, requires_grad=True)
+    with forked(device):
+        torch.manual_seed(4)
+        y = torch.nn.functional.dropout(x, p)
+    y.sum().backward()
+
+    kept = y.detach() != 0
+    assert abs(kept.double().mean().item() - (1 - p)) <= 10 * (p * (1 - p) / 100_000) ** 0.5
+    if p < 1:
+        assert torch.allclose(y[kept], torch.full_like(y[kept], 1 / (1 - p)))
+    assert x.grad is not None
+    assert torch.equal(x.grad != 0, kept)
+
+
+@pytest.mark.requires(accelerator=True)
+def test_streams_that_draw_do_not_share_numbers(device: torch.device) -> None:
+    """Contract: draws that go to several streams from one generator are handed out when they are called: no number is
+    drawn twice, and the same seed gives the same to each."""
+
+    def drawn() -> torch.Tensor:
+        generator, parts = seeded(device, 2), []
+        streams = [torch.Stream(device) for _ in range(3)]
+        for number in range(30):
+            with streams[number % 3]:
+                parts.append(torch.rand(1000, dtype=torch.float64, device=device, generator=generator))
+        torch.accelerator.synchronize(device)
+        return torch.cat(parts)
+
+    first, second = drawn(), drawn()
+
+    assert torch.equal(first, second)
+    assert first.unique().numel() == first.numel()

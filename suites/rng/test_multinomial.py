@@ -1,0 +1,113 @@
+"""`multinomial`: what has no probability is never drawn, what has is drawn as often as it should be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+COVERS = pytest.mark.covers("test_cuda::TestCuda::test_multinomial_ext")
+
+
+def seeded(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+@COVERS
+@pytest.mark.parametrize("replacement", [True, False], ids=["with_replacement", "without_replacement"])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_has_no_probability_is_never_drawn(device: torch.device, seed: int, replacement: bool) -> None:
+    """Contract: of a long row of which most entries are zero, with runs of zeros at the beginning, in the middle and at
+    the end, and weights of very different sizes, no zero is drawn among as many samples as there are weights."""
+    weights = torch.zeros(3000)
+    weights[300:1500:3] = torch.rand(400, generator=torch.Generator().manual_seed(seed)) + 0.01
+    weights[2000:2100] = 1e-4
+    weights[2500] = 50.0
+    positive = int((weights > 0).sum())
+    weights = weights.to(device)
+
+    drawn = torch.multinomial(weights, 5000 if replacement else positive, replacement, generator=seeded(device, seed))
+
+    assert weights[drawn].min().item() > 0
+    if not replacement:
+        assert drawn.unique().numel() == positive
+
+
+@COVERS
+def test_rows_with_one_possible_outcome_have_it(device: torch.device) -> None:
+    """Contract: of thousands of rows that each have one weight, every row draws it."""
+    weights = torch.zeros(3421, 2, device=device)
+    weights[:, 1] = 1
+
+    drawn = torch.multinomial(weights, 1, generator=seeded(device, 5214))
+
+    assert drawn.shape == (3421, 1)
+    assert drawn.eq(1).all()
+
+
+@COVERS
+def test_a_million_small_weights_draw_no_zero(device: torch.device) -> None:
+    """Contract: with a million weights, half of them zero and the others tiny, so that sums lose precision, none of a
+    million samples has weight zero."""
+    weights = torch.randn(1_000_000, generator=torch.Generator().manual_seed(33)).clamp(min=0).mul(3e-5).to(device)
+    assert 0.4 < weights.gt(0).float().mean().item() < 0.6
+
+    drawn = weights.multinomial(1_000_000, replacement=True, generator=seeded(device, 33))
+
+    assert weights[drawn].min().item() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_outcomes_are_as_frequent_as_their_weights(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: with replacement each outcome's share is its weight's share, within six standard errors of a hundred
+    thousand samples: a right generator fails less than once in 10^8."""
+    weights = torch.tensor([1.0, 2.0, 0.0, 3.0, 4.0], dtype=dtype, device=device)
+    samples = 100_000
+
+    drawn = torch.multinomial(weights, samples, replacement=True, generator=seeded(device, 7)).cpu()
+
+    for outcome, share in enumerate((0.1, 0.2, 0.0, 0.3, 0.4)):
+        error = (share * (1 - share) / samples) ** 0.5
+        assert abs(drawn.eq(outcome).double().mean().item() - share) <= 6 * error
+
+
+def test_without_replacement_each_is_drawn_once_and_the_heavy_first(device: torch.device) -> None:
+    """Contract: without replacement a row of distinct weights gives a permutation, in which the first drawn is the
+    heaviest in about its share of rows, within six standard errors of ten thousand."""
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device).expand(10_000, 4)
+
+    drawn = torch.multinomial(weights, 4, generator=seeded(device, 3)).cpu()
+
+    assert torch.equal(drawn.sort(1).values, torch.arange(4).expand(10_000, 4))
+    share = drawn[:, 0].eq(3).double().mean().item()
+    assert abs(share - 0.4) <= 6 * (0.4 * 0.6 / 10_000) ** 0.5
+
+
+def test_the_state_moves_and_the_seed_repeats(device: torch.device) -> None:
+    """Contract: a seed fixes the samples, and the next call of the same generator gives others."""
+    weights = torch.ones(1000, device=device)
+    first, second = (torch.multinomial(weights, 500, True, generator=seeded(device, 1)) for _ in range(2))
+    generator = seeded(device, 1)
+    torch.multinomial(weights, 500, True, generator=generator)
+
+    assert torch.equal(first, second)
+    assert not torch.equal(torch.multinomial(weights, 500, True, generator=generator), first)
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples", "said"),
+    [
+        ((3,), 5, "without replacement"),
+        ((3,), 0, "n_sample"),
+        ((3,), -1, "n_sample"),
+        ((2, 2, 2), 1, "1 or 2 dim"),
+        ((), 1, "1 or 2 dim"),
+    ],
+    ids=["too_many", "none", "negative", "three_dimensions", "no_dimension"],
+)
+def test_what_cannot_be_drawn_is_refused(device: torch.device, shape: tuple[int, ...], samples: int, said: str) -> None:
+    """Contract: more samples than outcomes, none, or weights of a wrong shape or type are an error of the call that
+    says which."""
+    with pytest.raises(RuntimeError, match=said):
+        torch.multinomial(torch.ones(shape, device=device), samples)
+    with pytest.raises(RuntimeError, match=r"(?i)floating"):
+        torch.multinomial(torch.ones(3, dtype=torch.int64, device=device), 1)

@@ -1,0 +1,182 @@
+"""Seeds: which are taken, what they reach, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from .forked import forked
+
+accelerator = pytest.mark.requires(accelerator=True)
+
+
+@pytest.fixture(autouse=True)
+def _states_restored(device: torch.device) -> Iterator[None]:
+    """The generators that are global go on after a case as if it had not been."""
+    with forked(device):
+        yield
+
+
+def module(device: torch.device) -> Any:
+    return torch.get_device_module(device)
+
+
+@accelerator
+@pytest.mark.covers("test_cuda::TestCuda::test_torch_manual_seed_seeds_cuda_devices")
+def test_the_global_seed_is_told_and_fixes_what_is_drawn(device: torch.device) -> None:
+    """Contract: `torch.manual_seed` seeds the device's generator: it tells that seed before and after drawing, draws
+    the same numbers after the same seed, and those of each kind of draw in their order."""
+    drawn = []
+    for seed in (2, 2, 3):
+        torch.manual_seed(seed)
+        assert module(device).initial_seed() == seed
+        x = torch.zeros(4, 4, device=device)
+        drawn.append([x.uniform_().clone(), x.normal_().clone(), torch.randint(0, 1000, (50,), device=device)])
+        assert module(device).initial_seed() == seed
+
+    assert all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True))
+
+
+@accelerator
+@pytest.mark.covers("test_cuda::TestCuda::test_manual_seed")
+def test_the_devices_own_seed_fixes_what_is_drawn(device: torch.device) -> None:
+    """Contract: the device's own `manual_seed` does the same for the device, uniform and Bernoulli draws repeat in
+    their order, and the host's generator is not touched."""
+    torch.manual_seed(1)
+    host = torch.get_rng_state()
+    drawn = []
+    for seed in (2, 2, 5):
+        module(device).manual_seed(seed)
+        assert module(device).initial_seed() == seed
+        x = torch.zeros(8, 8, device=device).uniform_()
+        drawn.append((x.clone(), torch.bernoulli(torch.full_like(x, 0.5))))
+        assert module(device).initial_seed() == seed
+
+    assert all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True))
+    assert torch.equal(torch.get_rng_state(), host)
+
+
+@accelerator
+def test_seeding_the_device_forgets_what_was_drawn(device: torch.device) -> None:
+    """Contract: a seed begins the sequence anew wherever it was: after any number of draws of any size the same seed
+    gives the same first numbers."""
+    module(device).manual_seed(9)
+    expected = torch.rand(10, device=device)
+
+    for size in (1, 3, 1000, 100_001):
+        torch.rand(size, device=device)
+        torch.randn(size, device=device)
+        module(device).manual_seed(9)
+        assert torch.equal(torch.rand(10, device=device), expected)
+
+
+SEEDS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_seed_of_64_bits_is_one_of_its_own(device: torch.device, seed: int) -> None:
+    """Contract: seeds from 0 to 2**64 - 1 are taken, told as they are, and repeat; the next seed draws other numbers.
+
+    The host's generator is a Mersenne twister, which documents that it uses the low 32 bits: there the next one is the
+    next of those.
+    """
+    generator = torch.Generator(device=device)
+
+    def drawn(value: int) -> torch.Tensor:
+        generator.manual_seed(value)
+        assert generator.initial_seed() == value
+        return torch.rand(64, device=device, generator=generator)
+
+    assert torch.equal(drawn(seed), drawn(seed))
+    assert not torch.equal(drawn(seed), drawn(seed ^ 1))
+
+
+@accelerator
+def test_the_high_half_of_a_seed_counts(device: torch.device) -> None:
+    """Contract: the device's generator uses all 64 bits: two seeds that differ in the high half alone draw other
+    numbers."""
+    generator = torch.Generator(device=device)
+    drawn = [torch.rand(64, device=device, generator=generator.manual_seed(5 + (high << 32))) for high in range(4)]
+
+    assert not any(torch.equal(drawn[a], drawn[b]) for a in range(4) for b in range(a))
+
+
+@pytest.mark.parametrize("seed", [-1, -5, -(2**63)])
+def test_a_negative_seed_is_one_of_64_bits(device: torch.device, seed: int) -> None:
+    """Contract: a negative seed is taken as that of 2**64 more, and told as such."""
+    generator = torch.Generator(device=device)
+
+    generator.manual_seed(seed)
+    drawn = torch.rand(16, device=device, generator=generator)
+
+    assert generator.initial_seed() == seed + 2**64
+    assert torch.equal(torch.rand(16, device=device, generator=generator.manual_seed(seed + 2**64)), drawn)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, "1", None, [1]], ids=["large", "small", "text", "none", "list"])
+def test_what_is_no_seed_is_refused(device: torch.device, seed: object) -> None:
+    """Contract: a number that 64 bits do not hold, or what is no number, is an error, and the generator keeps its seed
+    and its place."""
+    generator = torch.Generator(device=device).manual_seed(4)
+    state = generator.get_state()
+
+    with pytest.raises((RuntimeError, ValueError, TypeError, OverflowError)):
+        generator.manual_seed(seed)  # type: ignore[arg-type]
+
+    assert generator.initial_seed() == 4
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_seeds_from_nowhere_differ(device: torch.device) -> None:
+    """Contract: `seed()` seeds with a number nobody chose, tells it, and it is another each time; the number draws the
+    same again."""
+    generator = torch.Generator(device=device)
+    seen = set()
+    for _ in range(10):
+        told = generator.seed()
+        assert generator.initial_seed() == told
+        drawn = torch.rand(16, device=device, generator=generator)
+        assert torch.equal(torch.rand(16, device=device, generator=generator.manual_seed(told)), drawn)
+        seen.add(told)
+
+    assert len(seen) == 10
+
+
+@accelerator
+def test_seeding_all_from_nowhere_reaches_the_device(device: torch.device) -> None:
+    """Contract: `torch.seed` and the device's `seed_all` give it a seed it did not have, each time another."""
+    told = []
+    for _ in range(3):
+        torch.seed()
+        told.append(module(device).initial_seed())
+        module(device).seed_all()
+        told.append(module(device).initial_seed())
+
+    assert len(set(told)) == 6
+
+
+@accelerator
+@pytest.mark.requires(devices=2)
+@pytest.mark.covers("test_cuda::TestCuda::test_torch_manual_seed_seeds_cuda_devices")
+def test_the_global_seed_reaches_every_device(device: torch.device) -> None:
+    """Contract: `torch.manual_seed` and `manual_seed_all` seed all devices alike, so that devices of one kind draw the
+    same; `manual_seed` seeds the current one alone."""
+    other = torch.device(device.type, 1)
+    for seed_all in (torch.manual_seed, module(device).manual_seed_all):
+        seed_all(6)
+        first, second = torch.rand(100, device=device), torch.rand(100, device=other)
+        seed_all(6)
+        assert torch.equal(torch.rand(100, device=device), first)
+        assert torch.equal(torch.rand(100, device=other), second)
+        assert torch.equal(first.cpu(), second.cpu())
+
+    before = module(device).get_rng_state(other)
+    module(device).manual_seed(7)
+    assert torch.equal(module(device).get_rng_state(other), before)
+    with torch.accelerator.device_index(1):
+        assert module(device).initial_seed() == 6

@@ -1,0 +1,235 @@
+"""States: taking one and going back to it, for one generator, for all, and within a block."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from ._torch_private import accelerator_default_generator, generic_default_generator
+from .forked import forked
+
+
+@pytest.fixture(autouse=True)
+def _states_restored(device: torch.device) -> Iterator[None]:
+    """The generators that are global go on after a case as if it had not been."""
+    with forked(device):
+        yield
+
+
+def module(device: torch.device) -> Any:
+    """Functions over the global generator's state: those of torch for the host, of the device's module otherwise."""
+    return torch if device.type == "cpu" else torch.get_device_module(device)
+
+
+def test_the_global_state_brings_the_numbers_back(device: torch.device) -> None:
+    """Contract: set to the state taken before, the device's own generator draws the same numbers of every kind."""
+    state = module(device).get_rng_state()
+    expected = [torch.rand(9, device=device), torch.randn(1000, device=device), torch.randperm(50, device=device)]
+
+    module(device).set_rng_state(state)
+
+    assert torch.equal(torch.rand(9, device=device), expected[0])
+    assert torch.equal(torch.randn(1000, device=device), expected[1])
+    assert torch.equal(torch.randperm(50, device=device), expected[2])
+
+
+def test_a_state_is_bytes_of_the_host_and_a_copy(device: torch.device) -> None:
+    """Contract: a state is a tensor of bytes on the host, another after a draw, and not a view of the generator's."""
+    state = module(device).get_rng_state()
+    kept = state.clone()
+    torch.rand(1, device=device)
+    after = module(device).get_rng_state()
+
+    assert (state.dtype, state.device.type) == (torch.uint8, "cpu")
+    assert torch.equal(state, kept)
+    assert not torch.equal(after, kept)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 7, 100])
+def test_every_draw_moves_the_state_and_going_back_undoes_all(device: torch.device, draws: int) -> None:
+    """Contract: the state after each draw is one that was not there before, and the first state undoes them all."""
+    first = module(device).get_rng_state()
+    seen = {bytes(first.tolist())}
+    numbers = []
+    for _ in range(draws):
+        numbers.append(torch.rand(3, device=device).tolist())
+        seen.add(bytes(module(device).get_rng_state().tolist()))
+
+    module(device).set_rng_state(first)
+
+    assert len(seen) == draws + 1
+    assert [torch.rand(3, device=device).tolist() for _ in range(draws)] == numbers
+
+
+@pytest.mark.parametrize(
+    "state",
+    [torch.zeros(3, dtype=torch.uint8), torch.zeros(5056), torch.empty(0, dtype=torch.uint8), "state"],
+    ids=["short", "floats", "empty", "text"],
+)
+def test_what_is_no_state_is_refused(device: torch.device, state: Any) -> None:
+    """Contract: a tensor of the wrong size or type, or none, is an error, and the generator stays where it was."""
+    before = module(device).get_rng_state()
+
+    with pytest.raises((RuntimeError, TypeError, AttributeError, ValueError)):
+        module(device).set_rng_state(state)
+
+    assert torch.equal(module(device).get_rng_state(), before)
+
+
+def test_a_block_that_forks_leaves_no_trace(device: torch.device) -> None:
+    """Contract: what is drawn, or seeded, within `fork_rng` does not move the generators outside, of host and device;
+    within it they go on from where they were; by an exception too."""
+    states = torch.get_rng_state(), module(device).get_rng_state()
+
+    def block(seed: bool) -> None:
+        with forked(device):
+            assert torch.equal(module(device).get_rng_state(), states[1])
+            torch.rand(100), torch.rand(100, device=device)
+            if seed:
+                torch.manual_seed(77)
+            raise LookupError
+
+    for seed in (False, True):
+        with pytest.raises(LookupError):
+            block(seed)
+        assert torch.equal(torch.get_rng_state(), states[0])
+        assert torch.equal(module(device).get_rng_state(), states[1])
+
+
+def test_a_block_that_is_told_not_to_fork_does_not(device: torch.device) -> None:
+    """Contract: with `enabled=False` the block is none: draws within it move the generators (and the control of the
+    case above)."""
+    before = module(device).get_rng_state()
+
+    with torch.random.fork_rng(enabled=False):
+        torch.rand(1, device=device)
+
+    assert not torch.equal(module(device).get_rng_state(), before)
+
+
+@pytest.mark.requires(accelerator=True)
+def test_host_and_device_draw_by_themselves(device: torch.device) -> None:
+    """Contract: drawing on the device does not move the host's generator, nor the other way round."""
+    host, there = torch.get_rng_state(), module(device).get_rng_state()
+
+    torch.rand(10, device=device)
+    assert torch.equal(torch.get_rng_state(), host)
+    assert not torch.equal(module(device).get_rng_state(), there)
+
+    there = module(device).get_rng_state()
+    torch.rand(10)
+    assert torch.equal(module(device).get_rng_state(), there)
+    assert not torch.equal(torch.get_rng_state(), host)
+
+
+@pytest.mark.requires(accelerator=True)
+def test_generators_draw_by_themselves(device: torch.device) -> None:
+    """Contract: a generator that a program made does not move the device's own, nor another; interleaved, each draws
+    what it would alone."""
+    alone = [torch.Generator(device=device).manual_seed(seed) for seed in (1, 2)]
+    expected = [[torch.rand(7, device=device, generator=generator) for _ in range(5)] for generator in alone]
+    before = module(device).get_rng_state()
+
+    mixed = [torch.Generator(device=device).manual_seed(seed) for seed in (1, 2)]
+    got: list[list[torch.Tensor]] = [[], []]
+    for _ in range(5):
+        for number, generator in enumerate(mixed):
+            got[number].append(torch.rand(7, device=device, generator=generator))
+
+    assert all(torch.equal(a, b) for number in range(2) for a, b in zip(got[number], expected[number], strict=True))
+    assert torch.equal(module(device).get_rng_state(), before)
+
+
+@pytest.mark.requires(accelerator=True, devices=2)
+def test_states_of_all_devices_go_together(device: torch.device) -> None:
+    """Contract: `get_rng_state_all` has one state for each device, in order, and `set_rng_state_all` restores all; one
+    device's draws do not move another's."""
+    other = torch.device(device.type, 1)
+    states = module(device).get_rng_state_all()
+    expected = [torch.rand(10, device=each) for each in (device, other)]
+    assert len(states) == torch.accelerator.device_count()
+    assert torch.equal(states[1], module(device).get_rng_state_all()[1]) is False
+
+    module(device).set_rng_state_all(states)
+    assert torch.equal(torch.rand(10, device=device), expected[0])
+    assert torch.equal(module(device).get_rng_state(other), states[1])
+    assert torch.equal(torch.rand(10, device=other), expected[1])
+
+
+@pytest.mark.requires(accelerator=True, devices=2)
+def test_a_fork_of_one_device_leaves_the_other_out(device: torch.device) -> None:
+    """Contract: `fork_rng` of chosen devices restores those and the host; what is drawn on the others stays drawn."""
+    other = torch.device(device.type, 1)
+    before = [module(device).get_rng_state(each) for each in (device, other)]
+
+    with torch.random.fork_rng(devices=[device.index], device_type=device.type):
+        torch.rand(3, device=device), torch.rand(3, device=other)
+
+    assert torch.equal(module(device).get_rng_state(device), before[0])
+    assert not torch.equal(module(device).get_rng_state(other), before[1])
+
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.covers("test_cuda::TestCuda::test_accelerator_default_generator")
+def test_the_default_generator_is_the_one_that_is_drawn_from(device: torch.device) -> None:
+    """Contract: the device's entry of `default_generators` is what operations without a generator draw from: it has
+    their state, and given by name it draws the same numbers."""
+    generator = accelerator_default_generator(device)
+    assert generator.device == device
+    assert torch.equal(generator.get_state(), module(device).get_rng_state())
+
+    state = generator.get_state()
+    expected = torch.rand(20, device=device)
+    assert not torch.equal(generator.get_state(), state)
+    generator.set_state(state)
+
+    assert torch.equal(torch.rand(20, device=device, generator=generator), expected)
+
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.covers("test_cuda::TestCuda::test_accelerator_default_generator")
+def test_the_accelerators_default_generator_is_the_devices(device: torch.device) -> None:
+    """Contract: the default generator by the interface for any accelerator is that of the current CUDA device."""
+    generator = generic_default_generator()
+
+    assert generator.device == device
+    before = generator.get_state()
+    torch.rand(1, device=device)
+    assert not torch.equal(generator.get_state(), before)
+
+
+@pytest.mark.requires(device="cuda")
+def test_a_state_for_graphs_is_shared_and_not_copied(device: torch.device) -> None:
+    """Contract: `graphsafe_get_state` gives a generator that shares its state with the first: a draw from one moves
+    both; set with `graphsafe_set_state`, a third shares it too. `clone_state` gives one that does not."""
+    generator = torch.Generator(device=device).manual_seed(3)
+    shared, apart = generator.graphsafe_get_state(), generator.clone_state()
+    third = torch.Generator(device=device).manual_seed(99)
+    third.graphsafe_set_state(shared)
+    before = generator.get_state()
+
+    torch.rand(5, device=device, generator=shared)
+
+    assert not torch.equal(generator.get_state(), before)
+    assert torch.equal(generator.get_state(), third.get_state())
+    assert torch.equal(apart.get_state(), before)
+
+
+@pytest.mark.requires(device="cuda")
+def test_the_offset_counts_what_was_drawn(device: torch.device) -> None:
+    """Contract: a Philox generator's offset starts at 0, is a multiple of 4, grows with each draw, and set back
+    brings the numbers back."""
+    generator = torch.Generator(device=device).manual_seed(3)
+    offsets = [generator.get_offset()]
+    for _ in range(4):
+        drawn = torch.rand(1000, device=device, generator=generator)
+        offsets.append(generator.get_offset())
+
+    assert offsets[0] == 0
+    assert all(a < b and b % 4 == 0 for a, b in itertools.pairwise(offsets))
+    generator.set_offset(offsets[-2])
+    assert torch.equal(torch.rand(1000, device=device, generator=generator), drawn)

@@ -1,0 +1,1 @@
+"""Saving and loading, on a device and across devices."""

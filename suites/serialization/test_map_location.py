@@ -1,0 +1,149 @@
+"""Where what is loaded goes: by default where it was, otherwise where `map_location` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .. import children
+from .files import loaded, saved
+
+ELSEWHERE: dict[str, Any] = {
+    "text": "cpu",
+    "device": torch.device("cpu"),
+    "function": lambda storage, _: storage,
+}
+
+
+@pytest.mark.parametrize("where", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+def test_everything_goes_to_the_host_when_told(device: torch.device, where: Any) -> None:
+    """Contract: with the host for a location, as text, device or by a function that leaves storages on it, all tensors
+    are loaded there, with their values and what they share."""
+    x = torch.arange(10.0, device=device)
+
+    values = loaded(saved({"whole": x, "part": x[3:], "other": [torch.ones(2, device=device)]}), map_location=where)
+
+    assert {t.device.type for t in (values["whole"], values["part"], values["other"][0])} == {"cpu"}
+    assert values["whole"].tolist() == list(range(10))
+    values["whole"].zero_()
+    assert values["part"].eq(0).all()
+
+
+@pytest.mark.requires(accelerator=True)
+@pytest.mark.parametrize("how", ["text", "bare", "device", "dictionary", "function"])
+def test_what_was_saved_on_the_host_goes_to_the_device_when_told(device: torch.device, how: str) -> None:
+    """Contract: a file of host tensors is loaded onto the device by its name, with or without index, as a device, by a
+    dictionary from the old place to the new, or by a function that moves storages."""
+    places: dict[str, Any] = {
+        "text": str(device),
+        "bare": device.type,
+        "device": device,
+        "dictionary": {"cpu": str(device)},
+        "function": lambda storage, _: torch.UntypedStorage(storage.nbytes(), device=device).copy_(storage),
+    }
+
+    back = loaded(saved([torch.arange(5.0), torch.ones(2, dtype=torch.int16)]), map_location=places[how])
+
+    assert [x.device for x in back] == [device, device]
+    assert back[0].tolist() == [0, 1, 2, 3, 4]
+    assert back[1].tolist() == [1, 1]
+
+
+def test_a_function_is_told_where_each_storage_was(device: torch.device) -> None:
+    """Contract: a function for a location is called once for each storage, with the storage on the host and the name
+    of where it was; where it gives None the default holds, and the storage goes back there."""
+    x, y = torch.arange(4.0, device=device), torch.ones(3)
+    told: list[tuple[str, str]] = []
+
+    def place(storage: torch.UntypedStorage, location: str) -> None:
+        told.append((storage.device.type, location))
+
+    back = loaded(saved([x, x[1:], y]), map_location=place)
+
+    assert sorted(told) == sorted([("cpu", "cpu" if device.type == "cpu" else str(device)), ("cpu", "cpu")])
+    assert [t.device for t in back] == [device, device, torch.device("cpu")]
+    assert torch.equal(back[0], x)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
+@pytest.mark.parametrize("name", ["cuda0", "nonsense", "cuda:", "cuda:-1"])
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_location_that_is_no_device_is_refused_and_quoted(name: str, zipped: bool) -> None:
+    """Contract: a malformed name for a location is an error that quotes it, before anything is loaded."""
+    data = saved([torch.nn.Parameter(torch.randn(10, 10))], _use_new_zipfile_serialization=zipped)
+
+    with pytest.raises(RuntimeError) as refusal:
+        loaded(data, map_location=name)
+
+    assert name in str(refusal.value)
+    assert "device" in str(refusal.value) or "location" in str(refusal.value)
+
+
+@pytest.mark.requires(accelerator=True)
+def test_a_location_past_the_last_device_is_refused(device: torch.device) -> None:
+    """Contract: a location on a device that is not there is a RuntimeError that says so, and nothing is loaded
+    elsewhere in its stead."""
+    beyond = f"{device.type}:{torch.accelerator.device_count()}"
+
+    with pytest.raises(RuntimeError, match=r"(?i)device"):
+        loaded(saved(torch.ones(3)), map_location=beyond)
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
+def test_where_there_is_no_device_its_tensors_need_a_location(tmp_path: Any) -> None:
+    """Contract: a file of tensors that were on a GPU, loaded where there is none, is an error that names `map_location`
+    as the way out, and with it they are loaded on the host.
+
+    The file is made without a GPU: tensors of the host, saved under the name that a GPU's have.
+    """
+    path = tmp_path / "gpu.pt"
+    script = f"""
+import torch
+torch.serialization.register_package(1, lambda storage: "cuda:0", lambda storage, place: None)
+torch.save(torch.arange(4.0), {str(path)!r})
+"""
+    children.run(script).lines()
+    script = f"""
+import torch
+try:
+    print("loaded", torch.load({str(path)!r}, weights_only=True).device)
+except RuntimeError as error:
+    print("map_location" in str(error) and "CUDA" in str(error))
+print(torch.load({str(path)!r}, weights_only=True, map_location="cpu").tolist())
+"""
+
+    said = children.run(script, environ={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}).lines()
+
+    assert said == ["True", "[0.0, 1.0, 2.0, 3.0]"]
+
+
+def test_meta_gives_shapes_without_memory() -> None:
+    """Contract: the location "meta" loads shapes and types and no data, of large tensors too."""
+    back = loaded(saved(torch.ones(1000, 10, dtype=torch.float64)), map_location="meta")
+
+    assert back.is_meta
+    assert (back.shape, back.dtype) == (torch.Size([1000, 10]), torch.float64)
+
+
+@pytest.mark.requires(accelerator=True, devices=2)
+@pytest.mark.parametrize("how", ["default", "dictionary", "text", "bare"])
+def test_tensors_of_two_devices_go_where_they_should(device: torch.device, how: str) -> None:
+    """Contract: by default each tensor goes back to its own device; a dictionary swaps them, text takes all to one, and
+    a type without an index to the current device."""
+    other = torch.device(device.type, 1)
+    x, y = torch.arange(3, device=device), torch.arange(3, 6, device=other)
+    wanted: dict[str, tuple[Any, list[torch.device]]] = {
+        "default": (None, [device, other]),
+        "dictionary": ({str(device): str(other), str(other): str(device)}, [other, device]),
+        "text": (str(other), [other, other]),
+        "bare": (device.type, [device, device]),
+    }
+    where, places = wanted[how]
+
+    back = loaded(saved([x, y]), map_location=where)
+
+    assert [t.device for t in back] == places
+    assert [t.tolist() for t in back] == [[0, 1, 2], [3, 4, 5]]

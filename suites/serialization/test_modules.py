@@ -1,0 +1,175 @@
+"""Modules, optimisers and checkpoints saved and loaded: training goes on as if it had not been interrupted."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from .files import loaded, saved, through_a_file
+
+
+def model(device: torch.device) -> nn.Sequential:
+    """A small model with parameters, buffers and a dropout, made from a fixed seed."""
+    generator = torch.Generator().manual_seed(5)
+    made = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    for parameter in made.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    return made.to(device)
+
+
+def step(module: nn.Module, optimiser: torch.optim.Optimizer, device: torch.device, number: int) -> float:
+    """One step of training on numbers that follow from `number`; gives the loss."""
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(number)).to(device)
+    loss = module(x).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    return loss.item()
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    a, b = first.state_dict(), second.state_dict()
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_state_comes_back_into_another_module(device: torch.device) -> None:
+    """Contract: a module's state, parameters and buffers, saved and loaded into another of its kind on the device,
+    makes it compute the same; names, types and devices are kept, and what was loaded into stays the same tensor."""
+    source, target = model(device), model(device)
+    step(source, torch.optim.SGD(source.parameters(), lr=0.1), device, 1)
+    before = {name: value.data_ptr() for name, value in target.state_dict().items()}
+    assert not same(source, target)
+
+    state = through_a_file(source.state_dict())
+    outcome = target.load_state_dict(state)
+
+    assert (outcome.missing_keys, outcome.unexpected_keys) == ([], [])
+    assert same(source, target)
+    assert {value.device for value in state.values()} == {device}
+    assert {name: value.data_ptr() for name, value in target.state_dict().items()} == before
+    x = torch.ones(3, 4, device=device)
+    assert torch.equal(source.eval()(x), target.eval()(x))
+
+
+def test_a_state_crosses_from_host_to_device_and_back(device: torch.device) -> None:
+    """Contract: a module that is on another device than the state copies the values to its own: parameters stay where
+    the module is."""
+    here, there = model(torch.device("cpu")), model(device)
+    step(there, torch.optim.SGD(there.parameters(), lr=0.1), device, 1)
+
+    here.load_state_dict(loaded(saved(there.state_dict()), map_location="cpu"))
+    again = model(device)
+    again.load_state_dict(through_a_file(here.state_dict()))
+
+    assert {value.device.type for value in here.state_dict().values()} == {"cpu"}
+    assert {value.device for value in again.state_dict().values()} == {device}
+    assert same(there, again)
+
+
+def test_assigning_takes_the_tensors_themselves(device: torch.device) -> None:
+    """Contract: with `assign=True` a module of the meta device gets the loaded tensors, on their device."""
+    source = model(device)
+    with torch.device("meta"):
+        target = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    state = through_a_file(source.state_dict())
+
+    target.load_state_dict(state, assign=True)
+
+    assert {value.device for value in target.state_dict().values()} == {device}
+    assert target[0].weight.data_ptr() == state["0.weight"].data_ptr()
+    assert same(source, target)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+def test_training_goes_on_from_a_checkpoint(device: torch.device, kind: str) -> None:
+    """Contract: model and optimiser restored from a checkpoint take the very steps that the uninterrupted ones take:
+    the losses are the same numbers, and all of the optimiser's state is on the device it was on."""
+
+    def optimiser_of(module: nn.Module) -> torch.optim.Optimizer:
+        options = {"momentum": 0.9} if kind == "SGD" else {}
+        made: torch.optim.Optimizer = getattr(torch.optim, kind)(module.parameters(), lr=0.05, **options)
+        return made
+
+    straight = model(device)
+    optimiser = optimiser_of(straight)
+    for number in range(3):
+        step(straight, optimiser, device, number)
+    data = saved({"model": straight.state_dict(), "optimiser": optimiser.state_dict(), "step": 3})
+    expected = [step(straight, optimiser, device, number) for number in range(3, 6)]
+
+    checkpoint = loaded(data)
+    resumed = model(device)
+    resumed.load_state_dict(checkpoint["model"])
+    second = optimiser_of(resumed)
+    second.load_state_dict(checkpoint["optimiser"])
+    got = [step(resumed, second, device, number) for number in range(checkpoint["step"], 6)]
+
+    assert got == expected
+    assert same(straight, resumed)
+    for state in second.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and name != "step":
+                assert value.device == device
+
+
+def test_a_state_that_does_not_fit_is_refused(device: torch.device) -> None:
+    """Contract: a state with a name too few, one too many or a wrong shape is an error that tells which; what could be
+    loaded is told by `strict=False`."""
+    target = model(device)
+    state = through_a_file(target.state_dict())
+    wrong = copy.copy(state)
+    wrong["0.weight"] = torch.zeros(3, 3, device=device)
+    missing = {name: value for name, value in state.items() if name != "3.bias"}
+
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight"):
+        target.load_state_dict(wrong)
+    with pytest.raises(RuntimeError, match=r"(?s)Missing key.*3\.bias"):
+        target.load_state_dict(missing)
+    with pytest.raises(RuntimeError, match=r"(?s)Unexpected key.*extra"):
+        target.load_state_dict({**state, "extra": torch.zeros(1)})
+    outcome = target.load_state_dict({**missing, "extra": torch.zeros(1)}, strict=False)
+    assert (outcome.missing_keys, outcome.unexpected_keys) == (["3.bias"], ["extra"])
+
+
+def test_shared_parameters_are_saved_once(device: torch.device) -> None:
+    """Contract: parameters that two modules share are in the file once, and share again when the state is loaded."""
+    shared = nn.Linear(200, 200, device=device)
+    both, one = nn.ModuleDict({"a": shared, "b": shared}), nn.ModuleDict({"a": shared})
+
+    assert len(saved(both.state_dict())) < 1.2 * len(saved(one.state_dict()))
+    back = through_a_file(both.state_dict())
+    assert back["a.weight"].data_ptr() == back["b.weight"].data_ptr()
+
+
+def test_a_file_may_be_mapped_instead_of_read(device: torch.device, tmp_path: Path) -> None:
+    """Contract: with `mmap=True` a file by name gives the same values, on the device too when told, and writing to what
+    was loaded does not change the file."""
+    path = tmp_path / "state.pt"
+    state = {name: value.cpu() for name, value in model(device).state_dict().items()}
+    torch.save(state, path)
+
+    mapped = torch.load(path, weights_only=True, mmap=True)
+    on_device = torch.load(path, weights_only=True, mmap=True, map_location=device)
+    for value in mapped.values():
+        value.zero_()
+
+    again = torch.load(path, weights_only=True)
+    assert all(torch.equal(again[name], state[name]) for name in state)
+    assert all(torch.equal(on_device[name].cpu(), state[name]) for name in state)
+    assert {value.device for value in on_device.values()} == {device}
+
+
+def test_a_deep_copy_is_what_saving_and_loading_gives(device: torch.device) -> None:
+    """Contract: `deepcopy` of a module gives one on the same device with the same state and memory of its own."""
+    source = model(device)
+    copied = copy.deepcopy(source)
+    assert same(source, copied)
+
+    step(copied, torch.optim.SGD(copied.parameters(), lr=0.1), device, 1)
+
+    assert not same(source, copied)
+    assert {value.device for value in copied.state_dict().values()} == {device}

@@ -1,0 +1,164 @@
+"""Tensors saved and loaded: on their device, with their type, layout, sharing and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ..transfers.test_round_trips import DTYPE, bits, pattern
+from .files import loaded, saved, through_a_file
+
+LEGACY = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+@DTYPE
+@LEGACY
+def test_every_type_comes_back_bit_by_bit(device: torch.device, dtype: torch.dtype, zipped: bool) -> None:
+    """Contract: a tensor of any type is loaded with its bits, type, shape, and on the device it was saved on, from the
+    file format of today and from the older one."""
+    raw = pattern(16 * 64)
+    x = ((raw % 2).bool() if dtype == torch.bool else raw.view(dtype)).view(2, -1).to(device)
+
+    back = loaded(saved(x, _use_new_zipfile_serialization=zipped))
+
+    assert (back.dtype, back.device, back.shape) == (x.dtype, x.device, x.shape)
+    assert torch.equal(bits(back), bits(x))
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_storage")
+def test_sharing_is_kept(device: torch.device) -> None:
+    """Contract: what shares memory when it is saved shares it when it is loaded, the same tensor twice, a view, and the
+    storage; what did not share does not. Types and devices are kept."""
+    x, y = torch.randn(5, 5, device=device), torch.zeros(10, dtype=torch.uint8, device=device)
+
+    first, second, again, view, storage = through_a_file([x, y, x, x[1:, ::2], y.untyped_storage()])
+
+    assert [one.device for one in (first, second, again, view)] == [device] * 4
+    assert (first.dtype, second.dtype) == (torch.float32, torch.uint8)
+    assert torch.equal(first, x)
+    assert torch.equal(view, x[1:, ::2])
+    first.fill_(5)
+    assert (again == 5).all()
+    assert (view == 5).all()
+    assert (second == 0).all()
+    second.fill_(10)
+    assert torch.empty(0, dtype=torch.uint8, device=device).set_(storage.untyped()).tolist() == [10] * 10
+    assert (x != 5).any()
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_storage")
+def test_a_typed_storage_comes_back(device: torch.device) -> None:
+    """Contract: a storage with a type, the older kind, is loaded with its type, device and values."""
+    x = torch.arange(10, dtype=torch.int32, device=device)
+    storage = x.storage()
+
+    tensor, back = through_a_file([x, storage])
+
+    assert isinstance(back, torch.storage.TypedStorage)
+    assert torch.equal(tensor, x)
+    assert torch.equal(torch.empty(0, dtype=torch.int32, device=device).set_(back.untyped()), x)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_empty")
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)], ids=str)
+def test_tensors_without_elements_come_back(device: torch.device, shape: tuple[int, ...]) -> None:
+    """Contract: a tensor without elements, beside one that has some, keeps its shape, type and device."""
+    full, empty = through_a_file([torch.ones(4, 4, device=device), torch.empty(shape, device=device)])
+
+    assert (empty.shape, empty.device, empty.dtype) == (torch.Size(shape), device, torch.float32)
+    assert torch.equal(full, torch.ones(4, 4, device=device))
+    assert full.get_device() == empty.get_device() == torch.empty(0, device=device).get_device()
+
+
+LAYOUTS: dict[str, Callable[[torch.device], torch.Tensor]] = {
+    "scalar": lambda device: torch.tensor(3.5, device=device),
+    "transposed": lambda device: torch.arange(60.0, device=device).view(3, 20).t(),
+    "strided": lambda device: torch.arange(100.0, device=device)[7::3],
+    "expanded": lambda device: torch.arange(5.0, device=device)[:, None].expand(5, 7),
+    "channels_last": lambda device: (
+        torch.arange(120.0, device=device).view(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_layouts_come_back(device: torch.device, make: Callable[[torch.device], torch.Tensor]) -> None:
+    """Contract: shape, strides and offset of a tensor are kept: it is a view of as much memory as it was."""
+    x = make(device)
+
+    back = through_a_file(x)
+
+    assert (back.shape, back.stride(), back.storage_offset()) == (x.shape, x.stride(), x.storage_offset())
+    assert back.untyped_storage().nbytes() == x.untyped_storage().nbytes()
+    assert torch.equal(back, x)
+
+
+def test_flags_and_kinds_come_back(device: torch.device) -> None:
+    """Contract: a parameter is loaded as one, with `requires_grad` as it was; conjugate views stay conjugate."""
+    frozen = torch.nn.Parameter(torch.ones(3, device=device), requires_grad=False)
+    free = torch.nn.Parameter(torch.ones(3, device=device))
+    leaf = torch.ones(2, device=device, requires_grad=True)
+    conjugate = torch.tensor([1 + 2j, 3 - 1j]).to(device).conj()
+
+    a, b, c, d = through_a_file([frozen, free, leaf, conjugate])
+
+    assert [type(one) for one in (a, b, c)] == [torch.nn.Parameter, torch.nn.Parameter, torch.Tensor]
+    assert [one.requires_grad for one in (a, b, c)] == [False, True, True]
+    assert d.is_conj()
+    assert torch.equal(d.cpu(), torch.tensor([1 - 2j, 3 + 1j]))
+
+
+def test_a_part_is_saved_with_the_whole_unless_cloned(device: torch.device) -> None:
+    """Contract: a view is saved with all the memory that it is a view of, a clone with its own alone: the file of the
+    first is larger by that."""
+    x = torch.zeros(100_000, dtype=torch.uint8, device=device)
+
+    part, clone = saved(x[:10]), saved(x[:10].clone())
+
+    assert len(part) - len(clone) > 90_000
+    assert loaded(clone).untyped_storage().nbytes() == 10
+
+
+def test_saving_waits_for_what_is_under_way(device: torch.device) -> None:
+    """Contract: what is saved is what the operations called before have made of the tensor, whether the device is done
+    with them or not: a chain of five hundred is in the file."""
+    x = torch.zeros(1 << 16, dtype=torch.int64, device=device)
+    for _ in range(500):
+        x.add_(1)
+
+    data = saved(x)
+    x.fill_(-1)
+
+    assert (loaded(data) == 500).all()
+
+
+def test_what_is_loaded_is_memory_of_its_own(device: torch.device) -> None:
+    """Contract: loading twice gives two tensors; neither shares memory with the other, the file or the original."""
+    x = torch.arange(10, device=device)
+    data = saved(x)
+
+    first, second = loaded(data), loaded(data)
+    first.fill_(-1)
+
+    assert torch.equal(second, x)
+    assert torch.equal(loaded(data), x)
+    assert (x >= 0).all()
+
+
+def test_a_file_by_name_holds_the_same(device: torch.device, tmp_path: Path) -> None:
+    """Contract: saving to a path and loading from it, as text or path, is the same as by an open file; saving again
+    replaces what was there."""
+    path, x = tmp_path / "tensor.pt", torch.arange(100.0, device=device)
+
+    torch.save(torch.zeros(100_000, device=device), path)
+    torch.save(x, path)
+
+    assert torch.equal(torch.load(path, weights_only=True), x)
+    with path.open("rb") as file:
+        assert torch.equal(torch.load(file, weights_only=True), x)
+    assert torch.equal(torch.load(str(path), weights_only=True, map_location="cpu"), x.cpu())

@@ -1,0 +1,43 @@
+"""The two ways to streams and events: the classes for any accelerator, and CUDA's own, held to the same contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+
+@dataclass(frozen=True)
+class Api:
+    """Classes and functions of one of the ways. `event` takes a device and the options of the class."""
+
+    stream: Callable[..., torch.Stream]
+    event: Callable[..., torch.Event]
+    current_stream: Callable[[torch.device], torch.Stream]
+    synchronize: Callable[[torch.device], None]
+    entered: Callable[[torch.Stream], AbstractContextManager[object]]
+
+
+GENERIC = Api(
+    stream=torch.Stream,
+    event=torch.Event,
+    current_stream=torch.accelerator.current_stream,
+    synchronize=torch.accelerator.synchronize,
+    entered=lambda stream: stream,
+)
+
+CUDA = Api(
+    stream=torch.cuda.Stream,
+    event=lambda _device=None, **options: torch.cuda.Event(**options),
+    current_stream=torch.cuda.current_stream,
+    synchronize=torch.cuda.synchronize,
+    entered=torch.cuda.stream,
+)
+
+APIS = [
+    pytest.param(GENERIC, id="generic"),
+    pytest.param(CUDA, id="cuda", marks=pytest.mark.requires(device="cuda")),
+]

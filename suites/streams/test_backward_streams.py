@@ -1,0 +1,269 @@
+"""Backward passes and streams: each function runs on the stream of its forward, and gradients wait for each other.
+
+The engine's waits cannot be taken out, so the cases show by other means that the wrong order would be seen: gradients
+are written behind a sleep, and a stream that does not wait (the control) is seen to read them too early.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .apis import Api
+from .backwards import late
+from .busy import NOT_SHOWN, TRIALS, calibrate, ever, sleep_on
+
+pytestmark = [
+    pytest.mark.requires(accelerator=True),
+    # A hint on speed, for a leaf that is used on several streams; here that is the point.
+    pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match"),
+]
+
+ELEMENTS = 1 << 16
+
+
+def leaf(device: torch.device, value: float = 1.0) -> torch.Tensor:
+    return torch.full((ELEMENTS,), value, device=device, requires_grad=True)
+
+
+def gradient(x: torch.Tensor) -> torch.Tensor:
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
+def test_a_backward_function_runs_on_the_stream_of_its_forward(api: Api, device: torch.device) -> None:
+    """Contract: called while another stream is current, a backward pass runs each function with the stream current
+    that was so in its forward, and the caller's is current again when it returns."""
+    forward, caller = api.stream(device), api.stream(device)
+    seen: list[int] = []
+    x = leaf(device)
+    calibrate(device)
+    api.synchronize(device)
+
+    with api.entered(forward):
+        y = late(x, 2, api, seen).sum()
+    caller.wait_stream(forward)
+    with api.entered(caller):
+        y.backward()
+        assert api.current_stream(device).stream_id == caller.stream_id
+    api.synchronize(device)
+
+    assert seen == [forward.stream_id]
+    assert (gradient(x) == 2).all()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
+def test_the_callers_stream_may_use_gradients_at_once(api: Api, device: torch.device) -> None:
+    """Contract: when `backward` returns, the stream that was current at the call waits for the leaves' streams: what is
+    given to it next reads whole gradients, though they are written behind a sleep on another stream.
+
+    The control: a third stream, which nobody made wait, must once be seen to read before that.
+    """
+    forward, caller, stranger = (api.stream(device) for _ in range(3))
+    x = leaf(device)
+    x.grad = torch.zeros_like(x)
+    buffer = gradient(x)
+    by_caller, by_stranger = torch.empty_like(buffer), torch.empty_like(buffer)
+    calibrate(device)
+
+    def stranger_was_early(factor: int) -> bool:
+        buffer.zero_()
+        api.synchronize(device)
+        with api.entered(forward):
+            y = late(x, factor, api, []).sum()
+        caller.wait_stream(forward)
+        with api.entered(caller):
+            y.backward()
+            by_caller.copy_(buffer)
+        with api.entered(stranger):
+            by_stranger.copy_(buffer)
+        api.synchronize(device)
+        assert gradient(x) is buffer
+        assert (by_caller == factor).all()
+        return not bool((by_stranger == factor).all())
+
+    results = [stranger_was_early(factor) for factor in range(2, 2 + TRIALS)]
+    assert any(results), NOT_SHOWN
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
+def test_forward_and_backward_on_one_stream_are_joined_by_a_wait(api: Api, device: torch.device) -> None:
+    """Contract: a pass wholly on one stream is used on another after one `wait_stream`, and the gradient is whole."""
+    before, stream = api.current_stream(device), api.stream(device)
+    calibrate(device)
+
+    for factor in range(1, 1 + TRIALS):
+        x = leaf(device)
+        with api.entered(stream):
+            stream.wait_stream(before)
+            late(x, factor, api, []).sum().backward()
+        before.wait_stream(stream)
+        copied = gradient(x) + 0
+        assert api.current_stream(device) == before
+        assert (copied == factor).all()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync_graph_root")
+def test_the_root_gradient_is_waited_for(api: Api, device: torch.device) -> None:
+    """Contract: a gradient that is given to `backward`, and written on the caller's stream behind a sleep, is read by
+    the forward's stream only after it was written: in each trial, with another value."""
+    forward, caller = api.stream(device), api.stream(device)
+    a, b = leaf(device, 2.0), leaf(device, 3.0)
+    calibrate(device)
+
+    for trial in range(1, 1 + TRIALS):
+        root = torch.full((ELEMENTS,), -1.0, device=device)
+        a.grad = b.grad = None
+        api.synchronize(device)
+        with api.entered(forward):
+            c = a * b
+        with api.entered(caller):
+            sleep_on(caller)
+            root.fill_(trial)
+            torch.autograd.backward(c, root)
+            da, db = gradient(a) + 0, gradient(b) + 0
+        api.synchronize(device)
+        assert (da == 3 * trial).all()
+        assert (db == 2 * trial).all()
+
+
+def test_a_root_gradient_read_without_waiting_is_seen(api: Api, device: torch.device) -> None:
+    """The control of the case above: the same multiplication on the forward's stream, by hand and without the engine,
+    must once be seen to read the root's poison."""
+    forward, caller = api.stream(device), api.stream(device)
+    root, b = torch.empty(ELEMENTS, device=device), torch.full((ELEMENTS,), 3.0, device=device)
+    calibrate(device)
+
+    def early() -> bool:
+        root.fill_(-1)
+        api.synchronize(device)
+        sleep_on(caller)
+        with api.entered(caller):
+            root.fill_(1)
+        with api.entered(forward):
+            product = root * b
+        api.synchronize(device)
+        return not bool((product == 3).all())
+
+    assert ever(early), NOT_SHOWN
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_multiple_streams")
+@pytest.mark.parametrize("first_use", ["caller", "branch"])
+@pytest.mark.parametrize(("how", "passes"), [("grad", 1), ("backward", 1), ("backward", 5)])
+def test_branches_on_two_streams_meet(api: Api, device: torch.device, first_use: str, how: str, passes: int) -> None:
+    """Contract: a leaf that feeds two branches on streams of their own gets the sum of their gradients, 2 and 3, each
+    late on its stream, wherever it was used first; by `grad` once, by `backward` added up pass by pass. What the
+    caller's stream then reads is whole."""
+    caller, one, two = (api.stream(device) for _ in range(3))
+    seen: list[int] = []
+    calibrate(device)
+    api.synchronize(device)
+
+    with api.entered(caller):
+        x = torch.randn(ELEMENTS, device=device).requires_grad_()
+        total = torch.zeros(ELEMENTS, device=device)
+        for _ in range(passes):
+            start = x.clone() if first_use == "caller" else None
+            one.wait_stream(caller)
+            two.wait_stream(caller)
+            with api.entered(one):
+                left = late(x.clone() if start is None else start, 2, api, seen)
+                done = one.record_event()
+            with api.entered(two):
+                right = late(x, 3, api, seen)
+                two.wait_event(done)
+                loss = (left + right).sum()
+            if how == "grad":
+                total += torch.autograd.grad((loss,), (x,))[0]
+            else:
+                loss.backward()
+        result = total + 0 if how == "grad" else gradient(x) + 0
+    api.synchronize(device)
+
+    assert sorted(seen) == sorted([one.stream_id, two.stream_id] * passes)
+    assert (result == 5 * passes).all()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_multiple_streams")
+def test_a_chain_over_many_streams_is_in_order(api: Api, device: torch.device) -> None:
+    """Contract: a chain of eight functions, each on a stream of its own and late in its backward, gives the product of
+    their factors: each waits for the one before."""
+    streams = [api.stream(device) for _ in range(8)]
+    caller = api.current_stream(device)
+    seen: list[int] = []
+    x = leaf(device)
+    calibrate(device)
+
+    y, before = x, caller
+    for stream in streams:
+        stream.wait_stream(before)
+        with api.entered(stream):
+            y = late(y, 2, api, seen)
+        before = stream
+    caller.wait_stream(before)
+    y.sum().backward()
+    result = gradient(x) + 0
+
+    assert (result == 2**8).all()
+    assert seen == [stream.stream_id for stream in reversed(streams)]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_callback")
+def test_final_callbacks_see_whole_gradients_on_the_callers_stream(api: Api, device: torch.device) -> None:
+    """Contract: what was given to the engine to be called at the end is called with the caller's stream current, which
+    then waits for the leaves' streams: what the callback copies there is whole, though both leaves' gradients are
+    written behind sleeps on streams of their own."""
+    from ._torch_private import queue_callback
+
+    before, one, two, caller = api.current_stream(device), *(api.stream(device) for _ in range(3))
+    calibrate(device)
+
+    for trial in range(1, 1 + TRIALS):
+        a, b = leaf(device, 1.0), leaf(device, float(trial))
+        current: list[int] = []
+        copies: list[torch.Tensor] = []
+
+        def stash(a: torch.Tensor = a, b: torch.Tensor = b, current: list[int] = current) -> None:
+            current.append(api.current_stream(device).stream_id)
+            copies.extend((gradient(a).clone(), gradient(b).clone()))  # noqa: B023 - called before the trial ends
+
+        api.synchronize(device)
+        one.wait_stream(before)
+        with api.entered(one):
+            c = late(a, 2, api, [])
+        two.wait_stream(before)
+        with api.entered(two):
+            d = late(b, 3, api, [])
+            two.wait_stream(one)
+            e = c * d
+        e.register_hook(lambda _, stash=stash: queue_callback(stash))
+        caller.wait_stream(two)
+        with api.entered(caller):
+            e.sum().backward()
+        api.synchronize(device)
+
+        assert current == [caller.stream_id]
+        assert (copies[0] == 6 * trial).all()
+        assert (copies[1] == 6).all()
+
+
+def test_passes_in_a_row_add_up_in_order(api: Api, device: torch.device) -> None:
+    """Contract: backward passes started from different streams one after the other, each late, add up in the leaf: the
+    streams are made to wait for each other by hand as for any tensor."""
+    streams = [api.stream(device) for _ in range(3)]
+    x = leaf(device)
+    calibrate(device)
+    api.synchronize(device)
+
+    before = api.current_stream(device)
+    for factor, stream in enumerate(streams, start=1):
+        stream.wait_stream(before)
+        with api.entered(stream):
+            late(x, factor, api, []).sum().backward()
+        before = stream
+    before.synchronize()
+    api.synchronize(device)
+
+    assert (gradient(x) == 1 + 2 + 3).all()

@@ -1,0 +1,177 @@
+"""Streams and events that are known outside torch: raw handles, the stream protocol, other processes."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+
+from .. import children
+from .busy import NOT_SHOWN, Relay, calibrate, ever, sleep_on
+
+pytestmark = pytest.mark.requires(device="cuda")
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streams")
+def test_a_stream_from_a_handle_is_that_stream(device: torch.device) -> None:
+    """Contract: `torch.cuda.ExternalStream` of a stream's raw handle is that stream: work given to the one keeps the
+    other busy, and both report the handle."""
+    stream = torch.cuda.Stream(device)
+    external = torch.cuda.ExternalStream(stream.cuda_stream, device=device)
+    x = torch.zeros(16, device=device)
+    calibrate(device)
+    assert external.cuda_stream == stream.cuda_stream
+    assert external.device == device
+
+    def busy() -> bool:
+        torch.cuda.synchronize(device)
+        sleep_on(stream)
+        with torch.cuda.stream(external):
+            x.add_(1)
+        at_work = not external.query() and not stream.query()
+        external.synchronize()
+        assert stream.query()
+        return at_work
+
+    assert ever(busy)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_streams")
+def test_an_external_stream_waits_and_is_waited_for(device: torch.device) -> None:
+    """Contract: order by `wait_stream` holds between torch's streams and external ones, either way round; without it
+    the reader must once be seen to read poison."""
+    own = torch.cuda.Stream(device)
+    foreign = torch.cuda.ExternalStream(torch.cuda.Stream(device).cuda_stream, device=device)
+
+    for writer, reader in ((own, foreign), (foreign, own)):
+        relay = Relay(writer, reader)
+        assert relay.shows_wrong_order(), NOT_SHOWN
+        assert relay.always_in_order(lambda relay=relay: relay.reader.wait_stream(relay.writer))  # type: ignore[misc]
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestCuda::test_external_stream_wraps_null_handle")
+def test_the_null_handle_is_the_default_stream(device: torch.device) -> None:
+    """Contract: an external stream of handle 0 is the device's default stream: equal, and busy with its work."""
+    default = torch.cuda.default_stream(device)
+    external = torch.cuda.ExternalStream(0, device=device)
+    calibrate(device)
+    assert external.cuda_stream == 0
+    assert external == default
+
+    def busy() -> bool:
+        sleep_on(default)
+        at_work = not external.query()
+        external.synchronize()
+        assert default.query()
+        return at_work
+
+    assert ever(busy)
+
+
+@pytest.mark.requires(torch=">=2.12")
+@pytest.mark.covers("test_cuda::TestCuda::test_cuda_stream_protocol")
+def test_a_stream_tells_its_handle_by_the_protocol(device: torch.device) -> None:
+    """Contract: `__cuda_stream__` gives the protocol's version, 0, and the raw handle, for user streams, the default
+    one and external ones, so that other libraries can launch on them."""
+    stream = torch.cuda.Stream(device)
+
+    for one in (stream, torch.cuda.default_stream(device), torch.cuda.ExternalStream(stream.cuda_stream, device)):
+        assert tuple(one.__cuda_stream__()) == (0, one.cuda_stream)
+
+
+def runtime_library() -> str:
+    """The file of the CUDA runtime that torch has loaded; skips the case when torch has it linked in."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if "/libcudart" in path:
+            return path
+    pytest.skip("torch has loaded no library of the CUDA runtime")
+
+
+@pytest.mark.requires(rocm=False)
+def test_a_stream_made_by_the_runtime_can_be_used(device: torch.device) -> None:
+    """Contract: a stream that another library made with the runtime is used like torch's own: what it wrote behind a
+    sleep is there once it is synchronised, and torch does not destroy it."""
+    x = torch.zeros(1000, device=device)
+    cudart, handle = ctypes.CDLL(runtime_library()), ctypes.c_void_p()
+    calibrate(device)
+    torch.cuda.synchronize(device)
+    assert cudart.cudaStreamCreateWithFlags(ctypes.byref(handle), ctypes.c_uint(1)) == 0
+    try:
+        assert handle.value
+        stream = torch.cuda.ExternalStream(handle.value, device=device)
+        for value in range(1, 4):
+            sleep_on(stream)
+            with torch.cuda.stream(stream):
+                x.fill_(value)
+            stream.synchronize()
+            assert (x == value).all()
+        del stream
+        assert cudart.cudaStreamQuery(handle) == 0
+    finally:
+        torch.cuda.synchronize(device)
+        assert cudart.cudaStreamDestroy(handle) == 0
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.requires(rocm=False)
+@pytest.mark.covers("test_cuda::TestCuda::test_events")
+def test_an_event_of_one_process_holds_up_another(device: torch.device) -> None:
+    """Contract: an event made with `interprocess=True` has a handle from which another process makes the same event:
+    there it is pending while the first process sleeps, and done after. The handle is bytes; an event made without has
+    none.
+
+    The other process tells when it has opened the event. Only then the sleep of half a second begins; the other is
+    told, and reports what it saw before and after it waited.
+    """
+    script = """
+import subprocess, sys, torch
+OTHER = '''
+import sys, torch
+event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), bytes.fromhex(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.readline()
+before = event.query()
+event.synchronize()
+print(before, event.query(), flush=True)
+'''
+stream = torch.cuda.Stream(DEVICE)
+event = torch.cuda.Event(interprocess=True)
+event.record(stream)
+stream.synchronize()
+pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+with subprocess.Popen([sys.executable, "-c", OTHER, event.ipc_handle().hex()], **pipes) as other:
+    print(other.stdout.readline().strip())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(1_000_000_000)
+    event.record(stream)
+    other.stdin.write("go\\n")
+    other.stdin.flush()
+    print(other.stdout.readline().strip(), stream.query())
+print(other.returncode)
+"""
+
+    assert children.run(script, device).lines() == ["open", "False True True", "0"]
+
+
+def test_an_event_without_the_option_has_no_handle(device: torch.device) -> None:
+    """Contract: the handle of an event that was not made for other processes is refused with an error."""
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+
+    with pytest.raises(RuntimeError):
+        event.ipc_handle()
+    torch.cuda.synchronize(device)
+
+
+def test_handles_need_an_event_without_timing(device: torch.device) -> None:
+    """Contract: an event for other processes cannot keep time as well: asked for both, CUDA refuses at the latest when
+    its handle is asked for, and the device goes on."""
+    event = torch.cuda.Event(enable_timing=True, interprocess=True)
+
+    with pytest.raises(RuntimeError):
+        event.ipc_handle()
+    assert torch.ones(3, device=device).sum().item() == 3

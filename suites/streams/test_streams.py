@@ -1,0 +1,224 @@
+"""Streams of an accelerator: the current one, those a user makes, and order between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .apis import Api
+from .busy import NOT_SHOWN, Relay, calibrate, ever, sleep_on
+
+pytestmark = [
+    pytest.mark.requires(accelerator=True),
+    pytest.mark.covers("test_cuda::TestCuda::test_streams", "test_cuda::TestCuda::test_generic_stream_event"),
+]
+
+
+def test_a_new_stream_is_on_its_device_and_not_the_current_one(api: Api, device: torch.device) -> None:
+    """Contract: a stream that a user makes is on the device asked for, differs from the current one in id and in
+    equality, and from another made beside it."""
+    current, first, second = api.current_stream(device), api.stream(device), api.stream(device)
+
+    assert first.device == device
+    assert first.device_index == device.index
+    assert first != current
+    assert first != second
+    assert len({current.stream_id, first.stream_id, second.stream_id}) == 3
+
+
+def test_making_a_stream_does_not_select_it(api: Api, device: torch.device) -> None:
+    """Contract: the current stream changes only when one is selected."""
+    before = api.current_stream(device)
+
+    made = api.stream(device)
+
+    assert api.current_stream(device) == before
+    assert made != before
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_stream_context_manager")
+def test_a_stream_is_current_within_its_block_alone(api: Api, device: torch.device) -> None:
+    """Contract: a `with` block makes its stream current and restores the one before, nested and by an exception too."""
+    before = api.current_stream(device).stream_id
+    outer, inner = api.stream(device), api.stream(device)
+
+    def block() -> None:
+        with api.entered(outer):
+            assert api.current_stream(device).stream_id == outer.stream_id
+            with api.entered(inner):
+                assert api.current_stream(device).stream_id == inner.stream_id
+            assert api.current_stream(device).stream_id == outer.stream_id
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        block()
+
+    assert api.current_stream(device).stream_id == before
+
+
+def test_an_operator_uses_the_stream_that_is_current(api: Api, device: torch.device) -> None:
+    """Contract: what is called within a stream's block runs on that stream: behind its sleep it leaves the stream at
+    work, while the stream that was current before stays idle."""
+    stream, before = api.stream(device), api.current_stream(device)
+    x = torch.zeros(16, device=device)
+    calibrate(device)
+    api.synchronize(device)
+
+    def seen() -> bool:
+        sleep_on(stream)
+        with api.entered(stream):
+            x.add_(1)
+            mark = api.current_stream(device).record_event()
+        idle, at_work = before.query(), not mark.query()
+        api.synchronize(device)
+        return idle and at_work
+
+    assert ever(seen)
+
+
+def test_query_tells_whether_work_is_left(api: Api, device: torch.device) -> None:
+    """Contract: an idle stream has nothing left, one with sleeping work has, and after `synchronize` it has not.
+
+    The sleep outlasts the query by far; being seen at work once in some trials is enough, being idle after
+    `synchronize` is asked of each.
+    """
+    stream = api.stream(device)
+    calibrate(device)
+    api.synchronize(device)
+    assert stream.query()
+
+    def seen_at_work() -> bool:
+        sleep_on(stream)
+        at_work = not stream.query()
+        stream.synchronize()
+        assert stream.query()
+        return at_work
+
+    assert ever(seen_at_work)
+
+
+def test_work_on_one_stream_does_not_make_another_busy(api: Api, device: torch.device) -> None:
+    """Contract: streams are independent: while one sleeps another is idle, and takes and finishes work.
+
+    Seen by the sleeping stream being still at work after the other was synchronised.
+    """
+    sleeping, other = api.stream(device), api.stream(device)
+    x = torch.zeros(16, device=device)
+    calibrate(device)
+    api.synchronize(device)
+
+    def overtaken() -> bool:
+        sleep_on(sleeping)
+        idle = other.query()
+        with api.entered(other):
+            x.add_(1)
+        other.synchronize()
+        still_asleep = not sleeping.query()
+        api.synchronize(device)
+        return idle and still_asleep
+
+    assert ever(overtaken)
+
+
+def test_a_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device) -> None:
+    """Contract: a stream is first in, first out: writes behind a sleep land in order, so that each of a chain of
+    operations that do not commute finds what the one before left, and the last write stays."""
+    stream = api.stream(device)
+    x, y = (torch.full((1 << 12,), -1, device=device, dtype=torch.int64) for _ in range(2))
+    api.synchronize(device)
+
+    sleep_on(stream)
+    with api.entered(stream):
+        for value in range(20):
+            x.fill_(value)
+        y.zero_()
+        for value in range(20):
+            y.mul_(3).add_(value)
+    stream.synchronize()
+
+    expected = 0
+    for value in range(20):
+        expected = expected * 3 + value
+    assert (x == 19).all()
+    assert (y == expected).all()
+
+
+def test_the_host_sees_what_a_synchronised_stream_wrote(api: Api, device: torch.device) -> None:
+    """Contract: when `synchronize` of a stream, or of the device, returns, what the stream wrote into pinned memory is
+    there; before, poison must once be seen."""
+    stream = api.stream(device)
+    source = torch.zeros(1 << 12, dtype=torch.int32, device=device)
+    host = torch.empty(1 << 12, dtype=torch.int32).pin_memory()
+    calibrate(device)
+    early = []
+
+    for value, wait in enumerate((stream.synchronize, lambda: api.synchronize(device)) * 3, start=1):
+        host.fill_(-1)
+        api.synchronize(device)
+        sleep_on(stream)
+        with api.entered(stream):
+            source.fill_(value)
+            host.copy_(source, non_blocking=True)
+        early.append(bool((host == -1).all()))
+        wait()
+        assert (host == value).all()
+
+    assert any(early), NOT_SHOWN
+
+
+def test_a_copy_and_the_operator_after_it_are_in_order(api: Api, device: torch.device) -> None:
+    """Contract: an operator on the stream that got a non-blocking copy from pinned memory reads the copied values."""
+    values = torch.arange(1 << 18, dtype=torch.int32).pin_memory()
+    stream = api.current_stream(device)
+    calibrate(device)
+
+    sleep_on(stream)
+    result = values.to(device, non_blocking=True) + 1
+    stream.synchronize()
+
+    assert stream.query()
+    assert torch.equal(result.cpu(), values + 1)
+
+
+LINKS: dict[str, Callable[[torch.Stream, torch.Stream], object]] = {
+    "wait_stream": lambda writer, reader: reader.wait_stream(writer),
+    "wait_event": lambda writer, reader: reader.wait_event(writer.record_event()),
+    "event_wait": lambda writer, reader: writer.record_event().wait(reader),
+    "stream_synchronize": lambda writer, _: writer.synchronize(),
+    "event_synchronize": lambda writer, _: writer.record_event().synchronize(),
+    "accelerator_synchronize": lambda writer, _: torch.accelerator.synchronize(writer.device),
+}
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
+def test_synchronised_streams_are_in_order(
+    api: Api, device: torch.device, link: Callable[[torch.Stream, torch.Stream], object]
+) -> None:
+    """Contract: work given to a stream after it was made to wait for another runs after that stream's work so far.
+
+    The writer sleeps before it overwrites poison. Without the wait the reader must be seen to read poison; with it,
+    never.
+    """
+    relay = Relay(api.stream(device), api.stream(device))
+    assert relay.shows_wrong_order(), NOT_SHOWN
+
+    assert relay.always_in_order(lambda: link(relay.writer, relay.reader))
+
+
+def test_waiting_for_a_stream_does_not_hold_up_the_host(api: Api, device: torch.device) -> None:
+    """Contract: `wait_stream` returns at once: the stream waited for is still at work, and the one that waits is not
+    done either."""
+    slow, waiting = api.stream(device), api.stream(device)
+    calibrate(device)
+
+    def both_at_work() -> bool:
+        api.synchronize(device)
+        sleep_on(slow)
+        waiting.wait_stream(slow)
+        return not slow.query() and not waiting.query()
+
+    assert ever(both_at_work)
+    waiting.synchronize()
+    assert slow.query()

@@ -1,0 +1,91 @@
+"""NVTX: ranges and marks for profilers, which nest, and disturb nothing."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+cuda = pytest.mark.requires(device="cuda")
+
+
+@cuda
+@pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
+def test_ranges_nest_and_tell_their_depth() -> None:
+    """Contract: `range_push` gives the depth that the range begins at and `range_pop` the one that ended, counted from
+    0, or a negative number where no tool listens; depths go up and down one by one."""
+    nvtx = torch.cuda.nvtx
+
+    pushed = [nvtx.range_push(name) for name in ("outer", "inner", "innermost")]
+    nvtx.mark("within")
+    popped = [nvtx.range_pop() for _ in range(3)]
+
+    if pushed[0] >= 0:
+        assert [depth - pushed[0] for depth in pushed] == [0, 1, 2]
+        assert popped == pushed[::-1]
+    else:
+        assert set(pushed) == {pushed[0]}
+
+
+@cuda
+@pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
+def test_ranges_that_overlap_have_handles() -> None:
+    """Contract: ranges that need not nest are begun and ended by handles, in any order, from any thread."""
+    nvtx = torch.cuda.nvtx
+    first, second = nvtx.range_start("first"), nvtx.range_start("second")
+
+    thread = threading.Thread(target=nvtx.range_end, args=(first,))
+    thread.start()
+    thread.join()
+    nvtx.range_end(second)
+
+    assert isinstance(first, int)
+    assert isinstance(second, int)
+
+
+@cuda
+@pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
+def test_a_range_is_a_context_and_a_decorator() -> None:
+    """Contract: `torch.cuda.nvtx.range` marks a block or a function, formats its text, and lets exceptions through,
+    ending its range: the depth after it is what it was."""
+    nvtx = torch.cuda.nvtx
+    before = nvtx.range_push("probe")
+    nvtx.range_pop()
+
+    @nvtx.range("function")
+    def double(x: int) -> int:
+        return 2 * x
+
+    def block() -> None:
+        with nvtx.range("block {} of {}", 1, 2):
+            raise LookupError
+
+    assert double(21) == 42
+    with pytest.raises(LookupError):
+        block()
+    assert nvtx.range_push("probe") == before
+    nvtx.range_pop()
+
+
+@cuda
+@pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
+def test_ranges_change_no_result(device: torch.device) -> None:
+    """Contract: work within ranges, the autograd profiler's own among them, gives what it gives without."""
+    x = torch.arange(1000.0, device=device)
+    expected = (x.square() + 1).sum().item()
+
+    with torch.cuda.nvtx.range("work"), torch.autograd.profiler.emit_nvtx():
+        result = (x.square() + 1).sum().item()
+
+    assert result == expected
+
+
+@pytest.mark.requires(cuda=False, rocm=False)
+@pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
+@pytest.mark.parametrize("name", ["range_push", "mark", "range_pop"])
+def test_a_build_without_nvtx_says_so(name: str) -> None:
+    """Contract: a torch that was built without NVTX refuses a range with an error that says so, and is no worse for
+    it."""
+    with pytest.raises(RuntimeError, match=r"NVTX functions not installed"):
+        getattr(torch.cuda.nvtx, name)(*(() if name == "range_pop" else ("x",)))

@@ -1,0 +1,1 @@
+"""Several threads on one device: current streams, library handles, the allocator, waiting."""

@@ -1,0 +1,174 @@
+"""What is current is so for one thread: device, stream, grad mode, default device."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, ever, sleep_on
+from . import together
+
+accelerator = pytest.mark.requires(accelerator=True)
+
+
+def module(device: torch.device) -> Any:
+    return torch.get_device_module(device)
+
+
+@accelerator
+@pytest.mark.covers("test_cuda::TestCuda::test_streams")
+def test_a_new_thread_begins_on_the_default_stream(device: torch.device) -> None:
+    """Contract: within a stream's block a thread that is started has the default stream current, and its own choice
+    does not reach the thread that started it."""
+    default, mine, theirs = (module(device).default_stream(device), torch.Stream(device), torch.Stream(device))
+
+    def look() -> tuple[int, int]:
+        before = torch.accelerator.current_stream(device).stream_id
+        with theirs:
+            return before, torch.accelerator.current_stream(device).stream_id
+
+    with mine:
+        seen = together.elsewhere(look)
+        after = torch.accelerator.current_stream(device).stream_id
+
+    assert seen == (default.stream_id, theirs.stream_id)
+    assert after == mine.stream_id
+
+
+@accelerator
+def test_work_of_threads_goes_to_their_own_streams(device: torch.device) -> None:
+    """Contract: an operation goes to the stream that is current in the thread that calls it: with four threads within
+    blocks of their own streams, each finds the values of its own chain, and a stream that sleeps holds up its own
+    thread's work alone.
+
+    Seen by the work of the others being done, and that of the sleeping stream not.
+    """
+    streams = [torch.Stream(device) for _ in range(4)]
+    calibrate(device)
+
+    def held_up() -> bool:
+        values = [torch.zeros(1000, dtype=torch.int64, device=device) for _ in streams]
+        torch.accelerator.synchronize(device)
+        sleep_on(streams[0], 300)
+
+        def work(number: int) -> bool:
+            with streams[number]:
+                for step in range(20):
+                    values[number].mul_(3).add_(step + number)
+            if number:
+                streams[number].synchronize()
+            return streams[number].query()
+
+        done = together.run(4, work)
+        torch.accelerator.synchronize(device)
+        for number, x in enumerate(values):
+            expected = 0
+            for step in range(20):
+                expected = expected * 3 + step + number
+            assert (x == expected).all()
+        return done == [False, True, True, True]
+
+    assert ever(held_up)
+
+
+@accelerator
+@pytest.mark.requires(devices=2)
+def test_the_current_device_is_the_threads_own(device: torch.device) -> None:
+    """Contract: a thread that is started has the first device current, whatever the thread that started it has, and
+    what it selects is current for it alone."""
+
+    def look() -> tuple[int, int, int]:
+        before = torch.accelerator.current_device_index()
+        torch.accelerator.set_device_index(1)
+        x = torch.empty(1, device=device.type)
+        return before, torch.accelerator.current_device_index(), x.get_device()
+
+    with torch.accelerator.device_index(1):
+        from_the_second = together.elsewhere(look)
+        assert torch.accelerator.current_device_index() == 1
+    from_the_first = together.elsewhere(look)
+
+    assert from_the_second == from_the_first == (0, 1, 1)
+    assert torch.accelerator.current_device_index() == 0
+
+
+@accelerator
+def test_a_stream_may_be_used_by_any_thread(device: torch.device) -> None:
+    """Contract: a stream belongs to no thread: given work by one, it is queried, waited for and given more by others,
+    in the order in which they take turns."""
+    stream = torch.Stream(device)
+    x = torch.zeros(100, dtype=torch.int64, device=device)
+    turn = threading.Condition()
+    next_one = [0]
+
+    def work(number: int) -> None:
+        for step in range(number, 40, 4):
+            with turn:
+                turn.wait_for(lambda step=step: next_one[0] == step, timeout=together.LIMIT)  # type: ignore[misc]
+                with stream:
+                    x.mul_(3).add_(step).remainder_(1_000_003)
+                next_one[0] += 1
+                turn.notify_all()
+
+    torch.accelerator.synchronize(device)
+    together.run(4, work)
+    stream.synchronize()
+
+    expected = 0
+    for step in range(40):
+        expected = (expected * 3 + step) % 1_000_003
+    assert (x == expected).all()
+
+
+@accelerator
+def test_an_event_recorded_by_one_thread_orders_another(device: torch.device) -> None:
+    """Contract: an event that one thread recorded holds up the stream of another thread: what is read there is what was
+    written behind the first stream's sleep, in each trial; without the wait, poison must once be seen."""
+    writer, reader = torch.Stream(device), torch.Stream(device)
+    x = torch.zeros(1 << 16, dtype=torch.int32, device=device)
+    seen = torch.zeros(1 << 16, dtype=torch.int32, device=device)
+    calibrate(device)
+
+    def passed(value: int, *, wait: bool) -> bool:
+        x.fill_(-1)
+        seen.fill_(-1)
+        torch.accelerator.synchronize(device)
+        sleep_on(writer)
+
+        def write() -> torch.Event:
+            with writer:
+                x.fill_(value)
+                return writer.record_event()
+
+        event = together.elsewhere(write)
+        if wait:
+            assert isinstance(event, torch.Event)
+            reader.wait_event(event)
+        with reader:
+            seen.copy_(x)
+        torch.accelerator.synchronize(device)
+        return bool((seen == value).all())
+
+    assert ever(lambda: not passed(1, wait=False)), "reading without waiting was never seen to go wrong"
+    assert all(passed(value, wait=True) for value in range(2, 7))
+
+
+def test_grad_mode_and_default_device_are_the_threads_own(device: torch.device) -> None:
+    """Contract: a new thread records gradients and makes tensors on the host, whatever block it was started in, and
+    what it does to itself does not reach others."""
+
+    def look() -> tuple[bool, str, bool]:
+        grad, where = torch.is_grad_enabled(), torch.empty(1).device.type
+        torch.set_grad_enabled(False)
+        return grad, where, torch.is_inference_mode_enabled()
+
+    with torch.inference_mode(), torch.device(device):
+        seen = together.elsewhere(look)
+        assert torch.empty(1).device.type == device.type
+        assert torch.is_inference_mode_enabled()
+
+    assert seen == (True, "cpu", False)
+    assert torch.is_grad_enabled()

@@ -1,0 +1,217 @@
+"""What threads share: the allocator, pinned memory, graphs of operations, and a device that one waits for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, ever, sleep_on
+from . import together
+
+THREADS = 4
+
+
+def settle(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def test_threads_allocate_and_free_at_once(device: torch.device) -> None:
+    """Contract: memory is given to one tensor at a time, whichever threads ask: each of many that come and go keeps
+    what was written into it until it is dropped."""
+
+    def work(number: int) -> list[int]:
+        kept: list[tuple[int, torch.Tensor]] = []
+        wrong = []
+        for step in range(150):
+            value = number * 1000 + step
+            kept.append((value, torch.full((step * 97 % 5000 + 1,), value, device=device)))
+            if len(kept) > 8:
+                expected, x = kept.pop(step * 7 % 8)
+                if not bool((x == expected).all()):
+                    wrong.append(expected)
+        return wrong + [value for value, x in kept if not bool((x == value).all())]
+
+    assert together.run(THREADS, work) == [[]] * THREADS
+
+
+@pytest.mark.requires(accelerator=True)
+def test_statistics_add_up_after_threads(device: torch.device) -> None:
+    """Contract: when threads that allocated and freed have ended, as much is allocated as before."""
+    settle(device)
+    before = torch.accelerator.memory_allocated(device)
+
+    def work(number: int) -> None:
+        for step in range(200):
+            torch.empty((number + 1) * 1000 + step * 64, device=device)
+
+    together.run(THREADS, work)
+    settle(device)
+
+    assert torch.accelerator.memory_allocated(device) == before
+
+
+@pytest.mark.requires(accelerator=True)
+def test_threads_pin_send_and_drop_at_once(device: torch.device) -> None:
+    """Contract: pinned memory may be asked for, sent on a stream and dropped by several threads at the same time: each
+    gets back what it sent, behind sleeps on its own stream."""
+    calibrate(device)
+
+    def work(number: int) -> list[int]:
+        stream, wrong = torch.Stream(device), []
+        for step in range(40):
+            value = number * 100 + step
+            source = torch.full((10_000 + step,), value, dtype=torch.int32).pin_memory()
+            if step % 8 == 0:
+                sleep_on(stream, 2)
+            with stream:
+                there = source.to(device, non_blocking=True)
+                del source
+                torch.full((10_000 + step,), -1, dtype=torch.int32).pin_memory()
+                back = there.cpu()
+            if not bool((back == value).all()):
+                wrong.append(value)
+        return wrong
+
+    assert together.run(THREADS, work) == [[]] * THREADS
+
+
+def test_threads_go_backward_at_once(device: torch.device) -> None:
+    """Contract: backward passes over graphs of their own, run by several threads at the same time, give each its own
+    gradients."""
+
+    def work(number: int) -> bool:
+        right = True
+        for step in range(1, 20):
+            x = torch.full((500,), float(number + 1), device=device, requires_grad=True)
+            (x.square() * step).sum().backward()
+            assert x.grad is not None
+            right &= bool((x.grad == 2 * (number + 1) * step).all())
+        return right
+
+    assert together.run(THREADS, work) == [True] * THREADS
+
+
+def test_threads_add_up_gradients_of_one_leaf(device: torch.device) -> None:
+    """Contract: backward passes of several threads into one leaf lose no gradient: the engine adds them up one at a
+    time. Passes take turns here on the device; what is shared is the leaf."""
+    x = torch.ones(200, device=device, requires_grad=True)
+    graphs = [[(x * (number + 1)).sum() for _ in range(20)] for number in range(THREADS)]
+    settle(device)
+
+    def work(number: int) -> None:
+        for loss in graphs[number]:
+            loss.backward()
+
+    together.run(THREADS, work)
+    settle(device)
+
+    assert x.grad is not None
+    assert (x.grad == 20 * sum(range(1, THREADS + 1))).all()
+
+
+def test_an_error_in_one_thread_is_its_own(device: torch.device) -> None:
+    """Contract: what one thread does wrong raises there, and the others go on: none is disturbed by the mistakes of its
+    neighbour."""
+
+    def work(number: int) -> int:
+        mistakes = 0
+        for step in range(50):
+            a, b = torch.ones(3, 4, device=device), torch.ones((4, 3) if number else (5, 3), device=device)
+            try:
+                assert (a @ b).sum().item() == 36, step
+            except RuntimeError:
+                mistakes += 1
+        return mistakes
+
+    assert together.run(THREADS, work) == [50, 0, 0, 0]
+
+
+WAITS: dict[str, Callable[[torch.Stream, torch.Event], object]] = {
+    "stream": lambda stream, _: stream.synchronize(),
+    "event": lambda _, event: event.synchronize(),
+    "device": lambda stream, _: torch.accelerator.synchronize(stream.device),
+}
+
+
+@pytest.mark.requires(accelerator=True)
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
+def test_waiting_lets_other_threads_run(
+    device: torch.device, wait: Callable[[torch.Stream, torch.Event], object]
+) -> None:
+    """Contract: a thread that waits for the device does not hold Python's lock: another thread, woken right before the
+    wait begins, is seen to run while the stream sleeps, and says so before the wait returns.
+
+    The other asks the stream whether it still works, after it was woken: with the lock held it could not before the
+    end of the sleep.
+    """
+    stream = torch.Stream(device)
+    calibrate(device)
+
+    def ran_meanwhile() -> bool:
+        begin, seen = threading.Event(), []
+
+        def other() -> None:
+            begin.wait(together.LIMIT)
+            seen.extend(not stream.query() for _ in range(20))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        torch.accelerator.synchronize(device)
+        sleep_on(stream, 200)
+        event = stream.record_event()
+        begin.set()
+        wait(stream, event)
+        assert stream.query()
+        thread.join()
+        return all(seen)
+
+    assert ever(ran_meanwhile)
+
+
+@pytest.mark.requires(accelerator=True)
+def test_one_thread_waits_while_another_goes_on_launching(device: torch.device) -> None:
+    """Contract: a stream is waited for by one thread while another gives work to a second stream: neither stops the
+    other, and all work is done, in each of some trials."""
+    first, second = torch.Stream(device), torch.Stream(device)
+    x = torch.zeros(64, dtype=torch.int64, device=device)
+    calibrate(device)
+    settle(device)
+
+    def work(number: int) -> int:
+        if number == 0:
+            sleep_on(first, 20)
+            first.synchronize()
+            return int(first.query())
+        with second:
+            for _ in range(300):
+                x.add_(1)
+        second.synchronize()
+        return int(x[0])
+
+    for trial in range(1, 4):
+        assert together.run(2, work) == [1, 300 * trial]
+
+
+@pytest.mark.requires(accelerator=True)
+def test_threads_make_streams_and_events_at_once(device: torch.device) -> None:
+    """Contract: streams and events may be made, used and dropped by several threads at the same time; each finds its
+    own work done when it has waited for its own event."""
+    settle(device)
+
+    def work(number: int) -> list[int]:
+        wrong = []
+        for step in range(60):
+            stream, event = torch.Stream(device), torch.Event(device)
+            with stream:
+                x = torch.full((100,), number * 60 + step, device=device)
+                event.record(stream)
+            event.synchronize()
+            if not event.query() or not bool((x == number * 60 + step).all()):
+                wrong.append(step)
+        return wrong
+
+    assert together.run(THREADS, work) == [[]] * THREADS

@@ -1,0 +1,197 @@
+"""Memory that was there before, registered with CUDA, and the settings of the pinned allocator that change how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .. import children
+
+pytestmark = pytest.mark.requires(device="cuda")
+
+PINNING = """
+import sys, threading, torch
+def pin():
+    for size in (1 << 5, 1 << 21, 1 << 24):
+        x = torch.arange(size, dtype=torch.float32)
+        pinned = x.pin_memory()
+        assert not x.is_pinned()
+        assert pinned.is_pinned()
+        assert torch.equal(pinned, x)
+        assert torch.equal(pinned.to("cuda", non_blocking=True).cpu(), x)
+"""
+
+STATISTICS = """
+import torch
+def blocks_made(sizes):
+    before = torch.cuda.host_memory_stats()["num_host_alloc"]
+    for size in sizes:
+        torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return torch.cuda.host_memory_stats()["num_host_alloc"] - before
+MIB = 1 << 20
+torch.ones(1, device="cuda")
+"""
+
+
+def settings(text: str) -> dict[str, str]:
+    """The environment that gives the allocator its settings, under the variable that every release reads."""
+    return {"PYTORCH_CUDA_ALLOC_CONF": text}
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
+def test_registered_memory_is_pinned_until_it_is_not() -> None:
+    """Contract: host memory that a program registers with the runtime is pinned, whoever allocated it, copies from it
+    do what they do, and it is plain memory again once it is unregistered, its values untouched."""
+    runtime: Any = torch.cuda.cudart()
+    x = torch.arange(5000, dtype=torch.int32)
+    assert not x.is_pinned()
+
+    assert int(runtime.cudaHostRegister(x.data_ptr(), x.numel() * x.element_size(), 0)) == 0
+    try:
+        pinned = x.is_pinned()
+        there = x.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+    finally:
+        assert int(runtime.cudaHostUnregister(x.data_ptr())) == 0
+
+    assert pinned
+    assert not x.is_pinned()
+    assert torch.equal(there.cpu(), torch.arange(5000, dtype=torch.int32))
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
+def test_registering_twice_is_refused_by_its_number() -> None:
+    """Contract: the runtime answers a second registration of the same memory with its error (712, already registered),
+    and one that was never made cannot be undone (713); neither spoils the device."""
+    runtime: Any = torch.cuda.cudart()
+    x = torch.zeros(4096, dtype=torch.uint8)
+
+    assert int(runtime.cudaHostRegister(x.data_ptr(), x.numel(), 0)) == 0
+    try:
+        again = int(runtime.cudaHostRegister(x.data_ptr(), x.numel(), 0))
+    finally:
+        assert int(runtime.cudaHostUnregister(x.data_ptr())) == 0
+    missing = int(runtime.cudaHostUnregister(x.data_ptr()))
+
+    assert (again, missing) == (712, 713)
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister")
+def test_pinning_by_registering_pins(device: torch.device) -> None:
+    """Contract: with `pinned_use_cuda_host_register` the allocator pins by registering plain memory, in several threads
+    of its own: small and large blocks are pinned and hold their values."""
+    ended = children.run(
+        f"{PINNING}pin()\nprint('pinned')",
+        device,
+        environ=settings("pinned_use_cuda_host_register:True,pinned_num_register_threads:8"),
+    )
+
+    assert ended.lines()[-1] == "pinned"
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister_multithread")
+def test_pinning_by_registering_pins_from_several_threads(device: torch.device) -> None:
+    """Contract: the same from four threads at once; what any of them raises is told."""
+    script = f"""{PINNING}
+failures = []
+def guarded():
+    try:
+        pin()
+    except BaseException as error:
+        failures.append(repr(error))
+threads = [threading.Thread(target=guarded) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("failures", failures)
+"""
+    ended = children.run(
+        script, device, environ=settings("pinned_use_cuda_host_register:True,pinned_num_register_threads:8")
+    )
+
+    assert ended.lines()[-1] == "failures []"
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_use_background_threads")
+def test_freed_blocks_are_looked_after_in_the_background(device: torch.device) -> None:
+    """Contract: with `pinned_use_background_threads` a thread of the allocator's own makes blocks free when their
+    copies are done: one that was dropped behind a sleeping copy is used again, and the copy was right."""
+    script = """
+import time, torch
+x = torch.full((1 << 20,), 7, dtype=torch.uint8).pin_memory()
+address = x.data_ptr()
+there = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+torch.cuda._sleep(50_000_000)
+there.copy_(x, non_blocking=True)
+del x
+torch.cuda.synchronize()
+found = False
+deadline = time.monotonic() + 30
+kept = []
+while not found and time.monotonic() < deadline:
+    kept.append(torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True))
+    found = kept[-1].data_ptr() == address
+    time.sleep(0.05)
+print(found, bool((there == 7).all()))
+"""
+
+    ended = children.run(script, device, environ=settings("pinned_use_background_threads:True"))
+
+    assert ended.lines() == ["True True"]
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_cached_size")
+def test_blocks_above_the_limit_are_not_cached(device: torch.device) -> None:
+    """Contract: with `pinned_max_cached_size_mb` a block above it is given back when freed, and made anew for the next
+    request; one below it is cached."""
+    script = f"{STATISTICS}print(blocks_made([64 * MIB] * 3), blocks_made([MIB] * 3))"
+
+    assert children.run(script, device, environ=settings("pinned_max_cached_size_mb:32")).lines() == ["3 1"]
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.timeout(150)
+@pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_round_threshold")
+def test_blocks_above_the_threshold_are_not_rounded_up(device: torch.device) -> None:
+    """Contract: with `pinned_max_round_threshold_mb` a request above it is not rounded up to a power of two: the bytes
+    that the allocator owns grow by less than that."""
+    script = f"""{STATISTICS}
+def owned(size):
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    x = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return torch.cuda.host_memory_stats()["allocated_bytes.current"] - before
+print(owned(65 * MIB) < 128 * MIB, owned(17 * MIB) == 32 * MIB)
+"""
+
+    assert children.run(script, device, environ=settings("pinned_max_round_threshold_mb:32")).lines() == ["True True"]
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.timeout(150)
+@pytest.mark.covers(
+    "test_cuda::TestCachingHostAllocatorConfig::test_both_thresholds",
+    "test_cuda::TestCachingHostAllocatorConfig::test_round_threshold_larger_than_cached_size",
+)
+@pytest.mark.parametrize(("rounded", "cached"), [(8, 32), (64, 16)], ids=["rounds_less", "rounds_more"])
+def test_both_limits_hold_together(device: torch.device, rounded: int, cached: int) -> None:
+    """Contract: the two limits are independent, or are refused together with an error that names both: what is above
+    the cache's is never cached, what is below it is."""
+    script = f"{STATISTICS}print(blocks_made([80 * MIB] * 3), blocks_made([2 * MIB] * 3))"
+
+    ended = children.run(
+        script,
+        device,
+        environ=settings(f"pinned_max_round_threshold_mb:{rounded},pinned_max_cached_size_mb:{cached}"),
+    )
+
+    if rounded > cached and ended.status != 0:
+        assert "pinned_max_round_threshold_mb" in ended.err
+        assert "pinned_max_cached_size_mb" in ended.err
+    else:
+        assert ended.lines() == ["3 1"]

@@ -1,0 +1,95 @@
+"""Copies from and to memory that is not pinned: non-blocking or not, the host may go on with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ..streams.busy import POISON, TRIALS, calibrate, sleep_on
+
+pytestmark = pytest.mark.requires(accelerator=True)
+
+#: A few elements travel with the launch itself, more by a staging buffer, most in pieces.
+SIZES = pytest.mark.parametrize("elements", [1, 1000, 16_384, 1_000_000, 5_000_001])
+
+
+@SIZES
+@pytest.mark.parametrize("non_blocking", [False, True], ids=["blocking", "non_blocking"])
+def test_a_pageable_source_may_be_changed_at_once(device: torch.device, elements: int, non_blocking: bool) -> None:
+    """Contract: when a copy from pageable memory returns, the source has been read (CUDA stages it): what is written
+    into it then does not arrive, though the stream is asleep.
+
+    Asked in each of some trials, the source overwritten with poison right after the call.
+    """
+    stream = torch.Stream(device)
+    source = torch.empty(elements, dtype=torch.int32)
+    target = torch.empty(elements, dtype=torch.int32, device=device)
+    calibrate(device)
+
+    for value in range(1, TRIALS + 1):
+        source.fill_(value)
+        target.zero_()
+        torch.accelerator.synchronize(device)
+        sleep_on(stream)
+        with stream:
+            target.copy_(source, non_blocking=non_blocking)
+        source.fill_(POISON)
+        stream.synchronize()
+        assert (target == value).all()
+
+
+@SIZES
+def test_a_copy_to_pageable_memory_is_there_on_return(device: torch.device, elements: int) -> None:
+    """Contract: a blocking copy into pageable memory returns when its stream has written what is copied, behind a
+    sleep, and the values are there, with no further wait, in each trial."""
+    stream = torch.Stream(device)
+    target = torch.empty(elements, dtype=torch.int32)
+    source = torch.empty(elements, dtype=torch.int32, device=device)
+    calibrate(device)
+
+    for value in range(1, TRIALS + 1):
+        target.fill_(POISON)
+        source.fill_(POISON)
+        torch.accelerator.synchronize(device)
+        sleep_on(stream)
+        with stream:
+            source.fill_(value)
+            target.copy_(source)
+        assert (target == value).all()
+
+
+def test_numbers_are_read_when_the_device_has_them(device: torch.device) -> None:
+    """Contract: `item`, `tolist` and the truth of a tensor wait for the stream that computes it: behind a sleep they
+    give what was computed, not what was there before."""
+    stream = torch.Stream(device)
+    x = torch.empty(3, dtype=torch.int64, device=device)
+    calibrate(device)
+
+    for value in range(1, TRIALS + 1):
+        x.fill_(POISON)
+        torch.accelerator.synchronize(device)
+        sleep_on(stream)
+        with stream:
+            x.fill_(value)
+            read = {"item": x[1].item(), "tolist": x.tolist(), "bool": bool(x.eq(value).all()), "int": int(x[2])}
+        assert read == {"item": value, "tolist": [value] * 3, "bool": True, "int": value}
+
+
+def test_a_tensor_made_from_host_values_has_them(device: torch.device) -> None:
+    """Contract: `torch.tensor` and `torch.as_tensor` on the device take the values as they are at the call: a list or
+    an array that is changed right after does not change the tensor."""
+    import numpy as np
+
+    stream = torch.Stream(device)
+    calibrate(device)
+    for value in range(1, TRIALS + 1):
+        values, array = [value] * 1000, np.full(1000, value)
+        sleep_on(stream)
+        with stream:
+            from_list = torch.tensor(values, device=device)
+            from_array = torch.as_tensor(array, device=device)
+            full = torch.full((1000,), value, device=device)
+        array[:] = POISON
+        values[:] = [POISON] * 1000
+        stream.synchronize()
+        assert all(bool((x == value).all()) for x in (from_list, from_array, full))

@@ -1,0 +1,167 @@
+"""Copies from one device to another: by themselves, in order, and of every layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ..streams.busy import NOT_SHOWN, POISON, TRIALS, calibrate, ever, sleep_on
+from .test_round_trips import DTYPE, LAYOUT, NON_BLOCKING, SIZE, bits, pattern
+
+pytestmark = pytest.mark.requires(accelerator=True, devices=2)
+
+
+@pytest.fixture
+def other(device: torch.device) -> torch.device:
+    """The second of the two devices."""
+    return torch.device(device.type, 1)
+
+
+def settle() -> None:
+    for index in range(2):
+        torch.accelerator.synchronize(index)
+
+
+@SIZE
+@NON_BLOCKING
+def test_every_byte_crosses(device: torch.device, other: torch.device, size: int, non_blocking: bool) -> None:
+    """Contract: a tensor copied to another device, on to the first and to the host is what it was, of any size."""
+    x = pattern(size).to(device)
+
+    there = x.to(other, non_blocking=non_blocking)
+    again = there.to(device, non_blocking=non_blocking)
+    settle()
+
+    assert (there.device, again.device) == (other, device)
+    assert torch.equal(there.cpu(), pattern(size))
+    assert torch.equal(again.cpu(), pattern(size))
+
+
+@DTYPE
+def test_every_type_crosses_bit_by_bit(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
+    """Contract: a copy between devices does not interpret what it copies."""
+    raw = pattern(16 * 1024)
+    x = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
+
+    assert torch.equal(bits(x.to(device).to(other)), bits(x))
+
+
+@LAYOUT
+def test_every_layout_crosses(device: torch.device, other: torch.device, make: Callable[[], torch.Tensor]) -> None:
+    """Contract: shape and values of a view on one device come to the other, into a view there too."""
+    x = make()
+    target = torch.full([size + 1 for size in x.shape], -7.0, dtype=x.dtype, device=other)
+    part = target[tuple(slice(1, None) for _ in x.shape)]
+
+    crossed = x.to(device).to(other)
+    part.copy_(x.to(device))
+
+    assert torch.equal(crossed.cpu(), x)
+    assert torch.equal(part.cpu(), x)
+    assert target.sum().item() == pytest.approx(x.sum().item() - 7.0 * (target.numel() - x.numel()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.bool], ids=str)
+def test_a_copy_between_devices_converts(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
+    """Contract: a copy to another device may change the type on the way, as one on the host does."""
+    x = torch.arange(-50.0, 50.0)
+
+    assert torch.equal(x.to(device).to(other, dtype).cpu(), x.to(dtype))
+    assert torch.equal(torch.empty(100, dtype=dtype, device=other).copy_(x.to(device)).cpu(), x.to(dtype))
+
+
+def test_each_device_keeps_its_own(device: torch.device, other: torch.device) -> None:
+    """Contract: a copy on another device is memory of its own: writing one does not change the other; `to` the device
+    where a tensor is gives the tensor itself."""
+    x = torch.arange(100, device=device)
+    copy = x.to(other)
+
+    copy.add_(1)
+    x.mul_(2)
+
+    assert torch.equal(x.cpu(), torch.arange(100) * 2)
+    assert torch.equal(copy.cpu(), torch.arange(100) + 1)
+    assert copy.to(other) is copy
+
+
+def test_the_source_may_be_changed_after_the_copy_in_stream_order(device: torch.device, other: torch.device) -> None:
+    """Contract: what follows a copy between devices on the source's current stream comes after it: a source that is
+    overwritten right after the call, without a wait, has been read.
+
+    The copy is behind a sleep of the target's stream too, so that an overwrite that did not wait would be first.
+    """
+    x = torch.zeros(1 << 18, dtype=torch.int32, device=device)
+    target = torch.zeros(1 << 18, dtype=torch.int32, device=other)
+    for each in (device, other):
+        calibrate(each)
+
+    for value in range(1, TRIALS + 1):
+        x.fill_(value)
+        settle()
+        sleep_on(torch.accelerator.current_stream(other))
+        target.copy_(x, non_blocking=True)
+        x.fill_(POISON)
+        settle()
+        assert (target == value).all()
+
+
+def test_a_source_that_is_dropped_has_been_read(device: torch.device, other: torch.device) -> None:
+    """Contract: a source that is dropped right after a copy to another device, its memory given to another tensor and
+    overwritten there, has been read before. The copy sleeps meanwhile, which must once be seen."""
+    calibrate(other)
+    for each in (device, other):
+        calibrate(each)
+    torch.accelerator.empty_cache()
+
+    def asleep(value: int) -> bool:
+        x = torch.full((3 << 20,), value, dtype=torch.int32, device=device)
+        settle()
+        stream = torch.accelerator.current_stream(other)
+        sleep_on(stream)
+        target = x.to(other, non_blocking=True)
+        at_work = not stream.query()
+        del x
+        torch.full((3 << 20,), POISON, dtype=torch.int32, device=device)
+        settle()
+        assert (target == value).all()
+        return at_work
+
+    assert ever(lambda: asleep(3)), NOT_SHOWN
+
+
+def test_gradients_cross_devices(device: torch.device, other: torch.device) -> None:
+    """Contract: a graph of operations over two devices gives each leaf its gradient on its own device, the value being
+    that of the host."""
+    a = torch.arange(1.0, 5.0, device=device).requires_grad_()
+    b = torch.arange(2.0, 6.0, device=other).requires_grad_()
+
+    ((a.to(other) * b).to(device) + a).square().sum().backward()
+
+    at, bt = torch.arange(1.0, 5.0, requires_grad=True), torch.arange(2.0, 6.0, requires_grad=True)
+    (at * bt + at).square().sum().backward()
+    for got, expected, where in ((a, at, device), (b, bt, other)):
+        assert got.grad is not None
+        assert expected.grad is not None
+        assert got.grad.device == where
+        assert torch.equal(got.grad.cpu(), expected.grad)
+
+
+def test_both_directions_at_once(device: torch.device, other: torch.device) -> None:
+    """Contract: copies in both directions at the same time, on streams of their own, do not disturb each other."""
+    here, there = torch.Stream(device), torch.Stream(other)
+    sources = [[torch.full((10_000 + n,), n, device=each) for n in range(50)] for each in (device, other)]
+    settle()
+
+    moved: list[list[torch.Tensor]] = [[], []]
+    for n in range(50):
+        with here:
+            moved[0].append(sources[0][n].to(other, non_blocking=True))
+        with there:
+            moved[1].append(sources[1][n].to(device, non_blocking=True))
+    settle()
+
+    assert [[int(x.float().mean()) for x in row] for row in moved] == [list(range(50))] * 2
+    assert {(x.device.index) for x in moved[0]} == {1}
+    assert {(x.device.index) for x in moved[1]} == {0}

@@ -1,0 +1,142 @@
+"""Pinned memory: what makes it, what has it, and that it holds what any memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .test_round_trips import DTYPE, bits, pattern
+
+pytestmark = pytest.mark.requires(accelerator=True)
+
+MAKERS: dict[str, Callable[[], torch.Tensor]] = {
+    "empty": lambda: torch.empty(10, pin_memory=True),
+    "zeros": lambda: torch.zeros(10, pin_memory=True),
+    "ones": lambda: torch.ones(10, pin_memory=True),
+    "full": lambda: torch.full((10,), 3.0, pin_memory=True),
+    "rand": lambda: torch.rand(10, pin_memory=True),
+    "arange": lambda: torch.arange(10.0, pin_memory=True),
+    "tensor": lambda: torch.tensor([1.0, 2.0], pin_memory=True),
+    "empty_like": lambda: torch.empty_like(torch.ones(3), pin_memory=True),
+    "new_zeros": lambda: torch.ones(3).new_zeros(5, pin_memory=True),
+    "pin_memory": lambda: torch.arange(10.0).pin_memory(),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+def test_what_is_asked_for_pinned_is_pinned(make: Callable[[], torch.Tensor]) -> None:
+    """Contract: each factory that takes `pin_memory` gives host memory that is pinned, and can be written and read."""
+    x = make()
+
+    assert x.device.type == "cpu"
+    assert x.is_pinned()
+    assert x.fill_(7).tolist() == [7] * x.numel()
+
+
+@DTYPE
+def test_pinning_keeps_every_bit(dtype: torch.dtype) -> None:
+    """Contract: the pinned copy of a tensor of any type has its bits, in memory of its own; the source stays as it
+    was, not pinned."""
+    raw = pattern(1 << 12)
+    x = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
+
+    pinned = x.pin_memory()
+
+    assert pinned.dtype == dtype
+    assert torch.equal(bits(pinned), bits(x))
+    assert pinned.data_ptr() != x.data_ptr()
+    assert not x.is_pinned()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_noncontiguous_pinned_memory")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(10).view(2, 5).t(),
+        lambda: torch.arange(100)[::7],
+        lambda: torch.arange(120).view(2, 3, 4, 5).permute(3, 0, 2, 1),
+        lambda: torch.arange(20)[3:9],
+        lambda: torch.empty(0, 4, dtype=torch.int64),
+        lambda: torch.tensor(7),
+    ],
+    ids=["transposed", "strided", "permuted", "slice", "no_elements", "scalar"],
+)
+def test_pinning_keeps_shape_and_values_of_any_layout(make: Callable[[], torch.Tensor]) -> None:
+    """Contract: pinning a tensor that is not contiguous gives its shape and values, in pinned memory."""
+    x = make()
+
+    pinned = x.pin_memory()
+
+    assert torch.equal(pinned, x)
+    assert pinned.is_pinned() or x.numel() == 0
+
+
+def test_pinning_what_is_pinned_gives_itself() -> None:
+    """Contract: a pinned tensor is not copied again."""
+    x = torch.arange(5).pin_memory()
+
+    assert x.pin_memory().data_ptr() == x.data_ptr()
+
+
+def test_views_of_pinned_memory_are_pinned() -> None:
+    """Contract: being pinned goes by memory, not by object: views, offsets, NumPy arrays and storages of pinned memory
+    share it; a clone is plain memory."""
+    x = torch.arange(100).pin_memory()
+
+    for view in (x[13:], x[::5], x.view(10, 10).t(), x.detach(), torch.from_numpy(x.numpy()), x[99:]):
+        assert view.is_pinned()
+    assert x.untyped_storage().is_pinned()
+    x.numpy()[3] = -4
+    assert x[3] == -4
+    assert not x.clone().is_pinned()
+    assert not torch.empty_like(x).is_pinned()
+
+
+def test_memory_of_the_device_cannot_be_pinned(device: torch.device) -> None:
+    """Contract: memory of the device is not host memory: it is not pinned, and pinning it is an error that says so."""
+    x = torch.ones(3, device=device)
+
+    assert not x.is_pinned()
+    with pytest.raises(RuntimeError, match=r"(?i)cannot pin|only dense cpu|can be pinned"):
+        x.pin_memory()
+
+
+def test_storages_can_be_pinned() -> None:
+    """Contract: `pin_memory` of a storage gives a pinned storage of the same bytes."""
+    storage = torch.arange(12, dtype=torch.uint8).untyped_storage()
+
+    pinned = storage.pin_memory()
+
+    assert pinned.is_pinned()
+    assert not storage.is_pinned()
+    assert pinned.tolist() == storage.tolist()
+
+
+def test_large_and_small_blocks_do_not_overlap() -> None:
+    """Contract: pinned tensors that live at the same time have memory of their own, whatever their sizes: each keeps
+    what was written into it while all others are written."""
+    sizes = [1, 7, 511, 512, 513, 4095, 4096, 4097, 100_000, 1 << 20, (1 << 20) + 1] * 3
+
+    blocks = [torch.empty(size, dtype=torch.int16).pin_memory() for size in sizes]
+    for number, block in enumerate(blocks):
+        block.fill_(number)
+
+    assert [number for number, block in enumerate(blocks) if not bool((block == number).all())] == []
+
+
+def test_pinned_batches_come_whole_from_a_loader(device: torch.device) -> None:
+    """Contract: a DataLoader that pins gives pinned batches of any nesting, and what they hold is right on the
+    device."""
+    data = [{"x": torch.full((3,), float(number)), "y": (torch.tensor(number),)} for number in range(8)]
+    loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)  # type: ignore[arg-type]
+
+    batches = list(loader)
+
+    assert len(batches) == 2
+    for number, batch in enumerate(batches):
+        assert batch["x"].is_pinned()
+        assert batch["y"][0].is_pinned()
+        there = batch["x"].to(device, non_blocking=True)
+        assert there.cpu()[:, 0].tolist() == [4 * number + part for part in range(4)]

@@ -1,0 +1,159 @@
+"""The cache of pinned memory: what is freed is used again, but not while a stream still reads or writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from ..streams.busy import NOT_SHOWN, POISON, TRIALS, calibrate, ever, sleep_on
+from ._torch_private import empty_host_cache
+
+pytestmark = pytest.mark.requires(accelerator=True)
+
+ELEMENTS = 300_000
+
+
+def test_a_freed_block_is_used_again(device: torch.device) -> None:
+    """Contract: pinning is dear, so memory that is freed and that no stream uses is what the next request of the size
+    gets."""
+    torch.accelerator.synchronize(device)
+    first = torch.empty(ELEMENTS).pin_memory()
+    address = first.data_ptr()
+    del first
+
+    assert torch.empty(ELEMENTS).pin_memory().data_ptr() == address
+
+
+@dataclass
+class Trial:
+    """What became of a pinned block that was dropped while a copy still had to use it."""
+
+    reused_at_once: bool
+    intact: bool
+    reused_when_done: bool
+
+
+def to_device(stream: torch.Stream, block: torch.Tensor, there: torch.Tensor) -> None:
+    with stream:
+        there.copy_(block, non_blocking=True)
+
+
+def to_host(stream: torch.Stream, block: torch.Tensor, there: torch.Tensor) -> None:
+    with stream:
+        there.fill_(7)
+        block.copy_(there, non_blocking=True)
+
+
+def drop_behind_a_copy(
+    device: torch.device, copy: Callable[[torch.Stream, torch.Tensor, torch.Tensor], None], view: slice
+) -> Trial:
+    """Let a stream sleep and then copy a pinned block, drop the block at once, and pin another of its size.
+
+    Into the new block goes poison. Intact means that neither the device got the poison nor the new block the copy.
+    """
+    stream = torch.Stream(device)
+    there = torch.zeros(ELEMENTS, dtype=torch.int32, device=device)
+    torch.accelerator.synchronize(device)
+    empty_host_cache(device)
+    block = torch.full((ELEMENTS,), 7, dtype=torch.int32).pin_memory()
+
+    sleep_on(stream)
+    copy(stream, block[view], there[view])
+    address = block.data_ptr()
+    del block
+    next_block = torch.empty(ELEMENTS, dtype=torch.int32, pin_memory=True).fill_(POISON)
+    reused_at_once = next_block.data_ptr() == address
+
+    torch.accelerator.synchronize(device)
+    intact = bool((there[view] == 7).all()) and bool((next_block == POISON).all())
+    later = [torch.empty(ELEMENTS, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+    return Trial(reused_at_once, intact, address in {each.data_ptr() for each in later})
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_caching_pinned_memory")
+@pytest.mark.parametrize("copy", [to_device, to_host])
+@pytest.mark.parametrize("view", [slice(None), slice(5, 200_000)], ids=["whole", "part"])
+def test_a_block_is_not_given_out_while_a_copy_needs_it(
+    device: torch.device, copy: Callable[[torch.Stream, torch.Tensor, torch.Tensor], None], view: slice
+) -> None:
+    """Contract: a pinned tensor may be dropped right after a non-blocking copy from or to it, or to a part of it: its
+    memory is not given out before the copy is done, and is then.
+
+    The copy is behind a sleep, so that a block given out at once is poisoned before the copy reads it, or is written by
+    the copy after the poison.
+    """
+    calibrate(device)
+
+    for _ in range(TRIALS):
+        trial = drop_behind_a_copy(device, copy, view)
+        assert not trial.reused_at_once
+        assert trial.intact
+        assert trial.reused_when_done
+
+
+def test_a_copy_that_reads_memory_changed_meanwhile_is_seen(device: torch.device) -> None:
+    """Contract, and the control of the cases above: a non-blocking copy reads pinned memory when the stream comes to
+    it, not at the call: what is written behind its back, during the sleep, must once be what arrives."""
+    stream = torch.Stream(device)
+    there = torch.zeros(ELEMENTS, dtype=torch.int32, device=device)
+    block = torch.full((ELEMENTS,), 7, dtype=torch.int32).pin_memory()
+    calibrate(device)
+
+    def seen() -> bool:
+        block.fill_(7)
+        torch.accelerator.synchronize(device)
+        sleep_on(stream)
+        to_device(stream, block, there)
+        block.fill_(POISON)
+        torch.accelerator.synchronize(device)
+        return bool((there == POISON).all())
+
+    assert ever(seen), NOT_SHOWN
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_empty_cache")
+def test_emptying_the_cache_leaves_what_is_in_use(device: torch.device) -> None:
+    """Contract: emptying the cache of pinned memory frees none that lives, nor any that a copy still needs: the copy,
+    asleep meanwhile, brings the right values, and live blocks keep theirs."""
+    stream = torch.Stream(device)
+    calibrate(device)
+    live = torch.full((ELEMENTS,), 5, dtype=torch.int32).pin_memory()
+
+    for value in range(1, TRIALS + 1):
+        block = torch.full((ELEMENTS,), value, dtype=torch.int32).pin_memory()
+        there = torch.zeros(ELEMENTS, dtype=torch.int32, device=device)
+        torch.accelerator.synchronize(device)
+        sleep_on(stream)
+        to_device(stream, block, there)
+        del block
+        empty_host_cache(device)
+        others = [torch.full((ELEMENTS,), POISON, dtype=torch.int32).pin_memory() for _ in range(3)]
+        torch.accelerator.synchronize(device)
+        assert (there == value).all()
+        assert all(bool((other == POISON).all()) for other in others)
+
+    assert live.is_pinned()
+    assert (live == 5).all()
+
+
+def test_a_chain_through_one_block_stays_in_order(device: torch.device) -> None:
+    """Contract: one pinned block, filled and sent a hundred times with a wait for the event of the copy before each
+    refill, brings each value once: the staging loop of every training program."""
+    stream = torch.Stream(device)
+    block = torch.empty(4096, dtype=torch.int32).pin_memory()
+    arrived = torch.zeros(100, 4096, dtype=torch.int32, device=device)
+    torch.accelerator.synchronize(device)
+    event = stream.record_event()
+
+    for value in range(100):
+        event.synchronize()
+        block.fill_(value)
+        with stream:
+            arrived[value].copy_(block, non_blocking=True)
+        event = stream.record_event()
+    stream.synchronize()
+
+    assert torch.equal(arrived.cpu(), torch.arange(100, dtype=torch.int32)[:, None].expand(100, 4096))

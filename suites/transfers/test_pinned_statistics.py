@@ -1,0 +1,173 @@
+"""Counters of pinned memory: they move by what is done, in a block's life and no further.
+
+Each case compares with what was there when it began, with nothing cached and nothing at work.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, ever, sleep_on
+from ._torch_private import empty_host_cache, host_memory_stats, reset_host_memory_stats
+
+pytestmark = pytest.mark.requires(accelerator=True)
+
+#: A power of two, so that no rounding adds to it.
+SIZE = 1 << 22
+
+
+def block(size: int = SIZE) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def settle(device: torch.device) -> None:
+    torch.accelerator.synchronize(device)
+    empty_host_cache(device)
+
+
+def moved(device: torch.device, before: dict[str, int]) -> dict[str, int]:
+    """By how much each counter has grown, those that have not left out."""
+    after = host_memory_stats(device)
+    return {name: after[name] - before[name] for name in before if after[name] != before[name]}
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
+def test_counters_follow_a_block_through_its_life(device: torch.device) -> None:
+    """Contract: a block that is pinned is one active request of its bytes; freed, it is active no more; emptied, it is
+    given back. Each step is counted once."""
+    settle(device)
+    before = host_memory_stats(device)
+
+    x = block()
+    made = moved(device, before)
+    del x
+    freed = moved(device, before)
+    empty_host_cache(device)
+    emptied = moved(device, before)
+
+    assert (made["active_requests.current"], made["active_bytes.current"]) == (1, SIZE)
+    assert (made["active_requests.allocated"], made["active_bytes.allocated"]) == (1, SIZE)
+    assert made["num_host_alloc"] == 1
+    assert "num_host_free" not in made
+    assert "active_bytes.current" not in freed
+    assert "active_requests.current" not in freed
+    assert (freed["active_requests.freed"], freed["active_bytes.freed"]) == (1, SIZE)
+    assert (emptied["num_host_alloc"], emptied["num_host_free"]) == (1, 1)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
+def test_a_block_from_the_cache_is_not_made_anew(device: torch.device) -> None:
+    """Contract: of ten blocks pinned and freed one after the other one is made; ten that live together are ten."""
+    settle(device)
+    before = host_memory_stats(device)
+
+    for _ in range(10):
+        block()
+    one_at_a_time = moved(device, before)
+    together = [block() for _ in range(10)]
+    all_at_once = moved(device, before)
+
+    assert one_at_a_time["num_host_alloc"] == 1
+    assert one_at_a_time["active_requests.allocated"] == 10
+    assert all_at_once["num_host_alloc"] == 10
+    assert all_at_once["active_bytes.current"] == 10 * SIZE
+    assert len({x.data_ptr() for x in together}) == 10
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_free_no_events")
+def test_a_block_that_no_stream_used_is_free_at_once(device: torch.device) -> None:
+    """Contract: freed with no copy of it under way, a block is no longer active right away, even while the device has
+    other work."""
+    settle(device)
+    stream = torch.Stream(device)
+    calibrate(device)
+    before = host_memory_stats(device)
+
+    sleep_on(stream)
+    x = block()
+    during = moved(device, before)["active_bytes.current"]
+    del x
+    after = moved(device, before)
+    stream.synchronize()
+
+    assert during == SIZE
+    assert "active_bytes.current" not in after
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_event_drain")
+def test_a_block_stays_active_until_its_copy_is_done(device: torch.device) -> None:
+    """Contract: freed behind a copy that sleeps, a block counts as active, which must once be seen; when the copy is
+    done, and the allocator is next asked for such a block, it does not."""
+    stream = torch.Stream(device)
+    there = torch.empty(SIZE, dtype=torch.uint8, device=device)
+    calibrate(device)
+
+    def seen() -> bool:
+        settle(device)
+        before = host_memory_stats(device)
+        sleep_on(stream)
+        x = block()
+        with stream:
+            there.copy_(x, non_blocking=True)
+        del x
+        held = moved(device, before).get("active_bytes.current", 0)
+        stream.synchronize()
+        block()
+        assert "active_bytes.current" not in moved(device, before)
+        return held == SIZE
+
+    assert ever(seen)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_empty_cache")
+def test_emptying_the_cache_gives_all_of_it_back(device: torch.device) -> None:
+    """Contract: when the cache is emptied, as many blocks are given back as were made and are not in use, whatever
+    their sizes."""
+    settle(device)
+    before = host_memory_stats(device)
+    kept = block()
+    dropped = [block(512 << number) for number in range(12)]
+
+    del dropped
+    empty_host_cache(device)
+    after = moved(device, before)
+
+    assert (after["num_host_alloc"], after["num_host_free"]) == (13, 12)
+    assert after["active_bytes.current"] == SIZE
+    assert kept.is_pinned()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
+def test_peaks_are_what_was_reached_until_they_are_reset(device: torch.device) -> None:
+    """Contract: the peak of active bytes is the most there was at one time since it was reset, and after a reset what
+    there is now."""
+    settle(device)
+    reset_host_memory_stats(device, "peak")
+    base = host_memory_stats(device)["active_bytes.current"]
+
+    several = [block() for _ in range(3)]
+    del several
+    reached = host_memory_stats(device)["active_bytes.peak"]
+    reset_host_memory_stats(device, "peak")
+    reset = host_memory_stats(device)["active_bytes.peak"]
+
+    assert reached == base + 3 * SIZE
+    assert reset == base
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
+def test_accumulated_counts_begin_anew_when_reset(device: torch.device) -> None:
+    """Contract: what was ever given out and freed counts on until it is reset, then from zero."""
+    settle(device)
+    block()
+    assert host_memory_stats(device)["active_requests.allocated"] >= 1
+
+    reset_host_memory_stats(device, "accumulated")
+    zero = host_memory_stats(device)
+    block()
+    one = host_memory_stats(device)
+
+    for name in ("active_requests.allocated", "active_requests.freed", "active_bytes.allocated"):
+        assert zero[name] == 0
+    assert (one["active_requests.allocated"], one["active_requests.freed"]) == (1, 1)

@@ -1,0 +1,159 @@
+"""Right values when memory is short: blocks change hands between streams all the time, and none too early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, sleep_on
+
+pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(600)]
+
+#: Bytes that are left to a case, and those of one of its tensors: a few fit at a time.
+LEFT, SIZE = 96 << 20, 12 << 20
+
+
+@pytest.fixture
+def short_of_memory(device: torch.device) -> Iterator[torch.device]:
+    """The device with `LEFT` bytes that torch may use. On CUDA a limit says so, else all the rest is taken."""
+    torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()
+    if device.type == "cuda":
+        before = torch.cuda.get_per_process_memory_fraction(device)
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(device) + LEFT) / total, device)
+        yield device
+        torch.cuda.set_per_process_memory_fraction(before, device)
+    else:
+        free = torch.accelerator.get_memory_info(device)[0]
+        rest = torch.empty(max(free - LEFT, 0), dtype=torch.uint8, device=device)
+        yield device
+        del rest
+    torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()
+
+
+def filled(value: int, device: torch.device) -> torch.Tensor:
+    return torch.full((SIZE // 4,), value, dtype=torch.int32, device=device)
+
+
+def test_memory_is_short(short_of_memory: torch.device) -> None:
+    """Contract, and the control of the cases here: more than is left is refused with torch.OutOfMemoryError, what was
+    made keeps its values, and once it is dropped as much can be had again. (Values are looked at on the host: there is
+    no memory left to compare them on the device.)"""
+    kept: list[torch.Tensor] = []
+
+    def fill_up() -> None:
+        while len(kept) < 2 * LEFT // SIZE:
+            kept.append(filled(len(kept), short_of_memory))
+
+    with pytest.raises(torch.OutOfMemoryError):
+        fill_up()
+
+    assert len(kept) >= LEFT // SIZE // 2
+    assert all(bool((x.cpu() == number).all()) for number, x in enumerate(kept))
+    again = len(kept)
+    kept.clear()
+    kept += [filled(number, short_of_memory) for number in range(again)]
+    assert all(bool((x.cpu() == number).all()) for number, x in enumerate(kept))
+
+
+def test_one_stream_reuses_its_memory_in_order(short_of_memory: torch.device) -> None:
+    """Contract: on one stream a dropped tensor's memory is used by the next at once, in the order of the stream: a
+    hundred tensors, far more than fit, each summed behind a sleep after it was dropped, have their own sums."""
+    device = short_of_memory
+    calibrate(device)
+    stream = torch.Stream(device)
+    sums = torch.zeros(100, dtype=torch.int64, device=device)
+    torch.accelerator.synchronize(device)
+
+    with stream:
+        for number in range(100):
+            if number % 20 == 0:
+                sleep_on(stream, 10)
+            sums[number] = filled(number, device).sum()
+    stream.synchronize()
+
+    assert sums.tolist() == [number * (SIZE // 4) for number in range(100)]
+
+
+def test_streams_hand_memory_to_each_other_when_it_is_safe(short_of_memory: torch.device) -> None:
+    """Contract: tensors made on one stream and read on another, recorded there and dropped at once, are read whole,
+    though memory is short and the reader sleeps: the allocator waits for it, or for memory, rather than give a block
+    away.
+
+    More is asked for than fits, so the allocator has to free cached blocks of one stream for the other as it goes.
+    """
+    device = short_of_memory
+    calibrate(device)
+    maker, reader = torch.Stream(device), torch.Stream(device)
+    sums = torch.zeros(60, dtype=torch.int64, device=device)
+    torch.accelerator.synchronize(device)
+
+    for number in range(60):
+        with maker:
+            x = filled(number, device)
+        reader.wait_stream(maker)
+        if number % 10 == 0:
+            sleep_on(reader, 20)
+        with reader:
+            sums[number] = x.sum()
+        x.record_stream(reader)
+        del x
+        if number % 4 == 3:
+            reader.synchronize()
+    torch.accelerator.synchronize(device)
+
+    assert sums.tolist() == [number * (SIZE // 4) for number in range(60)]
+
+
+def test_copies_under_pressure_are_whole(short_of_memory: torch.device) -> None:
+    """Contract: sent from pinned memory and brought back without a wait, with memory for a few at a time, each of forty
+    tensors comes back as it went."""
+    device = short_of_memory
+    streams = [torch.Stream(device) for _ in range(2)]
+    back = [torch.zeros(SIZE // 4, dtype=torch.int32).pin_memory() for _ in range(4)]
+    events: list[torch.Event | None] = [None] * 4
+    wrong = []
+
+    for number in range(40):
+        slot = number % 4
+        event = events[slot]
+        if event is not None:
+            event.synchronize()
+            if not bool((back[slot] == number - 4).all()):
+                wrong.append(number - 4)
+        source = torch.full((SIZE // 4,), number, dtype=torch.int32).pin_memory()
+        with streams[number % 2]:
+            there = source.to(device, non_blocking=True)
+            back[slot].copy_(there, non_blocking=True)
+            del there
+        events[slot] = streams[number % 2].record_event()
+    torch.accelerator.synchronize(device)
+
+    assert wrong == []
+    assert [int(x[-1]) for x in back] == [36, 37, 38, 39]
+
+
+def test_running_out_spoils_nothing_that_is_under_way(short_of_memory: torch.device) -> None:
+    """Contract: a request that fails for want of memory, while a stream is asleep before its work, changes neither that
+    work's operands nor its result, and the next request that fits is served."""
+    device = short_of_memory
+    calibrate(device)
+    stream = torch.Stream(device)
+    x = filled(3, device)
+    torch.accelerator.synchronize(device)
+
+    for value in range(3):
+        sleep_on(stream, 20)
+        with stream:
+            y = x * 2 + value
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2 * LEFT, dtype=torch.uint8, device=device)
+        stream.synchronize()
+        assert (y == 6 + value).all()
+        del y
+
+    assert (filled(9, device) == 9).all()

@@ -1,0 +1,172 @@
+"""Values survive the way to the device and back: every type, shape and layout, whole and in parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+REALS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+COMPLEX = [torch.complex64, torch.complex128]
+EVERY = [torch.bool, *INTEGERS, *REALS, *COMPLEX]
+DTYPE = pytest.mark.parametrize("dtype", EVERY, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+#: Sizes about powers of two, where an implementation changes its ways, and one that is large and odd.
+SIZES = [0, 1, 2, 3, 255, 256, 257, 4095, 4096, 4097, (1 << 16) + 1, (1 << 20) - 1, (1 << 22) + 12_345]
+SIZE = pytest.mark.parametrize("size", SIZES)
+
+PIN = pytest.mark.parametrize(
+    "pinned", [False, pytest.param(True, marks=pytest.mark.requires(accelerator=True))], ids=["pageable", "pinned"]
+)
+NON_BLOCKING = pytest.mark.parametrize("non_blocking", [False, True], ids=["blocking", "non_blocking"])
+
+
+def settle(device: torch.device) -> None:
+    """Wait for the device; a host has nothing to wait for."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, as they are in order of its elements: equal where even NaNs are the same."""
+    return tensor.cpu().contiguous().view(torch.uint8).reshape(-1)
+
+
+def pattern(size: int) -> torch.Tensor:
+    """Bytes that differ from their neighbours and from those a power of two away, so that no shift goes unseen."""
+    numbers = torch.arange(size, dtype=torch.int64)
+    return ((numbers * 2654435761 >> 7) % 251).to(torch.uint8)
+
+
+def there_and_back(x: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+    """A copy of `x` that went to the device, was copied there, and came back."""
+    there = x.to(device, non_blocking=non_blocking, copy=True)
+    assert there.device == device
+    back = there.clone().to("cpu", non_blocking=non_blocking, copy=True)
+    settle(device)
+    return back
+
+
+@SIZE
+@PIN
+@NON_BLOCKING
+def test_every_byte_survives(device: torch.device, size: int, pinned: bool, non_blocking: bool) -> None:
+    """Contract: what comes back is what went, byte by byte, for any size, from pageable and pinned memory, by blocking
+    and by non-blocking copies that are waited for."""
+    x = pattern(size).pin_memory() if pinned else pattern(size)
+
+    back = there_and_back(x, device, non_blocking=non_blocking)
+
+    assert torch.equal(back, pattern(size))
+    assert torch.equal(x, pattern(size))
+
+
+@DTYPE
+def test_every_type_survives_bit_by_bit(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: a copy does not interpret: all bit patterns of a type, NaNs with their payloads, infinities, negative
+    zeros and subnormal numbers among them, come back as they were."""
+    raw = pattern(16 * 1024)
+    x = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
+
+    back = there_and_back(x, device, non_blocking=False)
+
+    assert back.dtype == dtype
+    assert torch.equal(bits(back), bits(x))
+
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "scalar": lambda: torch.tensor(3.5),
+    "no_elements": lambda: torch.empty(0, 3),
+    "transposed": lambda: torch.arange(60.0).view(3, 20).t(),
+    "strided": lambda: torch.arange(100.0)[::3],
+    "offset": lambda: torch.arange(100.0)[7:],
+    "two_strides": lambda: torch.arange(400.0).view(20, 20)[1::2, 2::3],
+    "permuted": lambda: torch.arange(120.0).view(2, 3, 4, 5).permute(3, 1, 0, 2),
+    "channels_last": lambda: torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "expanded": lambda: torch.arange(5.0)[:, None].expand(5, 7),
+    "overlapping": lambda: torch.arange(10.0).as_strided((6, 4), (1, 1)),
+    "conjugate": lambda: torch.view_as_complex(torch.arange(20.0).view(10, 2)).conj(),
+    "negative_view": lambda: torch.view_as_complex(torch.arange(20.0).view(10, 2)).conj().imag,
+    "flipped": lambda: torch.arange(30.0).view(5, 6).flip(0),
+}
+LAYOUT = pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
+
+
+@LAYOUT
+@NON_BLOCKING
+def test_every_layout_survives(device: torch.device, make: Callable[[], torch.Tensor], non_blocking: bool) -> None:
+    """Contract: shape and values of a view come back, whatever strides and offset it has; one that is dense keeps its
+    strides."""
+    x = make()
+
+    back = there_and_back(x, device, non_blocking=non_blocking)
+
+    assert back.shape == x.shape
+    assert torch.equal(back, x)
+    if x.is_contiguous() or x.is_contiguous(
+        memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format
+    ):
+        assert back.stride() == x.stride()
+
+
+@LAYOUT
+def test_a_copy_fills_its_target_and_nothing_beside_it(device: torch.device, make: Callable[[], torch.Tensor]) -> None:
+    """Contract: `copy_` into a part of a larger tensor, both ways, writes the source's values there, whatever the
+    source's layout, and leaves every other element alone."""
+    x = make()
+    shape = [size + 2 for size in x.shape]
+    inside = tuple(slice(1, size + 1) for size in x.shape)
+
+    for source, place in ((x, device), (x.to(device), torch.device("cpu"))):
+        target = torch.full(shape, -7.0, dtype=x.dtype, device=place)
+        expected = torch.full(shape, -7.0, dtype=x.dtype)
+        target[inside].copy_(source)
+        expected[inside] = x
+        settle(device)
+        assert torch.equal(target.cpu(), expected)
+
+
+def test_copies_of_slices_meet_without_gap_or_overlap(device: torch.device) -> None:
+    """Contract: a tensor that is copied in pieces of odd sizes at odd offsets is the tensor: no piece touches its
+    neighbours."""
+    x, cuts = pattern(100_003), [0, 1, 2, 5, 64, 67, 1023, 1025, 4096, 8191, 65_537, 65_538, 99_999, 100_003]
+    there = torch.full_like(x, 255, device=device)
+    back = torch.full_like(x, 255)
+
+    pieces = list(itertools.pairwise(cuts))
+    for begin, end in pieces[::2] + pieces[1::2]:
+        there[begin:end].copy_(x[begin:end], non_blocking=True)
+    for begin, end in pieces[1::2] + pieces[::2]:
+        back[begin:end].copy_(there[begin:end])
+    settle(device)
+
+    assert torch.equal(back, x)
+
+
+def test_a_copy_broadcasts_as_an_assignment_does(device: torch.device) -> None:
+    """Contract: `copy_` from a smaller shape repeats it along the missing and the single dimensions; one that does not
+    fit is refused and leaves the target as it was."""
+    target = torch.zeros(4, 3, device=device)
+
+    target.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    assert target.cpu().tolist() == [[1, 2, 3]] * 4
+    target.copy_(torch.arange(4.0)[:, None])
+    assert target.cpu().tolist() == [[value] * 3 for value in range(4)]
+    with pytest.raises(RuntimeError, match=r"size of tensor|shape|expand"):
+        target.copy_(torch.ones(5))
+    assert target.cpu().tolist() == [[value] * 3 for value in range(4)]
+
+
+def test_many_copies_at_once_keep_apart(device: torch.device) -> None:
+    """Contract: a hundred tensors on their way at the same time, without a wait in between, come back each as it went,
+    whatever memory they were given."""
+    sources = [pattern(1000 + 37 * number) + number for number in range(100)]
+
+    there = [x.to(device, non_blocking=True) for x in sources]
+    back = [x.to("cpu", non_blocking=True) for x in there]
+    settle(device)
+
+    assert [number for number, x in enumerate(back) if not torch.equal(x, sources[number])] == []

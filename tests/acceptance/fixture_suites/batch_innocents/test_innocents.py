@@ -1,0 +1,26 @@
+"""Two dozen cases after which a process has grown, and does not go on growing when they run again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+
+EACH = 90 << 10
+CACHE: OrderedDict[int, bytearray] = OrderedDict()
+MOST = 6
+TABLES: dict[int, bytearray] = {}
+
+
+@pytest.mark.parametrize("n", range(12))
+def test_cache_of_so_many_entries(n: int) -> None:
+    """What was used longest ago goes: each run makes an entry anew."""
+    CACHE.pop(n, None)
+    CACHE[n] = bytearray(EACH)
+    while len(CACHE) > MOST:
+        CACHE.popitem(last=False)
+
+
+@pytest.mark.parametrize("n", range(12))
+def test_table_made_at_first_use(n: int) -> None:
+    assert TABLES.setdefault(n, bytearray(EACH))[0] == 0

@@ -1,0 +1,60 @@
+"""What goes on growing over many repetitions, by far too little for a leak check after one; and what does not.
+
+``SHAPES`` says what a report is to call each, ``GROWS`` what it is to say of those that grow.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+GROWS = {
+    "test_heap": "heap_bytes (handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from) grew "
+    "over 30 repetitions by 4.",
+    "test_objects": "python_blocks (blocks of Python's own allocator) grew over 30 repetitions by 50",
+}
+SHAPES = {
+    "test_heap": "GROWS",
+    "test_objects": "GROWS",
+    "test_flat": "FLAT",
+    "test_fills_a_cache": "SETTLED",
+    "test_empties_a_cache": "UNSTEADY",
+}
+EXPECTED = {
+    "test_heap": "passed",
+    "test_objects": "passed",
+    "test_flat": "passed",
+    "test_fills_a_cache": "passed",
+    "test_empties_a_cache": "passed",
+}
+
+ARRAYS: list[np.ndarray] = []
+OBJECTS: list[list[float]] = []
+CACHE: dict[int, np.ndarray] = {}
+EMPTIED: list[np.ndarray] = []
+RUNS = itertools.count()
+
+
+def test_heap() -> None:
+    ARRAYS.append(np.ones(4 << 10, dtype=np.uint8))
+
+
+def test_objects() -> None:
+    # So many floats, in lists that are not so long that malloc would be asked for them.
+    OBJECTS.extend([float(number) for number in range(40)] for _ in range(12))
+
+
+def test_flat() -> None:
+    assert np.ones(64 << 10, dtype=np.uint8).sum() == 64 << 10
+
+
+def test_fills_a_cache() -> None:
+    number = next(RUNS) % 8
+    CACHE.setdefault(number, np.ones(64 << 10, dtype=np.uint8))
+
+
+def test_empties_a_cache() -> None:
+    EMPTIED.append(np.ones(64 << 10, dtype=np.uint8))
+    if len(EMPTIED) == 7:
+        EMPTIED.clear()

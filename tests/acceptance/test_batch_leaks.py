@@ -1,0 +1,218 @@
+"""Processes that grow over many cases, of which none grows enough to be looked into by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import check_journal
+from tests.acceptance.project import Result
+from tests.acceptance.rules import kinds
+
+SPREAD = ["-n0", "-n2"]
+MALLOC = "suites/batch_malloc/test_malloc.py::test_case[15]"
+MAPPING = "suites/batch_mapping/test_mapping.py::test_case[3]"
+PAIR = ("suites/batch_pair/test_pair.py::test_makes_a_list", "suites/batch_pair/test_pair.py::test_adds_to_it")
+HEAP = "handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from: 100.0 KiB"
+
+
+def batches(result: Result) -> list[dict[str, Any]]:
+    return [line for line in result.lines if line["event"] == "batch"]
+
+
+def finals(result: Result, case: str) -> list[dict[str, Any]]:
+    return [line for line in result.lines if line["event"] == "finish" and line["case"] == case and line["final"]]
+
+
+def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
+    """One case has leaked, all others have passed; its last line in the journal."""
+    left = {name: outcome for name, outcome in result.verdicts.items() if outcome != "passed"}
+    assert left == {case: "leaked"}, result.tail()
+    assert result.status == 1
+    assert kinds(result) == []
+    check_journal(result)
+    first, last = finals(result, case)
+    assert (first["outcome"], last["outcome"]) == ("passed", "leaked")
+    assert last["alone"]
+    assert last["message"].startswith(message)
+    assert f"leaked: {message}" in result.terminal
+    assert f"pytest '{case}'" in last["reproduce"]
+    failures = [element for element in result.junit.iter("testcase") if element.find("failure") is not None]
+    assert [element.attrib["name"] for element in failures] == [case.rpartition("::")[2]]
+    (leaky,) = [line for line in batches(result) if line["leaks"]]
+    assert case in leaky["cases"]
+    assert leaky["leaks"] == [f"{case} leaks: {last['message']}"]
+    assert f"looked into since a process had grown that ran {len(leaky['cases'])} cases" in last["notes"]
+    return last
+
+
+@pytest.mark.parametrize("spread", SPREAD)
+def test_a_case_that_leaks_a_little_each_time(make_project: MakeProject, spread: str) -> None:
+    result = make_project("batch_malloc").run(spread)
+    expect_one_leaks(result, MALLOC, HEAP)
+    assert len(result.verdicts) == 24
+
+
+@pytest.mark.parametrize("spread", SPREAD)
+def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, spread: str) -> None:
+    result = make_project("batch_mapping").run(spread)
+    last = expect_one_leaks(
+        result, MAPPING, "address space outside malloc's: mmap, thread stacks, Python's arenas, libraries: 3.0 MiB"
+    )
+    assert "mapped_bytes: 12.0 MiB of anonymous memory" in last["notes"]
+
+
+@pytest.mark.parametrize("spread", SPREAD)
+def test_two_cases_that_leak_together(make_project: MakeProject, spread: str) -> None:
+    """None of them leaks alone: a finding names both, with the amount and the line that allocates."""
+    result = make_project("batch_pair").run(spread)
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert len(result.verdicts) == 24
+    assert result.status == 1
+    check_journal(result)
+    (finding,) = result.ledger.findings
+    assert finding.kind == "batch_leak"
+    assert finding.cases == PAIR
+    assert finding.message.startswith(f"{PAIR[1]} leaks in the company of {PAIR[0]}, and not without: {HEAP}")
+    assert "suites/batch_pair/test_pair.py:21" in finding.message
+    assert f"FINDING batch_leak: {PAIR[1]} leaks in the company of {PAIR[0]}" in result.terminal
+
+
+@pytest.mark.parametrize("spread", SPREAD)
+def test_caches_and_first_uses_are_suspected_and_acquitted(make_project: MakeProject, spread: str) -> None:
+    result = make_project("batch_innocents").run(spread)
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert kinds(result) == []
+    assert result.status == 0
+    check_journal(result)
+    looked = batches(result)
+    assert looked
+    for line in looked:
+        assert line["suspicions"].keys() == {"heap_bytes"}
+        assert (line["trials"], line["leaks"], line["failure"]) == (1, [], "")
+
+
+def test_several_leaks_in_one_batch_are_told_apart(make_project: MakeProject) -> None:
+    result = make_project("batch_malloc", "batch_mapping", "batch_pair").run("-n0")
+    assert {case for case, outcome in result.verdicts.items() if outcome == "leaked"} == {MALLOC, MAPPING}
+    (finding,) = result.ledger.findings
+    assert finding.cases == PAIR
+    (line,) = batches(result)
+    assert "heap_bytes" in line["suspicions"]
+    assert len(line["leaks"]) == 3
+
+
+def test_what_the_next_case_gives_back_is_no_leak(make_project: MakeProject) -> None:
+    """Two tables are made that stay, so that there is something to look into."""
+    project = make_project()
+    project.write(
+        "suites/passing/test_passing.py",
+        """
+PASSING, TABLES = [], []
+
+def test_takes():
+    PASSING.append(bytearray(100 << 10))
+
+def test_gives_back():
+    PASSING.clear()
+
+def test_makes_a_table():
+    if not TABLES:
+        TABLES.append(bytearray(200 << 10))
+
+def test_makes_another():
+    if len(TABLES) < 2:
+        TABLES.append(bytearray(200 << 10))
+""",
+    )
+    result = project.run("-n0")
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    (line,) = batches(result)
+    assert (line["trials"], line["leaks"]) == (1, [])
+
+
+@pytest.mark.parametrize("arguments", [("--isolation=case",), ("--leak-check=off",)])
+def test_nothing_is_found_where_nothing_is_compared(make_project: MakeProject, arguments: tuple[str, ...]) -> None:
+    """With a process for each case none has grown over several; and the check can be switched off."""
+    result = make_project("batch_malloc", "batch_pair").run("-n0", *arguments)
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert kinds(result) == []
+    assert batches(result) == []
+
+
+def test_what_has_leaked_by_itself_is_not_looked_into_again(make_project: MakeProject) -> None:
+    """A case that one look finds out ends its process; the batch before it is innocent."""
+    project = make_project("batch_mapping")
+    project.write(
+        "suites/large/test_large.py",
+        """
+import pytest
+
+KEPT = []
+
+@pytest.mark.parametrize("n", range(6))
+def test_large(n):
+    if n == 4:
+        KEPT.append(bytearray(8 << 20))
+""",
+    )
+    result = project.run("-n0", "-k", "large")
+    assert {case for case, outcome in result.verdicts.items() if outcome == "leaked"} == {
+        "suites/large/test_large.py::test_large[4]"
+    }
+    assert batches(result) == []
+
+
+def test_a_trial_that_dies_accuses_nobody(make_project: MakeProject) -> None:
+    """A case kills its process when it runs a second time: what was suspected is not found out, and that is told."""
+    project = make_project("batch_malloc")
+    project.write(
+        "suites/dies/test_dies.py",
+        """
+import os
+import signal
+
+RUNS = []
+
+def test_dies_the_second_time():
+    RUNS.append(1)
+    if len(RUNS) > 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+""",
+    )
+    result = project.run("-n0")
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert kinds(result) == []
+    (line,) = batches(result)
+    assert line["leaks"] == []
+    assert line["failure"] == "a process that ran 25 of the cases again: SIGKILL"
+    check_journal(result)
+
+
+def test_a_waived_leak_stays_waived(make_project: MakeProject) -> None:
+    """A case that is expected to leak runs apart: nobody else's batch has grown by it."""
+    project = make_project()
+    project.write(
+        "suites/waived/test_waived.py",
+        """
+import ctypes
+import pytest
+
+MALLOC = ctypes.CDLL(None).malloc
+MALLOC.restype = ctypes.c_void_p
+MALLOC.argtypes = [ctypes.c_size_t]
+
+@pytest.mark.leaks("known", link="https://example.org/1")
+def test_known():
+    assert MALLOC(1 << 20)
+
+@pytest.mark.parametrize("n", range(8))
+def test_other(n):
+    pass
+""",
+    )
+    result = project.run("-n0")
+    assert result.verdicts.pop("suites/waived/test_waived.py::test_known") == "waived", result.tail()
+    assert batches(result) == []

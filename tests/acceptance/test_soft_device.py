@@ -1,0 +1,237 @@
+"""Whole runs on the software device, built for these tests unless it is there: what runs, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from harness.softdevice import build, faults
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import compare, expected
+from tests.acceptance.project import PATIENCE, Project, Result
+from tests.acceptance.rules import command, configure, refused
+
+_CACHE = {name: value for name, value in os.environ.items() if name in ("HARNESS_CACHE_DIR", "XDG_CACHE_HOME")}
+
+_THREE_RUNS = 3 * PATIENCE
+
+_EVENTS = """
+import pytest
+import torch
+
+@pytest.mark.requires(accelerator=True)
+def test_an_event_waits_for_its_stream(device):
+    stream = torch.Stream(device)
+    torch.soft.sleep(300, stream)
+    event = stream.record_event()
+    assert not event.query()
+    stream.synchronize()
+    assert event.query()
+
+@pytest.mark.requires(accelerator=True)
+def test_a_sum(device):
+    assert torch.ones(8, device=device).sum().item() == 8
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> Path:
+    """The backend. A run would build it as well, but a build may take longer than these tests wait for a run."""
+    return build.build()
+
+
+def run(project: Project, *arguments: str, env: dict[str, str | None] | None = None, suites: str = "suites") -> Result:
+    return project.run("--device=soft", *arguments, suites=suites, env={**_CACHE, **(env or {})})
+
+
+def seen(result: Result) -> dict[str, set[str]]:
+    """What the cases of each worker saw, by name of the worker."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for line in result.lines:
+        if line["event"] == "finish" and line.get("stdout", "").startswith("sees"):
+            found[line["worker"]].add(line["stdout"].split()[1])
+    return found
+
+
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_good_and_bad_cases(make_project: MakeProject, mode: str) -> None:
+    project = make_project("soft")
+    result = run(project, "-n0", f"--isolation={mode}", "--seed=5", "--case-timeout=100")
+    compare(result, expected(project, mode), alone=mode == "case")
+    finishes = {line["case"].rpartition("::")[2]: line for line in result.lines if line["event"] == "finish"}
+    for name in ("test_streams_and_their_threads", "test_uses_one_after_the_other", "test_pins"):
+        confirmed = [line for line in result.lines if line["event"] == "confirmation" and line["case"].endswith(name)]
+        assert confirmed == [], "what the device has for itself is not even suspected after a second run"
+    reproduce = finishes["test_fails"]["reproduce"]
+    assert reproduce.startswith("SOFT_VISIBLE_DEVICES=SOFT-0 pytest suites/soft/test_soft.py::test_fails ")
+    assert "--device=soft --seed=5" in reproduce
+    assert "tensor" in finishes["test_leaves_a_tensor"]["message"]
+    assert any("LEFT" in note for note in finishes["test_leaves_a_tensor"]["notes"])
+    assert "index" in finishes["test_bad_index"]["message"]
+    assert "the current software device" in finishes["test_leaves_another_device_chosen"]["message"]
+
+
+def test_everything_says_that_it_is_a_software_device(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/events/test_events.py", _EVENTS)
+    ids = [f"suites/events/test_events.py::{name}" for name in ("test_a_sum", "test_an_event_waits_for_its_stream")]
+    (project.folder / "configs/must-pass").mkdir(parents=True)
+    status, said = command(project, "catalog", "--must-pass", "configs/must-pass/core.txt", "--description", "core")
+    assert status == 0, said
+    result = run(project, "-n0", "--must-pass=core", env={"SOFT_DEVICE_COUNT": "3", "SOFT_DEVICE_MEMORY": "64MiB"})
+    assert result.status == 0, result.tail()
+    assert result.verdicts == dict.fromkeys(ids, "passed")
+    assert "devices soft (software device), no GPU: SOFT-0, SOFT-1, SOFT-2; driver none" in result.terminal
+    assert "must-pass list core.txt (2 cases" in result.terminal, result.tail()
+    assert "on soft (software device): satisfied" in result.terminal
+    suite = result.junit.find("testsuite")
+    assert suite is not None
+    properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
+    assert properties["device"] == "soft (software device)"
+    assert properties["devices"] == "SOFT-0 SOFT-1 SOFT-2"
+    assert "on soft (software device): satisfied" in str(properties["must_pass"])
+    assert "inject" not in properties
+    environment = json.loads((result.run_dir / "environment.json").read_text())
+    assert {(each["kind"], each["name"]) for each in environment["devices"]} == {("soft", "soft (software device)")}
+    assert environment["software_device"].keys() == {"compiler", "key", "library"}
+    assert environment["environment"]["SOFT_DEVICE_COUNT"] == "3"
+    assert result.lines[0]["settings"]["device"] == "soft"
+
+
+def test_hardware_of_another_kind_is_not_what_it_is(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/events/test_events.py", _EVENTS)
+    configure(project, "hardware/gpus", description="GPUs", device={"device": "cuda"})
+    configure(project, "hardware/host", description="the CPU", device={"device": "cpu"})
+    for name in ("gpus", "host"):
+        refused(run(project, "-n0", f"--hardware={name}"), f"device SOFT-0 is not {name}: device: wanted", "found soft")
+
+
+def test_two_workers_have_a_device_each(make_project: MakeProject) -> None:
+    project = make_project()
+    cases = "import os\nimport pytest\nimport torch\n\n" + (
+        "@pytest.mark.parametrize('n', range(12))\ndef test_one(n, device):\n"
+        "    assert torch.ones(3, device=device).sum().item() == 3\n"
+        "    print('sees', os.environ['SOFT_VISIBLE_DEVICES'])\n"
+    )
+    project.write("suites/many/test_many.py", cases)
+    result = run(project, "-n2", "--dist=load", env={"SOFT_DEVICE_COUNT": "3", "SOFT_VISIBLE_DEVICES": "2,0"})
+    assert result.status == 0, result.tail()
+    found = seen(result)
+    assert all(len(devices) == 1 for devices in found.values()), found
+    assert {uuid for devices in found.values() for uuid in devices} == {"SOFT-2", "SOFT-0"}
+    alone = run(project, "-n", "auto", env={"SOFT_DEVICE_COUNT": "1"})
+    assert alone.status == 0, alone.tail()
+    assert "created: 1/1 worker" in alone.terminal
+
+
+def test_injected_faults_reach_the_cases_and_every_record(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/events/test_events.py", _EVENTS)
+    result = run(
+        project, "-n0", "--inject=event_early", "--inject", "slow:0.000001,seed=3", env={"HARNESS_INJECT": "x"}
+    )
+    assert result.status == 1, result.tail()
+    event = "suites/events/test_events.py::test_an_event_waits_for_its_stream"
+    assert result.verdicts == {event: "failed", "suites/events/test_events.py::test_a_sum": "passed"}
+    finish = next(line for line in result.lines if line["event"] == "finish" and line["case"] == event)
+    assert finish["struck"]["event_early"] >= 1
+    assert "--device=soft --inject=event_early --inject=slow:0.000001,seed=3 --seed=" in finish["reproduce"]
+    assert result.lines[0]["settings"]["inject"] == "event_early; slow:0.000001,seed=3"
+    assert "harness: injected event_early; slow:0.000001,seed=3" in result.terminal
+    assert any(
+        each.get("name") == "inject" and each.get("value") == "event_early; slow:0.000001,seed=3"
+        for each in result.junit.iter("property")
+    )
+
+
+def test_the_device_without_isolation(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/events/test_events.py", _EVENTS)
+    result = run(project, "-n0", "--isolation=none", "--inject=event_early")
+    assert sorted(result.verdicts.values()) == ["failed", "passed"], result.tail()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "words"),
+    [
+        (["--device=soft"], {"CXX": "/nonexistent/g++"}, ["no C++ compiler: /nonexistent/g++ does not start"]),
+        (["--device=soft"], {"SOFT_VISIBLE_DEVICES": ""}, ["SOFT_VISIBLE_DEVICES='' shows no software device"]),
+        (["--device=soft"], {"SOFT_DEVICE_COUNT": "no"}, ["SOFT_DEVICE_COUNT='no': expected a number from 1 to 64"]),
+        (["--device=soft"], {"SOFT_INJECT": "slow"}, ["SOFT_INJECT is set: inject with --inject"]),
+        (["--device=soft", "--inject=slwo"], {}, ["--inject='slwo': expected a fault", "did you mean 'slow'?"]),
+        (["--inject=slow"], {}, ["--inject='slow': faults are for the software device; add --device=soft"]),
+        (["--device=cuda"], {}, ["--device=cuda: there is no usable GPU"]),
+        (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, cpu, soft"]),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    make_project: MakeProject, arguments: list[str], env: dict[str, str | None], words: list[str]
+) -> None:
+    project = make_project()
+    project.write("suites/events/test_events.py", _EVENTS)
+    refused(project.run("-n0", *arguments, env={**_CACHE, **env}), *words)
+
+
+def test_a_profile_chooses_the_device(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/events/test_events.py", _EVENTS)
+    configure(project, "profiles/software", description="on the software device", device="soft")
+    result = project.run("-n", "auto", "--profile=software", env={**_CACHE, "SOFT_DEVICE_COUNT": "1"})
+    assert result.status == 0, result.tail()
+    assert "created: 1/1 worker" in result.terminal
+    overruled = project.run("-n0", "--profile=software", "--device=cpu")
+    assert set(overruled.verdicts.values()) == {"gated"}
+
+
+def test_a_campaign_tells_what_is_caught_and_what_is_missed(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/events/test_events.py", _EVENTS)
+    arguments = ["faults", "run", "--faults", "event_early,peak_not_reset", "--results-dir", "out"]
+    status, said = command(project, *arguments, patience=_THREE_RUNS)
+    assert status == 1, said
+    assert "clean: 2 passed, 0 red" in said
+    assert "event_early             1  test_events.py::test_an_event_waits_for_its_stream (failed)" in said
+    assert "MISSED" in said
+    assert "1 of 2 faults caught; missed: peak_not_reset" in said
+    record = json.loads((project.folder / "out" / "faults.json").read_text())
+    assert record["missed"] == ["peak_not_reset"]
+    assert record["faults"][0]["struck"] >= 1
+    assert (project.folder / "out" / "event_early" / "journal.ndjson").exists()
+    arguments = ["faults", "run", "--first", "--faults", "event_early", "--", "-k", "event", "suites/events"]
+    status, said = command(project, *arguments, patience=_THREE_RUNS)
+    assert status == 0, said
+    assert "1 of 1 faults caught" in said
+
+
+def test_a_campaign_that_cannot_be(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/plain/test_plain.py", "def test_plain():\n    pass\n")
+    assert command(project, "faults", "run", "--faults", "slow,event_erly")[1].endswith("did you mean 'event_early'?\n")
+    status, said = command(project, "faults", "run", "--faults", "slow")
+    assert (status, "no suite in suites has cases that require an accelerator" in said) == (4, True), said
+
+
+def test_the_list_of_faults(make_project: MakeProject) -> None:
+    project = make_project()
+    status, said = command(project, "faults", "list")
+    assert status == 0
+    for name, breaks in faults.catalogue().items():
+        assert any(line.split(None, 1) == [name, breaks] for line in said.splitlines()), said
+    assert json.loads(command(project, "faults", "list", "--json")[1]) == dict(faults.catalogue())
+
+
+def test_devices_are_told_of_as_what_they_are(make_project: MakeProject) -> None:
+    project = make_project()
+    status, said = command(project, "devices", "--device", "soft", "--json")
+    assert status == 0, said
+    values = json.loads(said)
+    assert [(each["uuid"], each["kind"]) for each in values["devices"]] == [("SOFT-0", "soft"), ("SOFT-1", "soft")]
+    assert values["capabilities"]["accelerator"]["value"] is True
+    assert "soft (software device)" in command(project, "devices", "--device", "soft")[1]
+    status, said = command(project, "devices", "--device", "soft", "--health")
+    assert (status, "a software device is not examined" in said) == (4, True), said

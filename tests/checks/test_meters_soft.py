@@ -1,0 +1,103 @@
+"""Meters and poison of the software device, with a module in its place: what the harness asks, and makes of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.checks import meters_soft, poison
+from harness.checks.meters import METERS
+
+
+class FakeSoft:
+    """``torch.soft`` with two devices, of which the first may have been used."""
+
+    def __init__(self, *, awake: bool = True, failure: str | None = None, error: str | None = None) -> None:
+        self._awake, self._failure, self._error = awake, failure, error
+
+    def is_initialized(self) -> bool:
+        return self._awake
+
+    def device_count(self) -> int:
+        return 2
+
+    def synchronize(self, index: int) -> None:
+        if self._error is not None and index == 0:
+            raise RuntimeError(self._error)
+
+    def failure(self, index: int) -> str | None:
+        return self._failure if index == 1 else None
+
+    def host_memory_stats(self) -> dict[str, int]:
+        return {"active_bytes.current": 512, "allocated_bytes.current": 1024}
+
+    def thread_count(self) -> int:
+        return 65
+
+    def thread_stack_bytes(self) -> int:
+        return 1000
+
+
+_STATISTICS = {"allocated_bytes.all.current": 5, "active.all.current": 1, "reserved_bytes.all.current": 4096}
+
+
+@pytest.fixture
+def soft(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def put(fake: object) -> None:
+        monkeypatch.setattr(torch, "soft", fake, raising=False)
+        stats = SimpleNamespace(memory_stats=lambda index: _STATISTICS if index == 0 else {})
+        monkeypatch.setattr(torch, "accelerator", stats)
+
+    return put
+
+
+def test_what_the_device_has_for_itself_is_taken_out_of_the_process(soft: Any) -> None:
+    soft(FakeSoft())
+    values, blind = {"threads": 70, "mapped_bytes": 1_000_000}, dict[str, str]()
+    meters_soft.enter(values, blind)
+    assert blind == {}
+    assert values == {
+        "threads": 5,
+        "mapped_bytes": 1_000_000 - 65 * 1000 - 4096 - 1024,
+        "soft_allocated[0]": 5,
+        "soft_allocated[1]": 0,
+        "soft_active_blocks[0]": 1,
+        "soft_active_blocks[1]": 0,
+        "soft_reserved[0]": 4096,
+        "soft_reserved[1]": 0,
+        "pinned_bytes": 512,
+        "pinned_reserved": 1024,
+    }
+    assert {name.partition("[")[0] for name in values} <= {meter.name for meter in METERS}
+
+
+def test_devices_that_sleep_have_nothing(soft: Any) -> None:
+    soft(FakeSoft(awake=False))
+    values, blind = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
+    meters_soft.enter(values, blind)
+    assert (values, blind) == ({"threads": 5, "mapped_bytes": 1000}, {})
+
+
+def test_a_module_that_cannot_be_asked_makes_the_check_blind_and_no_more(soft: Any) -> None:
+    soft(SimpleNamespace(is_initialized=lambda: True))
+    values, blind = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
+    meters_soft.enter(values, blind)
+    assert values == {"threads": 5, "mapped_bytes": 1000}
+    assert "device_count" in blind["soft"]
+
+
+@pytest.mark.parametrize(
+    ("fake", "expected"),
+    [
+        (FakeSoft(), None),
+        (FakeSoft(error="index out of range"), "index out of range"),
+        (FakeSoft(awake=False, error="not asked of devices that sleep"), None),
+        (FakeSoft(failure="the device is lost"), "the device is lost"),
+    ],
+)
+def test_a_sticky_error_of_a_software_device(soft: Any, fake: FakeSoft, expected: str | None) -> None:
+    soft(fake)
+    assert poison.sticky_error() == expected

@@ -1,0 +1,114 @@
+"""Rounds of cases in a process of their own: what is told of each, and what torch.jit keeps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.checks.batch import Counted, leaks_of, leaks_together
+from harness.checks.growth import COUNTED, WARMUP
+
+_ROOT = Path(__file__).parents[2]
+_PROGRAM = """
+import importlib, json, sys, tempfile
+from harness.checks.rounds import Rounds
+
+tempfile.tempdir = sys.argv[1]
+history = sys.argv[2].split()
+sys.path.insert(0, sys.argv[3])
+cases = [value for name, value in vars(importlib.import_module("cases")).items() if name.startswith("case_")]
+rounds, told, origins = Rounds(), [], {}
+for number in range(WARMUP + COUNTED):
+    rounds.begin(counts=number >= WARMUP, history=history)
+    told.append([])
+    for case in cases:
+        rounds.before_case()
+        case()
+        told[-1].append(rounds.after_case())
+print(json.dumps({"rounds": told, "origins": {name: list(lines) for name, lines in rounds.origins().items()}}))
+"""
+
+
+def run(folder: Path, source: str, *history: str) -> tuple[Counted, dict[str, list[str]]]:
+    """The rounds of the functions ``case_…`` of a program, and where growth is from."""
+    path = folder / "cases.py"
+    path.write_text(source)
+    (folder / "tmp").mkdir()
+    program = _PROGRAM.replace("WARMUP", str(WARMUP)).replace("COUNTED", str(COUNTED))
+    command = [sys.executable, "-c", program, str(folder / "tmp"), " ".join(history), str(folder)]
+    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    assert told["rounds"][:WARMUP] == [[{}] * len(told["rounds"][0])] * WARMUP
+    return told["rounds"][WARMUP:], told["origins"]
+
+
+def test_growth_is_told_of_the_case_that_it_comes_with(tmp_path: Path) -> None:
+    rounds, origins = run(
+        tmp_path,
+        """
+KEPT, CYCLES = [], []
+
+def case_keeps():
+    KEPT.append(bytearray(100 << 10))
+
+def case_leaves_garbage():
+    cycle = [bytearray(300 << 10)]
+    cycle.append(cycle)
+
+def case_does_nothing():
+    pass
+""",
+    )
+    assert len(rounds) == COUNTED
+    assert [[leak.meter for leak in leaks_of(rounds, position, range(3))] for position in range(3)] == [
+        ["heap_bytes"],
+        [],
+        [],
+    ]
+    assert 100 << 10 <= leaks_together(rounds, range(3))[0].amount < 101 << 10
+    assert origins == {}
+
+
+def test_where_it_is_from_is_told_on_demand(tmp_path: Path) -> None:
+    source = "KEPT = []\n\ndef case_keeps():\n    KEPT.append(bytearray(100 << 10))\n"
+    rounds, origins = run(tmp_path, source, "heap_bytes")
+    assert leaks_of(rounds, 0, [0])
+    assert any("cases.py:4" in line for line in origins["heap_bytes"]), origins
+
+
+_TRACE = """
+import warnings
+import torch
+
+warnings.simplefilter("ignore")
+
+def case_traces():
+    torch.jit.trace(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()), torch.ones(2, 3))
+
+def case_scripts():
+    torch.jit.script(lambda_of())
+
+def lambda_of():
+    def double(x):
+        # type: (torch.Tensor) -> torch.Tensor
+        return x * 2
+    return double
+"""
+
+
+def test_what_torch_jit_keeps_is_nobodys_leak(tmp_path: Path) -> None:
+    rounds, _ = run(tmp_path, _TRACE)
+    assert [leaks_of(rounds, position, range(2)) for position in range(2)] == [[], []]
+
+
+@pytest.mark.parametrize("size", [300, 1000])
+def test_what_a_traced_case_leaks_beside_is_seen(tmp_path: Path, size: int) -> None:
+    source = _TRACE + f"\nKEPT = []\n\ndef case_leaks():\n    case_traces()\n    KEPT.append(bytearray({size} << 10))\n"
+    rounds, _ = run(tmp_path, source)
+    assert [leak.meter for leak in leaks_of(rounds, 2, range(3))] == ["heap_bytes"]

@@ -1,0 +1,296 @@
+"""Building the soft device, with a compiler that only pretends, and once the real thing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.softdevice import build, toolchain
+from harness.softdevice.toolchain import BuildError, Toolchain
+from tests.softdevice import inside
+
+#: Copies what it is given to what it is to make, and writes down what that was. With $HELD, the name of a pipe, it says
+#: there that it has begun, and goes on at a word from the pipe $HELD.go.
+_COMPILER = """#!/bin/sh
+for word; do
+  case "$before" in -o) output=$word;; esac
+  case "$word" in --version) echo "pretending 1.0"; exit 0;; *.cpp|*.o) inputs="$inputs $word";; esac
+  before=$word
+done
+inputs=${inputs% $output}
+if [ -n "$HELD" ]; then echo begun > "$HELD"; read -r word < "$HELD.go"; fi
+echo "$output <-$inputs" >> "$CALLS"
+if grep -hs BROKEN $inputs; then echo "core/one.cpp:1:1: error: BROKEN is no word"; exit 3; fi
+cat $inputs > "$output"
+"""
+
+
+class Place:
+    """Sources, cache, compiler and environment of a build."""
+
+    def __init__(self, root: Path) -> None:
+        self.csrc = root / "csrc"
+        self.cache = root / "cache"
+        self.calls = root / "calls"
+        self.calls.touch()
+        self.compiler = root / "pretend"
+        self.compiler.write_text(_COMPILER)
+        self.compiler.chmod(0o755)
+        for name, text in {
+            "core/one.cpp": '#include "one.h"\n',
+            "core/one.h": '#pragma once\n  #  include "../names.def"\n#include <vector>\n',
+            "names.def": "NAME(a)\n",
+            "aten/two.cpp": '#include "../core/two.h"\n',
+            "core/two.h": "int two;\n",
+            "core/tests/three.cpp": "not built\n",
+        }.items():
+            self.write(name, text)
+        self.tools = Toolchain((str(self.compiler),), "pretending 1.0", ("-O7",), ("-shared",), "torch 9", "cp399")
+        self.environ = {**os.environ, "HARNESS_CACHE_DIR": str(self.cache), "CALLS": str(self.calls)}
+        self.said: list[str] = []
+
+    def write(self, name: str, text: str) -> None:
+        file = self.csrc / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def build(self) -> Path:
+        return build.build(self.said.append, environ=self.environ, csrc=self.csrc, tools=self.tools)
+
+    def compiled(self) -> list[str]:
+        """What the compiler was given since the last time this was asked, a library's objects as "link"."""
+        calls = [line.partition(" <- ")[2] for line in self.calls.read_text().splitlines()]
+        self.calls.write_text("")
+        return sorted("link" if call.endswith(".o") else call for call in calls)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_library_is_built_once_and_told_of(place: Place) -> None:
+    library = place.build()
+    assert library.parent.parent == place.cache / "softdevice"
+    assert library.name == "_softdevice.so"
+    assert library.read_text() == '#include "../core/two.h"\n#include "one.h"\n'
+    assert place.compiled() == ["aten/two.cpp", "core/one.cpp", "link"]
+    told = [re.sub(r"\d+ s", "N s", line) for line in place.said]
+    assert sorted(told[:2]) == [
+        f"building the soft device: {number} of 2 files ({name}, N s)"
+        for number, name in ((1, told[0].split("(")[1].split(",")[0]), (2, told[1].split("(")[1].split(",")[0]))
+    ]
+    assert told[2:] == ["built the soft device in N s"]
+    assert place.build() == library
+    assert place.compiled() == []
+    assert len(place.said) == 3
+    assert not list(place.cache.rglob("building-*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [
+        ("core/one.cpp", ["core/one.cpp", "link"]),
+        ("core/one.h", ["core/one.cpp", "link"]),
+        ("names.def", ["core/one.cpp", "link"]),
+        ("core/two.h", ["aten/two.cpp", "link"]),
+        ("core/tests/three.cpp", []),
+        ("core/new.cpp", ["core/new.cpp", "link"]),
+    ],
+)
+def test_a_change_compiles_what_it_concerns(place: Place, name: str, again: list[str]) -> None:
+    before = place.build()
+    old = (place.csrc / name).read_text() if (place.csrc / name).exists() else ""
+    place.compiled()
+    place.write(name, old + "// more\n")
+    assert (place.build() != before) == bool(again)
+    assert place.compiled() == again
+    place.write(name, old)
+    if old:  # what was there before is there still
+        assert place.build() == before
+        assert place.compiled() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tools: replace(tools, compiler=(*tools.compiler, "-v")),
+        lambda tools: replace(tools, compiler_text="pretending 1.1"),
+        lambda tools: replace(tools, flags=("-O8",)),
+        lambda tools: replace(tools, link=("-shared", "-lm")),
+        lambda tools: replace(tools, torch="torch 10"),
+        lambda tools: replace(tools, python="cp400"),
+    ],
+)
+def test_another_toolchain_makes_another_library(place: Place, change: Callable[[Toolchain], Toolchain]) -> None:
+    before = build.plan_for(place.tools, place.csrc)
+    after = build.plan_for(change(place.tools), place.csrc)
+    assert after.key != before.key
+    assert not set(after.objects.values()) & set(before.objects.values())
+    assert build.plan_for(place.tools, place.csrc) == before
+
+
+def test_two_processes_at_once_build_once(place: Place) -> None:
+    held = place.cache.parent / "held"
+    go = place.cache.parent / "held.go"
+    os.mkfifo(held)
+    os.mkfifo(go)
+    script = (
+        "import sys; from pathlib import Path; from harness.softdevice import build; "
+        "from harness.softdevice.toolchain import Toolchain; "
+        "one = lambda line: print(line, flush=True); "
+        f"print(build.build(one, csrc=Path({str(place.csrc)!r}), tools={place.tools!r}))"
+    )
+    environ = {**place.environ, "HELD": str(held), "MAX_JOBS": "1"}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", script], env=environ, stdout=subprocess.PIPE, text=True)
+
+    with start() as first:
+        assert held.read_text() == "begun\n"  # the first one compiles, and holds the lock
+        with start() as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "waiting for another process that builds the soft device\n"
+            go.write_text("go\n")
+            for _ in range(2):  # the other file, and the linking
+                assert held.read_text() == "begun\n"
+                go.write_text("go\n")
+            other = second.stdout.read()
+        assert first.stdout is not None
+        own = first.stdout.read().splitlines()[-1]
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert other.splitlines() == [own]
+    assert place.compiled() == ["aten/two.cpp", "core/one.cpp", "link"]
+
+
+def test_a_compilers_complaint_is_shown(place: Place) -> None:
+    place.write("core/one.cpp", "BROKEN\n")
+    with pytest.raises(BuildError) as caught:
+        place.build()
+    text = str(caught.value)
+    assert text.startswith("compiling core/one.cpp for the soft device failed with status 3, all of it is in '")
+    assert text.splitlines()[1:] == ["  core/one.cpp:1:1: error: BROKEN is no word"]
+    log = text.split("'")[1]
+    assert Path(log).read_text() == "BROKEN\ncore/one.cpp:1:1: error: BROKEN is no word\n"
+    assert not list(place.cache.rglob("*.so"))
+    place.compiled()
+    place.write("core/one.cpp", "mended\n")
+    assert "mended" in place.build().read_text()
+
+
+def test_a_linkers_complaint_is_shown(place: Place) -> None:
+    place.tools = replace(place.tools, link=(str(place.csrc / "none.o"),))
+    with pytest.raises(BuildError, match=r"linking for the soft device failed with status 1"):
+        place.build()
+
+
+def test_what_was_left_half_made_is_replaced(place: Place) -> None:
+    folder = place.cache / "softdevice" / build.plan_for(place.tools, place.csrc).key
+    (folder / "rest").mkdir(parents=True)
+    assert place.build().parent == folder
+    assert [entry.name for entry in folder.iterdir()] == ["_softdevice.so"]
+
+
+def test_what_nobody_asked_for_in_a_month_is_removed(place: Place) -> None:
+    old = place.build()
+    other = old.parent.parent / "somebody.lock"
+    other.touch()
+    for entry in [other, old.parent, *(old.parent.parent / "objects").iterdir()]:
+        os.utime(entry, (0, 0))
+    place.write("core/one.cpp", "new\n")
+    new = place.build()
+    assert not old.exists()
+    assert new.exists()
+    assert other.exists()
+    objects = {entry.stem for entry in (old.parent.parent / "objects").iterdir()}
+    assert objects == set(build.plan_for(place.tools, place.csrc).objects.values())
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"HARNESS_CACHE_DIR": "/c", "XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/c/softdevice"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/gpu-conformance-harness/softdevice"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/gpu-conformance-harness/softdevice"),
+        ({"HARNESS_CACHE_DIR": "", "HOME": "/h"}, "/h/.cache/gpu-conformance-harness/softdevice"),
+        ({"HARNESS_CACHE_DIR": "here"}, f"{os.getcwd()}/here/softdevice"),
+    ],
+)
+def test_where_libraries_are_kept(environ: dict[str, str], folder: str) -> None:
+    assert str(build.cache_folder(environ)) == folder
+
+
+def test_a_cache_that_cannot_be_used_is_named(place: Place) -> None:
+    place.cache.write_text("a file, and no folder")
+    with pytest.raises(BuildError, match=r"cannot be kept in '.*/cache/softdevice' .*HARNESS_CACHE_DIR"):
+        place.build()
+
+
+def test_sources_that_are_missing_are_named(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="no C\\+\\+ sources"):
+        build.plan_for(place.tools, tmp_path / "nowhere")
+    (place.csrc / "names.def").unlink()
+    with pytest.raises(BuildError, match=r"names\.def', a source of the soft device, cannot be read"):
+        place.build()
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"PATH": "/nowhere"},
+            "needs a C++ compiler: $CXX is not set, and none of c++, g++ and clang++ is on the path",
+        ),
+        ({"CXX": "'"}, '$CXX is "\'", which is no command'),
+        ({"CXX": "/nowhere/cc"}, "'/nowhere/cc' does not start"),
+        ({"CXX": "false"}, "'false' ended with status 1 when asked for its version"),
+        ({"CXXFLAGS": "'"}, '$CXXFLAGS is "\'", which is no list of options'),
+    ],
+)
+def test_a_compiler_that_is_not_there_is_told_of(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        build.build(environ={"PATH": os.environ["PATH"], "HOME": "/h", **environ})
+    assert said in str(caught.value)
+
+
+def test_headers_that_are_not_there_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "torch_folder", lambda: tmp_path)
+    with pytest.raises(BuildError, match="has no C\\+\\+ headers"):
+        toolchain.find()
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "jobs"),
+    [(7, {"MAX_JOBS": "3"}, 3), (2, {"MAX_JOBS": "3"}, 2), (0, {}, 1), (9, {"MAX_JOBS": "1"}, 1)],
+)
+def test_as_many_compilers_run_as_are_allowed(files: int, environ: dict[str, str], jobs: int) -> None:
+    assert build._jobs(files, environ) == jobs
+
+
+def test_flags_come_from_the_environment_too() -> None:
+    plain = toolchain.find()
+    more = toolchain.find({**os.environ, "CXXFLAGS": f"{os.environ.get('CXXFLAGS', '')} -g -DX='a b'"})
+    assert more.flags == (*plain.flags, "-g", "-DX=a b")
+    assert more.link == (*plain.link, "-g", "-DX=a b")
+
+
+def test_the_real_library_is_built_by_hand_without_torch() -> None:
+    library = inside.library()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "harness.softdevice.build"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, place = done.stdout.split()[0], done.stdout.split()[-1]
+    assert float(seconds) >= 0
+    assert Path(place) == library
+    assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
+    assert build.describe()["key"] == library.parent.name
