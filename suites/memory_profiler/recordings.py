@@ -135,7 +135,7 @@ def recording(device: torch.device) -> Iterator[profile]:
 
 def activities(device: torch.device) -> list[ProfilerActivity]:
     """What a profile on this device records: a run on the CPU does not touch a GPU."""
-    return [ProfilerActivity.CPU] if device.type == "cpu" else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    return [ProfilerActivity.CPU, ProfilerActivity.CUDA] if device.type == "cuda" else [ProfilerActivity.CPU]
 
 
 @functools.cache

@@ -16,6 +16,10 @@ from .values import Category
 
 CLASS = "test_memory_profiler::TestMemoryProfilerE2E"
 
+# Operators of the software device are made of others than those of the devices torch has built in, and so are the
+# tensors that categories are told from.
+pytestmark = pytest.mark.requires(not_={"device": "soft"})
+
 
 def covers(test: str) -> pytest.MarkDecorator:
     """The mark for a row of the reference."""

@@ -22,6 +22,10 @@ Event = dict[str, Any]
 SLACK_US = 0.002  # begin and duration are rounded to nanoseconds each
 
 
+#: Numbers of the types of devices in a trace, those of c10::DeviceType; any backend from outside is PrivateUse1.
+KINDS = {"cpu": 0, "cuda": 1, "soft": 20}
+
+
 def trace(found: Recording | profile, path: Path) -> dict[str, Any]:
     """What an exported trace holds. torch packs it if its name says so."""
     prof = found.prof if isinstance(found, Recording) else found
@@ -109,7 +113,7 @@ def test_a_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path)
     document = trace(found, tmp_path / "trace.json")
 
     moments = named(document, "[memory]", "cpu_instant_event")
-    kind, index = (0, -1) if device.type == "cpu" else (1, device.index)
+    kind, index = KINDS[device.type], -1 if device.type == "cpu" else device.index
     here = [m["args"] for m in moments if (m["args"]["Device Type"], m["args"]["Device Id"]) == (kind, index)]
     sign = {Action.CREATE: 1, Action.DESTROY: -1}
     expected = [
