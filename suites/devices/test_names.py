@@ -178,7 +178,10 @@ def test_an_index_is_not_read_from_another_device() -> None:
             read(given)
 
 
-@pytest.mark.covers("test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available")
+@pytest.mark.covers(
+    "test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available",
+    "test_cuda::TestCudaArchList::test_get_arch_list_empty_when_cuda_not_compiled",
+)
 def test_the_list_of_architectures_needs_no_device() -> None:
     """Contract: `get_arch_list` is a list of texts such as sm_90, of a torch built without CUDA an empty one, and
     asking wakes no device."""
