@@ -1,13 +1,17 @@
-"""The soft device as torch's own generic interfaces show it. What is checked is in `runtime_checks`."""
+"""The soft device as torch's own generic interfaces show it. What is checked is in the two modules of checks."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.softdevice import inside, runtime_checks
+from tests.softdevice import facility_checks, inside, runtime_checks
 
 
-@pytest.mark.parametrize("function", inside.checks(runtime_checks), ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [*inside.checks(runtime_checks), *inside.checks(facility_checks)],
+    ids=lambda function: function.__name__,
+)
 def test_runtime(function: inside.Check) -> None:
     inside.verdict(function)
 
