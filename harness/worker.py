@@ -205,9 +205,12 @@ class Worker:
         self._own.clear()
 
     def _turns(self, workerinput: dict[str, Any] | None) -> Turns:
-        """Devices are taken in turns unless there are meant to be more workers than devices, or it is the CPU."""
+        """GPUs are taken in turns unless there are meant to be more workers than devices.
+
+        Of the CPU and of a software device each process has one for itself, and waits for nobody.
+        """
         workers = 1 if workerinput is None else int(workerinput["workercount"])
-        enabled = self._care.device.kind != "cpu" and workers <= len(self._inventory.usable)
+        enabled = self._care.device.kind == "cuda" and workers <= len(self._inventory.usable)
         return Turns(Path(self.context.temp_dir) / "turns", enabled=enabled)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
