@@ -1,0 +1,73 @@
+"""What the software device costs: launches against the same calls on the CPU, and memory over a million allocations.
+
+    python benchmarks/softdevice.py [--quick]
+
+Builds the device where need be and tells how long that took. Launches are `x.add_(1)` of 16 elements on one stream,
+synchronised once at the end; the CPU's are the same calls without a device, alternating with them. Prints medians over
+the rounds, and the resident size of the process before and after the allocations. Seconds, MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from harness.softdevice import build, loading
+
+
+def resident() -> float:
+    """Resident size of this process in MiB."""
+    return float(psutil.Process().memory_info().rss) / (1 << 20)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the work, to see that it runs")
+    parts = 100 if parser.parse_args().quick else 1
+    begin = time.perf_counter()
+    library: Path = build.build(progress=lambda line: print(line, file=sys.stderr))
+    print(f"library there after {time.perf_counter() - begin:.1f} s: {library}")
+    import torch
+
+    begin = time.perf_counter()
+    loading.load(library)
+    there, here = torch.zeros(16, device="soft"), torch.zeros(16)
+    torch.accelerator.synchronize()
+    print(
+        f"loaded and woken in {time.perf_counter() - begin:.3f} s; torch {torch.__version__}, "
+        f"load {psutil.getloadavg()[0]:.1f}"
+    )
+
+    def seconds(x: torch.Tensor, count: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(count):
+            x.add_(1)
+        torch.accelerator.synchronize()
+        return time.perf_counter() - begin
+
+    count = 100_000 // parts
+    rounds = [(seconds(there, count), seconds(here, count)) for _ in range(5)]
+    soft, cpu = (statistics.median(each) for each in zip(*rounds, strict=True))
+    print(f"launches: {count / soft:,.0f} a second; {soft / cpu:.1f} times the CPU's time")
+
+    for what, size in (("of 1 KiB", 256), ("of 4 MiB", 1 << 20)):
+        torch.empty(size, device="soft")
+        count = 1_000_000 // parts
+        before, begin = resident(), time.perf_counter()
+        for _ in range(count):
+            torch.empty(size, device="soft")
+        took = time.perf_counter() - begin
+        print(
+            f"{count:,} allocations {what}: {count / took:,.0f} a second, "
+            f"{before:.1f} MiB before, {resident():.1f} after"
+        )
+
+
+if __name__ == "__main__":
+    main()
