@@ -97,7 +97,7 @@ class ListResult:
 class Cost:
     """What isolation cost: executors started, seconds they took to start, and what was done more than once.
 
-    `restarts` are executors started beyond the first of each worker, `retries` attempts beyond the first of each case.
+    `restarts` are executors started beyond the first of each worker, `retries` attempts beyond those that count.
     """
 
     executors: int
@@ -340,8 +340,12 @@ class _Book:
             executors=len(self._executors),
             startup=sum(executor.startup or 0.0 for executor in self._executors),
             restarts=len(self._executors) - len(workers),
-            retries=sum(len(starts) - 1 for starts in self._starts.values()),
+            retries=sum(len(starts) - self._counting(case) for case, starts in self._starts.items()),
         )
+
+    def _counting(self, case: str) -> int:
+        """How many attempts at a case count: one, or with ``--repeat`` each repetition."""
+        return max(1, sum(finish.final for finish in self._finishes.get(case, [])))
 
 
 def _decided(outcome: Outcome, finishes: Sequence[Finish]) -> Finish | None:

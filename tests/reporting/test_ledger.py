@@ -309,6 +309,15 @@ def test_cost_of_isolation() -> None:
     assert account.cost == Cost(executors=4, startup=0.875, restarts=2, retries=1)
 
 
+def test_a_repetition_is_no_retry() -> None:
+    """With ``--repeat`` each attempt counts; one that was made since another broke in company does not."""
+    twice = [build.start(A), build.finish(A), build.start(A, attempt=2), build.finish(A, attempt=2)]
+    assert ledger(build.collected(A), *twice).cost.retries == 0
+    begun = build.start(A, attempt=3)
+    assert ledger(build.collected(A), *twice, begun).cost.retries == 1
+    assert ledger(build.collected(A), begun).cost.retries == 0
+
+
 def test_a_run_carried_on_is_judged_by_its_last_leg() -> None:
     account = ledger(build.run(seed=1), build.end(exit_status=2), build.run(seed=2))
     assert account.run is not None
