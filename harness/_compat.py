@@ -1,4 +1,4 @@
-"""The private names of pytest and CPython that nothing public replaces, each with a test that fails when it moves."""
+"""Private names of pytest, CPython and torch that nothing public replaces, each with a test that fails if it moves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -37,3 +38,14 @@ def join_threads() -> None:
 def finalizers() -> list[weakref.finalize[..., Any]]:
     """The living `weakref.finalize` objects, each of which may run when the interpreter ends."""
     return list(weakref.finalize._registry)  # type: ignore[attr-defined]
+
+
+def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[None]:
+    """A context in which torch captures each backward pass of this thread and hands it to `compiler`.
+
+    The public way, ``torch._dynamo.config.compiled_autograd``, is for what ``torch.compile`` compiled alone.
+    """
+    from torch._dynamo import compiled_autograd
+
+    context: AbstractContextManager[None] = compiled_autograd._enable(compiler)
+    return context

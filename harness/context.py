@@ -25,7 +25,8 @@ class RunContext:
     `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test
     as a case. `device` is ``--device``; on software devices `inject` are the faults they are to have, as they are
     written, and `library` is the file of the built backend. `health`: GPUs are examined. `leak_check`: off, fast or
-    full. `policy` is `harness.gating.policy.Policy` as JSON values.
+    full. `start`: auto, fork or cold, see `harness.isolation.spec`; `under`: the name of the wrapper round each test.
+    `policy` is `harness.gating.policy.Policy` as JSON values.
     """
 
     run_id: str
@@ -51,6 +52,8 @@ class RunContext:
     device: str = "auto"
     inject: tuple[str, ...] = ()
     library: str | None = None
+    start: str = "fork"
+    under: str | None = None
 
     @property
     def journal(self) -> Path:
@@ -75,6 +78,8 @@ class RunContext:
         words += ["pytest", shlex.quote(location), "--isolation=case"]
         words += [] if self.device == "auto" else [f"--device={self.device}"]
         words += [f"--inject={shlex.quote(each)}" for each in self.inject]
+        words += [f"--start={self.start}"] if self.start == "cold" else []
+        words += [f"--under={self.under}"] if self.under else []
         words += [f"--seed={self.seed}", "-n0"]
         if self.plugin_argument:
             words[-1:-1] = ["-p", "harness.plugin"]

@@ -18,6 +18,8 @@ MARKERS = (
     "covers(*rows): names of the rows of the reference inventory whose behaviour the case checks",
     "leaks(reason, *, link, kind='leaked'): the case is known to leak, or with kind='contaminated' to leave state "
     "changed; a waiver like any other: red once it does not",
+    "keeps(reason): what the case runs keeps memory for good, by itself and on every run, so that its growth tells "
+    "nothing and is not looked at; state that it leaves changed is",
     "timeout(seconds): how long the case may take, set-up and tear-down included",
 )
 

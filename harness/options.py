@@ -13,9 +13,11 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.softdevice import faults
+from harness.under import WRAPPERS
 
 DEVICES = ("auto", "cuda", "cpu", "soft")
 ISOLATIONS = ("batch", "case", "none")
+STARTS = ("auto", "fork", "cold")
 LEAK_CHECKS = ("off", "fast", "full")
 
 
@@ -137,6 +139,15 @@ OPTIONS = {
             separator=faults.SEPARATOR,
         ),
         Option("--isolation", _one_of(ISOLATIONS), "batch", "how cases are kept apart: batch, case or none", "MODE"),
+        Option(
+            "--start",
+            _one_of(STARTS),
+            "auto",
+            "how executors start: fork (of a process that has collected), cold (each imports and collects by itself), "
+            "auto (fork; with -p harness.plugin cold where that process must not be forked)",
+            "HOW",
+        ),
+        Option("--under", _one_of(tuple(WRAPPERS)), None, f"call each test within: {', '.join(WRAPPERS)}", "NAME"),
         Option(
             "--case-timeout", _positive, 300.0, "seconds a case may take, unless its timeout marker says", "SECONDS"
         ),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from harness.gating.policy import Policy
     from harness.run import Run
+    from harness.under import Around
     from harness.worker import Worker
 
 __all__ = ["case_seed", "device"]
@@ -93,6 +94,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WorkerHooks(worker), "harness-worker")
     if not worker.isolated:
         config.pluginmanager.register(InlineHooks(worker), "harness-inline")
+        if worker.context.under is not None:
+            config.pluginmanager.register(_around(worker.context.under), "harness-under")
+
+
+def _around(name: str) -> Around:
+    from harness.under import Around, WrapperError
+
+    try:
+        return Around(name)
+    except WrapperError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _show_late(config: pytest.Config, report: pytest.TestReport) -> None:

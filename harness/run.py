@@ -25,6 +25,7 @@ from harness.devices import capabilities
 from harness.devices.device import Inventory
 from harness.errors import HarnessError
 from harness.gating import patterns
+from harness.isolation import caches
 from harness.isolation.nursery import Zygote
 from harness.isolation.spec import ZygoteSpec, overriding_arguments
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK
@@ -100,6 +101,9 @@ class Run:
             device=settings["device"],
             inject=settings["inject"],
             library=software["library"] if software else None,
+            # A suite of ours that starts a thread when imported is to hear of it; nobody here can mend another's.
+            start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
+            under=settings["under"],
         )
         argv = ["pytest", *context.args]
         self.journal = Journal(run_dir / journals.FILE_NAME)
@@ -133,6 +137,7 @@ class Run:
             isolation=isolation,
             rootdir=config.rootpath,
             software_device=software,
+            under=context.under,
         )
         environment.write(run_dir, facts)
         if isolation != "none":
@@ -187,10 +192,11 @@ class Run:
         return finding
 
     def close(self) -> None:
-        """End the zygote; remove what is empty of the temporary folder."""
+        """End the zygote; remove the compiler caches, and what is empty of the temporary folder."""
         if self.zygote is not None:
             self.zygote.close()
             self.zygote = None
+        shutil.rmtree(self.run_dir / caches.FOLDER, ignore_errors=True)
         temp = Path(self.context.temp_dir)
         for folder in ("capabilities", "drained", "turns"):
             shutil.rmtree(temp / folder, ignore_errors=True)

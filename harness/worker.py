@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from harness.gating import policy as rules
 from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
-from harness.isolation import linux, seeding
+from harness.isolation import caches, linux, seeding
 from harness.isolation.care import Care
 from harness.isolation.case import Case
 from harness.isolation.handle import Binding
@@ -93,6 +92,7 @@ class Worker:
                 record=self.journal.append,
                 turns=self._turns(workerinput),
                 connect=self._connect,
+                died=partial(caches.release_locks, Path(context.run_dir)),
             )
             self._supervisor = Supervisor(
                 context,
@@ -219,9 +219,7 @@ class Worker:
             # As in this process: what a conftest changed in the zygote is not what the devices were counted by.
             visible |= {name: os.environ.get(name) for name in (SOFT_COUNT, SOFT_MEMORY)}
             visible[faults.VARIABLE] = faults.joined(self.context.inject) or None
-        # Its default lies in the folder for temporary files, which is each executor's own: nothing would stay compiled.
-        cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
-        visible["TORCHINDUCTOR_CACHE_DIR"] = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        visible |= caches.compiler_caches(Path(self.context.run_dir), os.environ)
         return Binding(
             devices=tuple(device.uuid for device in devices),
             kind=devices[0].kind,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,31 @@ def test_tear_down_all(pytester: pytest.Pytester) -> None:
 
 
 def test_bare_signal_handler_is_what_python_calls() -> None:
-    for number in signal.valid_signals():
-        assert _compat.bare_signal_handler(number) == signal.getsignal(number)
-    assert callable(_compat.bare_signal_handler(signal.SIGINT))
+    def handler(_number: int, _frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for number in signal.valid_signals():
+            assert _compat.bare_signal_handler(number) == signal.getsignal(number)
+        assert _compat.bare_signal_handler(signal.SIGUSR1) is handler
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_compiled_autograd_hands_each_backward_pass_to_the_compiler() -> None:
+    import torch
+
+    graphs: list[torch.fx.GraphModule] = []
+
+    def compiler(graph: torch.fx.GraphModule) -> Any:
+        graphs.append(graph)
+        return graph
+
+    x = torch.ones(3, requires_grad=True)
+    with _compat.compiled_autograd(compiler):
+        torch.autograd.grad(x.sin().sum(), x)
+    captured = len(graphs)
+    torch.autograd.grad(x.sin().sum(), x)
+    torch.compiler.reset()
+    assert captured == 1
+    assert len(graphs) == captured

@@ -38,10 +38,11 @@ class Inspector:
             self._guard.capture()
             self._before = self._meters.read()
 
-    def end(self, *, levels: bool = False) -> tuple[list[Problem], dict[str, int]]:
+    def end(self, *, levels: bool = False, keeps: bool = False) -> tuple[list[Problem], dict[str, int]]:
         """What is not as it was, put back where that is safe; and by meter what has grown enough to look into.
 
-        With `levels` garbage is collected first, and `levels` has what is in use now.
+        With `levels` garbage is collected first, and `levels` has what is in use now. Of a case that `keeps` memory
+        growth is not looked at.
         """
         self.levels = {}
         if self._meters is None or self._before is None:
@@ -60,8 +61,8 @@ class Inspector:
             self._meters = None
             text = f"left the process so that its state cannot be read: {error!r}"
             return [Problem(Outcome.CONTAMINATED, text)], {}
-        self._suspected = suspicions(before, self._before, self._tier)
-        self._tally.case(growths(before, self._before), self._suspected)
+        self._suspected = {} if keeps else suspicions(before, self._before, self._tier)
+        self._tally.case({} if keeps else growths(before, self._before), self._suspected)
         return problems, self._suspected
 
     def blind(self) -> list[str]:

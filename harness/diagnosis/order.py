@@ -100,11 +100,12 @@ def _kept_options(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The options that give cases the same kind of device, with the same faults."""
+    """The options that give cases the same kind of device, with the same faults, and run them in the same way."""
     device = settings.get("device", "auto")
     kept = [] if device == "auto" else [f"--device={device}"]
     if injected := settings.get("inject"):
         kept.append(f"--inject={injected}")
+    kept += [f"--{name}={settings[name]}" for name in ("start", "under") if settings.get(name) not in (None, "auto")]
     return tuple(kept)
 
 

@@ -81,19 +81,23 @@ class Nest:
     guard: StateGuard
 
 
-def become_executor(nest: Nest, order: Message, control: int, files: Sequence[int], zygote: int) -> NoReturn:
-    """Turn this freshly forked process into the executor that `order` describes, serve, and exit.
-
-    `control` is the socket to the supervisor, `files` those of `harness.isolation.handle.Outputs` in their order,
-    `zygote` the parent's process id. Nothing of the zygote's that could be shared by mistake (standard
-    streams, session, process group, temporary folder, signal handlers) survives.
-    """
+def detach(zygote: int) -> None:
+    """Give this freshly forked process a session of its own, and a life that ends with its parent's, `zygote`."""
     os.setsid()
     linux.die_with_parent(zygote)
     linux.adopt_orphans()
+
+
+def become_executor(nest: Nest, order: Message, descriptors: Sequence[int], *, cold: bool = False) -> NoReturn:
+    """Turn this detached process into the executor that `order` describes, serve, and exit.
+
+    `descriptors`: the socket to the supervisor, then those of `harness.isolation.handle.Outputs` in their order.
+    Nothing of the zygote's that could be shared by mistake (standard streams, session, process group, temporary folder,
+    signal handlers) survives. A `cold` one has collected by itself, and says when it is ready.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    out, err, stacks, facts = files
+    control, out, err, stacks, facts = descriptors
     _new_standard_streams(out, err)
     for name, value in order["env"].items():
         if value is None:
@@ -109,6 +113,8 @@ def become_executor(nest: Nest, order: Message, control: int, files: Sequence[in
         # What tests and plugins ask to know which xdist worker they are in.
         nest.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     channel = Channel(socket.socket(fileno=control), "the supervisor")
+    if cold:
+        channel.send({"op": "ready"})
     if order["library"] is not None:
         _load_software_device(order["library"])
     Executor(nest, channel, (stacks, facts), kind=order["kind"], leak_check=order["leak_check"]).serve()
@@ -257,7 +263,7 @@ class Executor:
         done: Message = {"op": "done"}
         self._poisoned = bool(poisoned)
         if not poisoned:  # else whoever asks CUDA for anything fails
-            changed, suspicions = self._inspector.end(levels=message["levels"])
+            changed, suspicions = self._inspector.end(levels=message["levels"], keeps=_keeps(item))
             problems += changed
             if levels := self._inspector.levels:
                 done["levels"] = levels
@@ -333,9 +339,11 @@ class Executor:
         grown = []
         for entry in message["cases"]:
             self._rounds.before_case()
-            self._protocol(self._nest.items[entry["case"]], entry)
+            item = self._nest.items[entry["case"]]
+            self._protocol(item, entry)
             self._watchdog.stop()
-            grown.append(self._rounds.after_case())
+            changes = self._rounds.after_case()
+            grown.append({} if _keeps(item) else changes)
         told = self._rounds.origins() if message["last"] else {}
         self._send({"op": "round", "cases": grown, "origins": told})
 
@@ -424,6 +432,11 @@ class Executor:
         self._flush_output()
         linux.c_exit(0)
         raise AssertionError("exit returned")
+
+
+def _keeps(item: pytest.Item) -> bool:
+    """Whether the case says that what it runs keeps memory by itself."""
+    return item.get_closest_marker("keeps") is not None
 
 
 def _drop_values(namespace: dict[str, Any]) -> None:

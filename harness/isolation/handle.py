@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from harness.devices.device import Kind
-from harness.isolation.nursery import ZygoteLink
+from harness.isolation.nursery import START_LIMIT, ZygoteError, ZygoteLink
 from harness.isolation.wire import Channel, Message, ProtocolError
 
 #: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
@@ -160,6 +160,20 @@ class ExecutorHandle:
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(link.channel, select.POLLIN)
+        if link.cold:
+            self._await_ready()
+
+    def _await_ready(self) -> None:
+        """Until a cold executor has collected; from then on the time is its cases'. Raises ZygoteError."""
+        heard = self.receive(time.monotonic() + START_LIMIT)
+        if heard == {"op": "ready"}:
+            return
+        if heard is Happened.DEADLINE:
+            self.kill()
+        how = f"was not ready after {START_LIMIT:g} s" if heard is Happened.DEADLINE else "ended before it was ready"
+        words = self._link.last_words()
+        self.close()
+        raise ZygoteError(f"executor {self.name}, started cold, {how}; the log ends with:\n{words}")
 
     def send(self, message: Message) -> None:
         """Send a request; when the executor is gone already, the next `receive` tells."""

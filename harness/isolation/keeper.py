@@ -27,13 +27,17 @@ class Keeper:
         record: Record,
         turns: Turns,
         connect: Callable[[], ZygoteLink],
+        died: Callable[[], None],
     ) -> None:
-        """`turns` are held while an executor lives; `connect` finds or starts a zygote."""
+        """`turns` are held while an executor lives; `connect` finds or starts a zygote; `died` clears up after an
+        executor that did not come to an orderly end.
+        """
         self._worker = worker
         self._temp = temp
         self._record = record
         self._turns = turns
         self._connect = connect
+        self._died = died
         self._outputs = Outputs()
         self._link: ZygoteLink | None = None
         self._count = 0
@@ -68,7 +72,7 @@ class Keeper:
         name = f"{self._worker}-e{self._count}"
         handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name)
         self.current = handle
-        self._journal(handle, "started", startup=round(time.monotonic() - begun, 6))
+        self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
         return handle
 
     def bury(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
@@ -89,6 +93,8 @@ class Keeper:
         self._journal(handle, "ended", reason=reason)
         handle.close()
         self.current = None
+        if handle.exit_status != 0:
+            self._died()
         if not hold:
             self._turns.give_back()
         if lost:
@@ -123,6 +129,7 @@ class Keeper:
             self._journal(self.current, "ended", reason="the zygote was lost")
             self.current.close()
             self.current = None
+            self._died()
         self._turns.give_back()
         if self._link is not None:
             self._link.close()

@@ -26,7 +26,7 @@ class ZygoteError(HarnessError):
 
 
 class ZygoteUnfitError(ZygoteError):
-    """The zygote collected, but must not be forked; another one would be the same."""
+    """The zygote collected, but must not serve; another one would be the same."""
 
 
 class Zygote:
@@ -101,10 +101,9 @@ class ZygoteLink:
             hello = self.wait("hello")
             connection.settimeout(None)
             if hello["unfit"]:
-                raise ZygoteUnfitError(
-                    f"the process that collected the cases must not be forked: {hello['unfit']}; look for a module or "
-                    f"conftest that does this when imported, or use --isolation=none"
-                )
+                raise ZygoteUnfitError(hello["unfit"])
+            #: Why its executors start cold, or an empty text.
+            self.cold = str(hello["cold"])
         except TimeoutError as error:
             connection.close()
             raise ZygoteError(f"the zygote was not ready after {START_LIMIT:g} s, see {log}") from error
@@ -163,12 +162,15 @@ class ZygoteLink:
         """Disconnect; the zygote then ends our executors."""
         self.channel.close()
 
+    def last_words(self) -> str:
+        """The end of the zygote's log, where cold executors write too until they are ready."""
+        try:
+            return self._log.read_text(errors="backslashreplace")[-2000:].strip()
+        except OSError as error:
+            return f"(its log cannot be read: {error.strerror})"
+
     def _gone(self) -> ZygoteError:
         text = f"the zygote is gone, see {self._log}"
         if self._ready:
             return ZygoteError(text)
-        try:
-            tail = self._log.read_text(errors="backslashreplace")[-2000:].strip()
-        except OSError as error:
-            tail = f"(its log cannot be read: {error.strerror})"
-        return ZygoteError(f"{text}; before it was ready it said:\n{tail}")
+        return ZygoteError(f"{text}; before it was ready it said:\n{self.last_words()}")

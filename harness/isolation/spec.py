@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from harness.context import RunContext, tuples
+from harness.under import WRAPPERS
 
 #: Set while the zygote imports and collects, and put back in every executor: one thread in OpenBLAS's pool, so that the
 #: process has one thread in all, and torch's question whether CUDA is there answered by NVML instead of by waking CUDA.
@@ -21,6 +22,9 @@ class ZygoteSpec:
     `args` are the arguments the run was started with, `overrides` come after them; `parent` is the process id of the
     starter. `skip_early_exit_handlers`: see `harness.isolation.linux.exit_before_earlier_handlers`.
     `many_forks`: as many as cases, so that making them cheap is worth a moment at the start.
+    `start`: ``fork`` makes executors by forking the zygote, which refuses where that must not be done; ``cold`` has
+    each collect by itself, the zygote nothing; ``auto`` is the first as long as it may be, and then the second.
+    `under` is the name of the wrapper round each test's call.
     """
 
     args: tuple[str, ...]
@@ -30,6 +34,8 @@ class ZygoteSpec:
     parent: int
     skip_early_exit_handlers: bool
     many_forks: bool
+    start: str = "fork"
+    under: str | None = None
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
@@ -38,10 +44,12 @@ class ZygoteSpec:
             args=context.args,
             overrides=context.overrides,
             sys_path=context.sys_path,
-            preload=context.preload,
+            preload=(*context.preload, *(WRAPPERS[context.under].preload if context.under else ())),
             parent=os.getpid(),
             skip_early_exit_handlers=skip_early_exit_handlers,
             many_forks=context.isolation == "case",
+            start=context.start,
+            under=context.under,
         )
 
     def to_json(self) -> str:

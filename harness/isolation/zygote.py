@@ -1,38 +1,42 @@
 """The zygote: a process that has imported and collected everything, and forks executors from that.
 
-It never touches CUDA, has one thread, and runs no case. Each supervisor of the run connects to its socket; it may hold
-executors for all of them. When a supervisor goes, its executors go; when the run's controller goes, so does the zygote.
+It never touches CUDA, has one thread, and runs no case. Where executors start cold it has collected nothing: what it
+forks becomes a fresh interpreter that collects by itself (`harness.isolation.cold`). Each supervisor of the run
+connects to its socket; it may hold executors for all of them. When a supervisor goes, its executors go; when the run's
+controller goes, so does the zygote.
 
 Started as ``python -m harness.isolation.zygote LISTENING_FD`` with a `ZygoteSpec` as one line of JSON on standard
-input, which stays open as long as the run lives.
+input, which stays open as long as the run lives. One that starts over does so with two more arguments: a descriptor to
+read the specification from, and the reason.
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import select
 import selectors
 import signal
 import socket
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn
 
-import pytest
-
 from harness import _compat
-from harness.checks.state import StateGuard
-from harness.checks.state_fixtures import FixtureWatch
 from harness.devices import guard
+from harness.isolation import cold, linux
 from harness.isolation import executor as executors
-from harness.isolation import linux
+from harness.isolation.collecting import collect, prepare, settle
 from harness.isolation.spec import ZygoteSpec
-from harness.isolation.wire import Channel, Message, ProtocolError, show_surrogates
+from harness.isolation.wire import Channel, Message, ProtocolError
+from harness.under import WrapperError
 
 #: Seconds to wait for a killed process to be gone before it is given up.
 KILL_WAIT = 10.0
+
+#: Makes an executor of this process, a fork, given the supervisor's order and descriptors: its socket, then its files.
+Become = Callable[[Message, Sequence[int]], NoReturn]
 
 
 @dataclass
@@ -49,69 +53,17 @@ class _Child:
     client: _Client
 
 
-class ZygotePlugin:
-    """Takes the place of pytest's run loop in the zygote: serves executors instead of running cases."""
-
-    #: Tells the harness plugin whose process it is in.
-    is_harness_zygote = True
-
-    def __init__(self, spec: ZygoteSpec, listener: socket.socket) -> None:
-        self._spec = spec
-        self._listener = listener
-        self._relay = executors.Relay()
-        self._guard = StateGuard()
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.pluginmanager.register(self._relay)
-        config.pluginmanager.register(FixtureWatch(self._guard))
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        config = session.config
-        if session.testsfailed and not config.option.continue_on_collection_errors:
-            return True  # the supervisors collected the same and say so
-        if not (config.option.setupshow or config.option.setuponly):
-            config.pluginmanager.unregister(name="terminalreporter")
-        case_modules = {
-            module.__name__ for item in session.items if (module := getattr(item, "module", None)) is not None
-        }
-        nest = executors.Nest(
-            session=session,
-            items={str(show_surrogates(item.nodeid)): item for item in session.items},  # as they arrive
-            modules=frozenset(sys.modules),
-            case_modules=frozenset(case_modules),
-            relay=self._relay,
-            guard=self._guard,
-        )
-        Nursery(nest, self._listener, unfit=self._unfit()).serve()
-        raise AssertionError("the zygote serves until it ends")
-
-    def _unfit(self) -> str:
-        """Why this process must not be forked, or an empty text."""
-        reasons = []
-        if touched := guard.cuda_touched():
-            reasons.append(touched)
-        if threads := guard.extra_threads():
-            reasons.append(f"it has threads beside the main one: {', '.join(threads)}")
-        if not reasons:
-            if self._spec.skip_early_exit_handlers:
-                linux.exit_before_earlier_handlers()
-            self._guard.capture()  # copies what is there once for all executors
-            # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
-            gc.collect()
-            gc.freeze()
-            if self._spec.many_forks:
-                linux.collapse_memory()
-        return "; ".join(reasons)
-
-
 class Nursery:
     """The zygote's event loop."""
 
-    def __init__(self, nest: executors.Nest, listener: socket.socket, *, unfit: str) -> None:
-        self._nest = nest
+    def __init__(self, become: Become, listener: socket.socket, *, unfit: str = "", cold: str = "") -> None:
+        """`become` makes an executor of a fork of this process. `unfit`: why there are none; `cold`: why they start
+        cold, each collecting by itself.
+        """
+        self._become = become
         self._listener = listener
         self._unfit = unfit
+        self._cold = cold
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
@@ -119,6 +71,8 @@ class Nursery:
 
     def serve(self) -> NoReturn:
         """Serve until the controller closes our standard input."""
+        if self._cold:
+            self._sweep()  # what was imported before this zygote started over may have left processes
         self._selector.register(0, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
@@ -138,7 +92,7 @@ class Nursery:
         client = _Client(Channel(connection, "a supervisor"))
         self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
-        self._tell(client, {"op": "hello", "pid": self._pid, "cases": len(self._nest.items), "unfit": self._unfit})
+        self._tell(client, {"op": "hello", "pid": self._pid, "unfit": self._unfit, "cold": self._cold})
 
     def _hear(self, client: _Client) -> None:
         try:
@@ -188,7 +142,8 @@ class Nursery:
                 client.channel.socket.close()
             for child in self._by_pid.values():
                 os.close(child.pidfd)
-            executors.become_executor(self._nest, order, descriptors[0], descriptors[1:], self._pid)
+            executors.detach(self._pid)
+            self._become(order, descriptors)
         except BaseException:  # noqa: BLE001
             # An exception must never unwind into the zygote's own frames, which this process has a copy of.
             sys.excepthook(*sys.exc_info())
@@ -263,20 +218,78 @@ def _wait_readable(descriptor: int, seconds: float) -> bool:
 
 
 def main() -> None:
-    """Import, collect, serve."""
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    spec = ZygoteSpec.from_json(_first_line(0))
+    """Import, collect, serve; or only serve, where executors start cold."""
+    number, *more = sys.argv[1:]
+    listener = socket.socket(fileno=int(number))
+    spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
     linux.die_with_parent(spec.parent)
     linux.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.path[:] = spec.sys_path
-    for module in spec.preload:
-        importlib.import_module(module)
+    if spec.start == "cold":
+        Nursery(partial(cold.execute, spec), listener, cold=more[1] if more else "--start=cold").serve()
+    environment, folder = dict(os.environ), os.getcwd()
+    try:
+        around = prepare(spec)
+    except WrapperError as error:
+        Nursery(_refuse, listener, unfit=str(error)).serve()
     if spec.skip_early_exit_handlers:
         # As with C's exit handlers: those of torch's operator libraries take 20 ms in every process, to no end.
         for finalizer in _compat.finalizers():
             finalizer.atexit = False
-    sys.exit(pytest.main([*spec.args, *spec.overrides], plugins=[ZygotePlugin(spec, listener)]))
+
+    def serve(nest: executors.Nest) -> NoReturn:
+        if not (reason := _unfit()):
+            _get_ready(nest, spec)
+            Nursery(partial(executors.become_executor, nest), listener).serve()
+        if spec.start == "auto":
+            os.chdir(folder)
+            _start_over(spec, listener, reason, environment)
+        told = (
+            f"the process that collected the cases must not be forked: {reason}; look for a module or conftest that "
+            f"does this when imported, or use --start=cold"
+        )
+        Nursery(_refuse, listener, unfit=told).serve()
+
+    sys.exit(collect(spec, around, serve))
+
+
+def _unfit() -> str:
+    """Why this process must not be forked, or an empty text."""
+    reasons = []
+    if touched := guard.cuda_touched():
+        reasons.append(touched)
+    if threads := guard.extra_threads():
+        reasons.append(f"it has threads beside the main one: {', '.join(threads)}")
+    return "; ".join(reasons)
+
+
+def _get_ready(nest: executors.Nest, spec: ZygoteSpec) -> None:
+    """Do once what every executor would have to do."""
+    if spec.skip_early_exit_handlers:
+        linux.exit_before_earlier_handlers()
+    settle(nest)
+    if spec.many_forks:
+        linux.collapse_memory()
+
+
+def _start_over(spec: ZygoteSpec, listener: socket.socket, reason: str, environment: dict[str, str]) -> NoReturn:
+    """Become a zygote that has collected nothing, in the `environment` that this one began in.
+
+    The same process to whoever waits for it; what was imported goes with its threads, and with its hold on a device.
+    """
+    told = os.memfd_create("specification")
+    os.write(told, replace(spec, start="cold").to_json().encode() + b"\n")
+    os.lseek(told, 0, os.SEEK_SET)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor in (told, listener.fileno()):
+        os.set_inheritable(descriptor, True)
+    words = [sys.executable, "-m", "harness.isolation.zygote", str(listener.fileno()), str(told), reason]
+    os.execve(sys.executable, words, environment)
+
+
+def _refuse(order: Message, descriptors: Sequence[int]) -> NoReturn:
+    raise AssertionError(f"an executor was ordered of a zygote that had refused: {order}, {descriptors}")
 
 
 def _first_line(descriptor: int) -> str:

@@ -30,7 +30,7 @@ _DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-
 _GIT_TIMEOUT = 10.0  # seconds; a work tree on a cold network file system takes several
 
 # Never the whole environment, which holds secrets; what is named here changes what cases measure.
-_RECORDED = re.compile(r"(CUDA|TORCH|PYTORCH|NVIDIA|MKL|SOFT)_.*|OMP_NUM_THREADS")
+_RECORDED = re.compile(r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT)_.*|OMP_NUM_THREADS")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -43,10 +43,12 @@ def collect(
     rootdir: Path,
     environ: Mapping[str, str] | None = None,
     software_device: Mapping[str, str] | None = None,
+    under: str | None = None,
 ) -> dict[str, Any]:
     """The facts as JSON values; memory in bytes, what is unknown is None. `environ` is ``os.environ`` unless given.
 
-    `software_device` tells compiler, key and file of the software device's library, for a run on it.
+    `software_device` tells compiler, key and file of the software device's library, for a run on it; `under` is the
+    name of the wrapper that each test is called in.
 
     Imports neither torch nor CUDA; runs git in `rootdir`, twice. Raises nothing for a missing tool or package.
     """
@@ -75,6 +77,7 @@ def collect(
         "command": [clean(word) for word in argv],
         "seed": seed,
         "isolation": isolation,
+        "under": under,
         "rootdir": clean(str(rootdir)),
         "git": git_state(rootdir),
         "environment": recorded(os.environ if environ is None else environ),

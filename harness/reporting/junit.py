@@ -145,6 +145,7 @@ def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
         "devices": " ".join(run.devices),
         "device": SOFT_NAME if any(kind_of(uuid) == "soft" for uuid in run.devices) else "",
         "inject": str(run.settings.get("inject") or ""),
+        "under": str(run.settings.get("under") or ""),
         "rootdir": run.rootdir,
         "fail_on_flaky": json.dumps(run.fail_on_flaky),
         "profile": run.profile,

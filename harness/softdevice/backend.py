@@ -67,7 +67,6 @@ __all__ = [
     "supports_graphs",
     "synchronize",
     "thread_count",
-    "thread_stack_bytes",
     "times_struck",
     "uuid",
 ]
@@ -182,6 +181,10 @@ def failure(device: DeviceLike = None) -> str | None:
 def loading_code() -> str:
     """Lines of Python that bring the devices into a fresh process whose environment is that of this one."""
     return f"from harness.softdevice.loading import load\nload({str(library())!r})\n"
+
+
+def _lazy_init() -> None:
+    """Nothing is left to do. Torch calls it at the first use from Python; 2.11 synchronises no device before."""
 
 
 def _is_in_bad_fork() -> bool:
@@ -421,8 +424,3 @@ def times_struck(name: str) -> int:
 def thread_count() -> int:
     """Threads that the devices have started in this process: no leaks, they live as long as it does."""
     return _native.thread_count()
-
-
-def thread_stack_bytes() -> int:
-    """Address space that each of those threads takes for its stack, with its guard."""
-    return _native.thread_stack_bytes()

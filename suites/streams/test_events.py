@@ -188,14 +188,18 @@ def test_a_generic_event_has_an_id_once_recorded(device: torch.device) -> None:
 
 
 def test_results_are_right_after_an_event(api: Api, device: torch.device) -> None:
-    """Contract: operands copied on a stream behind a sleep are whole for another stream that waited for its event."""
+    """Contract: operands copied on a stream behind a sleep are whole for another stream that waited for its event; what
+    it would read without waiting is no number."""
     stream = api.stream(device)
     a, b = (torch.randn(1 << 18).pin_memory() for _ in range(2))
+    a_there, b_there = (torch.full((1 << 18,), float("nan"), device=device) for _ in range(2))
     calibrate(device)
+    api.synchronize(device)
 
     sleep_on(stream)
     with api.entered(stream):
-        a_there, b_there = (t.to(device, non_blocking=True) for t in (a, b))
+        a_there.copy_(a, non_blocking=True)
+        b_there.copy_(b, non_blocking=True)
     event = stream.record_event()
     event.wait(api.current_stream(device))
     total = a_there + b_there

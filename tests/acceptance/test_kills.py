@@ -20,6 +20,7 @@ from tests.acceptance.project import Project, Result, Running, interrupt
 
 WAITS = "::test_waits"
 SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+STARTS = pytest.mark.parametrize("spread", ["-n0", "-n2", "--start=cold"])
 
 Start = Callable[..., Running]
 
@@ -106,7 +107,7 @@ def check_cut_short(result: Result, wanted: Expected) -> dict[str, str]:
     return verdicts
 
 
-@SPREADS
+@STARTS
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_controller(project: Project, start: Start, number: signal.Signals, spread: str) -> None:
     running = start(spread)
@@ -119,7 +120,7 @@ def test_controller(project: Project, start: Start, number: signal.Signals, spre
     report_again(result)
     verdicts = check_cut_short(result, expected(project, "batch"))
     assert {case for case, outcome in verdicts.items() if outcome == "passed"} == finished
-    if spread == "-n0":
+    if spread != "-n2":
         assert list(verdicts.values()) == ["passed", "passed", "lost", *["not_run"] * 4]
     assert result.ledger.exit_status() == 1
 
@@ -141,7 +142,7 @@ def test_worker(project: Project, start: Start) -> None:
     compare_junit(result, wanted.cases)
 
 
-@SPREADS
+@STARTS
 def test_executor(project: Project, start: Start, spread: str) -> None:
     """Killed from outside it looks like any case that dies: tried again alone, killed again, blamed."""
     running = start(spread)
@@ -158,7 +159,7 @@ def test_executor(project: Project, start: Start, spread: str) -> None:
     compare(result, replace(wanted, cases=cases, counts={"passed": 6, "failed": 1}))
 
 
-@SPREADS
+@STARTS
 def test_zygote(project: Project, start: Start, spread: str) -> None:
     """The harness's own process is gone: a finding, and the case is run once more, by another zygote's executor."""
     running = start(spread)

@@ -179,9 +179,10 @@ def test_small_leaks_are_found_by_the_full_check_at_once(make_project: MakeProje
     }, fast.tail()
     assert {case.partition("::")[2] for case, line in confirmations(fast).items() if line["leaks"]} == {"test_tensor"}
     apart = run(project, "case", "-n0")
-    assert {case.partition("::")[2] for case, outcome in apart.verdicts.items() if outcome == "leaked"} == {
-        "test_tensor"
-    }
+    leaking = {case.partition("::")[2] for case, outcome in apart.verdicts.items() if outcome == "leaked"}
+    assert "test_tensor" in leaking, apart.tail()
+    # What a first call keeps may push the others over the threshold, and then they are found as well.
+    assert leaking <= {"test_tensor", "test_mapping", "test_array"}, apart.tail()
 
 
 @pytest.mark.parametrize(("mode", "spread"), WAYS)

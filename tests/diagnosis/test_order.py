@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,21 @@ def test_software_devices_and_their_faults_are_those_it_had() -> None:
     command = found.command([A])
     assert command.startswith("SOFT_VISIBLE_DEVICES=SOFT-1 pytest ")
     assert command.endswith("--device=soft '--inject=slow; event_early:0.5,seed=3'")
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"start": "cold", "under": "compiled_autograd"}, ["--start=cold", "--under=compiled_autograd"]),
+        ({"start": "auto", "under": None}, []),
+        ({}, []),
+    ],
+)
+def test_the_cases_run_in_the_way_they_did(settings: dict[str, Any], kept: list[str]) -> None:
+    finish = build.finish(C, Outcome.FAILED)
+    events = build.events(build.run(settings=settings), build.start(A), build.finish(A), build.start(C), finish)
+    found = company_of(JournalContents(Path("run/journal.ndjson"), tuple(events)), C)
+    assert [word for word in found.command([A]).split() if word.startswith(("--start", "--under"))] == kept
 
 
 def test_a_break_in_company_counts_though_the_case_passed_alone() -> None:

@@ -14,6 +14,8 @@ def test_a_spec_survives_its_one_line() -> None:
         parent=12,
         skip_early_exit_handlers=True,
         many_forks=False,
+        start="cold",
+        under="compiled_autograd",
     )
     line = spec.to_json()
     assert "\n" not in line

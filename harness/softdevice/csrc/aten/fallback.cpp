@@ -211,4 +211,11 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
+// torch registers these for every device, and 2.11 has then no kernel for a device of a third party.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  for (const char* name : {"ldexp.Tensor", "ldexp_", "ldexp.out"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
+}
+
 }  // namespace soft::aten

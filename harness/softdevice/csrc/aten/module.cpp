@@ -4,7 +4,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -174,7 +173,6 @@ PYBIND11_MODULE(_softdevice, module) {
   module.def("inject", [](const std::string& text) { released([&] { soft::inject(parse_injections(text)); }); });
   module.def("faults_struck", &faults_struck);
   module.def("thread_count", &soft::thread_count);
-  module.def("thread_stack_bytes", [] { return stack_bytes + static_cast<std::size_t>(getpagesize()); });
   module.def("forked", &soft::forked);
   module.def("abandon", [] { released([] { soft::abandon(); }); });
   module.def("manual_seed", [](int index, std::uint64_t seed) {

@@ -1,0 +1,167 @@
+"""The names of torch, undocumented, that cases about compiled backward passes depend on. Nothing else reaches for one.
+
+Compiled autograd's documented switch is `torch._dynamo.config.compiled_autograd`, which acts through `torch.compile`
+alone. To capture one backward pass and look at what was captured, a context manager is needed that has been renamed
+once; how often it captured is told by a counter only. A release that lacks a name makes the case *skipped*, with the
+name in the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+import torch._dynamo
+
+#: What runs a captured backward pass, and what makes it of the graph.
+Compiled: TypeAlias = Callable[..., Any]
+Compiler: TypeAlias = Callable[[torch.fx.GraphModule], Compiled]
+
+_OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
+    (r"The \.grad attribute of a Tensor that is not a leaf", UserWarning),
+    (r"`torch\.jit\.", DeprecationWarning),
+    (r"<class 'torch\.autograd\.function\.Function'> should not", DeprecationWarning),
+)
+
+
+def _reach(path: str) -> Any:
+    """The object at the dotted `path` below `torch`; skips the case if torch no longer has it."""
+    found: Any = torch
+    for step in path.split("."):
+        try:
+            found = getattr(found, step)
+        except AttributeError:
+            pytest.skip(f"torch {torch.__version__} has no torch.{path}")
+    return found
+
+
+@contextmanager
+def compiler_unheard() -> Iterator[None]:
+    """A block without what torch tells only itself.
+
+    That is hundreds of records for its trace of each graph, which pytest would keep; and warnings: of gradients that it
+    reads while it traces, which it only hides from being shown; of old functions in modules that inductor imports when
+    it first compiles; of a function that it instantiates to stand for one that breaks the graph. A filter that makes
+    errors of warnings, as that of this project does, would make them failures of the compiler.
+    """
+    trace = logging.getLogger("torch.__trace")
+    goes_on, trace.propagate = trace.propagate, False
+    try:
+        with warnings.catch_warnings():
+            for message, category in _OF_THE_COMPILER:
+                warnings.filterwarnings("ignore", message, category)
+            yield
+    finally:
+        trace.propagate = goes_on
+
+
+@contextmanager
+def enable(compile_graph: Compiler, *, any_size: bool = True) -> Iterator[None]:
+    """A context in which each new backward pass is captured as a graph, and run as what `compile_graph` makes of it.
+
+    It is captured for any size; without `any_size` for its own, and for any when another size has come.
+    """
+    with compiler_unheard(), _reach("_dynamo.compiled_autograd._enable")(compile_graph, dynamic=any_size):
+        yield
+
+
+def disable() -> AbstractContextManager[None]:
+    """A context in which backward passes are not captured, whatever is around it."""
+    context: AbstractContextManager[None] = _reach("_dynamo.compiled_autograd._disable")()
+    return context
+
+
+def enabled() -> bool:
+    """Whether backward passes are captured now."""
+    found: bool = _reach("_dynamo.compiled_autograd.compiled_autograd_enabled")
+    return found
+
+
+def config(**settings: Any) -> AbstractContextManager[None]:
+    """A context in which `torch._dynamo.config` has these settings."""
+    context: AbstractContextManager[None] = _reach("_dynamo.config.patch")(**settings)
+    return context
+
+
+def inductor_config(settings: dict[str, Any]) -> AbstractContextManager[None]:
+    """A context in which `torch._inductor.config` has these settings."""
+    import torch._inductor.config as inductor  # a second, which most cases do without
+
+    context: AbstractContextManager[None] = inductor.patch(settings)
+    return context
+
+
+def counter(group: str, name: str) -> int:
+    """What one of the compiler's counters stands at: passes captured, graphs that CUDA graphs skipped, …"""
+    found: int = _reach("_dynamo.utils.counters")[group][name]
+    return found
+
+
+def back_end(name: str) -> Callable[..., Any]:
+    """The function that stands behind a back end of `torch.compile`: graph and examples in, something to call out."""
+    found: Callable[..., Any] = _reach("_dynamo.lookup_backend")(name)
+    return found
+
+
+def steal(graph: torch.fx.GraphModule, names: list[str]) -> None:
+    """Tell the compiler that the graph may empty these of its arguments, lists, so that what they hold can go early."""
+    _reach("_dynamo.utils.set_locals_to_steal")(graph, names)
+
+
+def is_accumulation(node: torch.fx.Node) -> bool:
+    """Whether this node of a captured pass accumulates into a leaf's gradient."""
+    return node.op == "call_function" and node.target is _reach("_dynamo.external_utils.call_accumulate_grad")
+
+
+def queue_callback(callback: Callable[[], None]) -> None:
+    """Have the engine call this when the backward pass that runs now has ended."""
+    _reach("autograd.Variable._execution_engine.queue_callback")(callback)
+
+
+class Watch:
+    """Whether the memory of a tensor is still there; holds neither the tensor nor its memory."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        import torch.multiprocessing.reductions as reductions
+
+        self._reference = reductions.StorageWeakRef(tensor.untyped_storage())
+
+    def gone(self) -> bool:
+        expired: bool = self._reference.expired()
+        return expired
+
+
+def higher_order(name: str) -> Callable[..., Any]:
+    """An operator that takes functions, and that torch has no public name for."""
+    importlib.import_module("torch._higher_order_ops")
+    found: Callable[..., Any] = _reach(f"_higher_order_ops.{name}")
+    return found
+
+
+@contextmanager
+def log_switched_on(artifact: str) -> Iterator[logging.Logger]:
+    """A block in which an artifact of compiled autograd is logged; gives its logger.
+
+    torch changes levels, handlers and propagation of many loggers when a log is switched on, and again when it is
+    switched off, which leaves them otherwise than they were: so they are put back here.
+    """
+    switch = _reach("_logging.set_logs")
+    state = _reach("_logging._internal.log_state")
+    loggers = [logging.getLogger(name) for name in (None, "torch", *logging.Logger.manager.loggerDict)]
+    before = [(logger, logger.level, logger.handlers[:], logger.propagate, logger.filters[:]) for logger in loggers]
+    qualified, artifacts = dict(state.log_qname_to_level), set(state.artifact_names)
+    switch(**{artifact: True})
+    try:
+        yield _reach("_logging.getArtifactLogger")("torch._dynamo.compiled_autograd", artifact)
+    finally:
+        switch(**{artifact: False})
+        state.log_qname_to_level, state.artifact_names = qualified, artifacts
+        for logger, level, handlers, propagate, filters in before:
+            logger.setLevel(level)
+            logger.handlers[:], logger.propagate, logger.filters[:] = handlers, propagate, filters

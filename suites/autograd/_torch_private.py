@@ -1,0 +1,47 @@
+"""The names of torch, undocumented or not in every release, that this suite depends on. Nothing else reaches for one.
+
+A release that lacks a name makes the case *skipped*, with the name in the reason, not failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often the storage was changed in place, as autograd counts: the one it compares saved tensors by."""
+    found: int = tensor._version
+    return found
+
+
+def queue_callback(callback: Callable[[], None]) -> None:
+    """Have it called when the backward pass that is running has ended, as distributed training does.
+
+    There is no other way to reach the end of a pass from within it.
+    """
+    engine: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if engine is None or not hasattr(engine, "queue_callback"):
+        pytest.skip(f"torch {torch.__version__} has no torch.autograd.Variable._execution_engine.queue_callback")
+    engine.queue_callback(callback)
+
+
+def raw_saved(node: Any, name: str) -> Any:
+    """What a node of the graph has saved under a name, before it is unpacked: hooks are registered on it."""
+    found: Any = getattr(node, f"_raw_saved_{name}", None)
+    if found is None:
+        pytest.skip(f"torch {torch.__version__}: {type(node).__name__} has no _raw_saved_{name}")
+    return found
+
+
+def capture_left_open() -> bool:
+    """Whether a backward pass that failed while it was captured has left the compiler's context open.
+
+    It is closed when the garbage collector finds what held it: wherever that is, in the middle of the next capture say,
+    which then fails.
+    """
+    context: Any = getattr(torch._guards, "CompileContext", None)
+    return context is not None and context.try_get() is not None

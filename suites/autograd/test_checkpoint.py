@@ -1,0 +1,268 @@
+"""Checkpointing: the forward runs again in the backward pass, and gives the same gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
+
+from .engines import Engine
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+KINDS = pytest.mark.parametrize("reentrant", [False, True], ids=["kept_graph", "reentrant"])
+
+
+def run(function: Callable[..., Any], *arguments: Any, reentrant: bool, **options: Any) -> Any:
+    return checkpoint(function, *arguments, use_reentrant=reentrant, **options)
+
+
+@pytest.mark.covers(ROW)
+@KINDS
+def test_gradients_are_those_without_a_checkpoint(reentrant: bool, engine: Engine, device: torch.device) -> None:
+    """Contract: a checkpoint changes no gradient, of inputs and of parameters; the forward runs once in the forward
+    pass and once in the backward pass."""
+    torch.manual_seed(3)
+    layer = torch.nn.Linear(3, 3, device=device)
+    x = torch.randn(2, 3, device=device, requires_grad=True)
+    runs: list[int] = []
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        result: torch.Tensor = layer(given).sin()
+        return result
+
+    expected = torch.autograd.grad(forward(x).sum(), [x, layer.weight, layer.bias])
+    runs.clear()
+    run(forward, x, reentrant=reentrant).sum().backward()
+
+    assert len(runs) == 2
+    for wanted, found in zip(expected, (x.grad, layer.weight.grad, layer.bias.grad), strict=True):
+        assert found is not None
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.covers(ROW)
+@KINDS
+def test_random_numbers_are_drawn_again(reentrant: bool, engine: Engine, device: torch.device) -> None:
+    """Contract: the second forward draws the random numbers of the first, and what is drawn after the pass is what
+    would be drawn without it."""
+    x = torch.ones(200, device=device, requires_grad=True)
+    masks: list[torch.Tensor] = []
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        mask = torch.rand_like(given) > 0.5
+        masks.append(mask)
+        return given * mask
+
+    torch.manual_seed(5)
+    result = run(forward, x, reentrant=reentrant)
+    drawn = torch.rand(3, device=device)
+    torch.manual_seed(7)
+    result.sum().backward()
+    after = torch.rand(3, device=device)
+    torch.manual_seed(7)
+
+    assert torch.equal(after, torch.rand(3, device=device))
+    assert not torch.equal(drawn, after)
+    assert len(masks) == 2
+    assert torch.equal(masks[0], masks[1])
+    assert 0 < int(masks[0].sum()) < 200
+    assert x.grad is not None
+    assert torch.equal(x.grad, masks[0].float())
+
+
+def test_random_numbers_can_be_drawn_anew(engine: Engine, device: torch.device) -> None:
+    """Contract: with `preserve_rng_state=False` the second forward draws whatever comes: nothing is put back."""
+    x = torch.ones(200, device=device, requires_grad=True)
+    masks: list[torch.Tensor] = []
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        masks.append(torch.rand_like(given) > 0.5)
+        return given * masks[-1]
+
+    run(forward, x, reentrant=True, preserve_rng_state=False).sum().backward()
+
+    assert len(masks) == 2
+    assert not torch.equal(masks[0], masks[1])
+
+
+def test_the_second_forward_stops_when_it_has_all(engine: Engine, device: torch.device) -> None:
+    """Contract: the second forward ends with the last tensor that the backward pass needs: what follows is not run;
+    with `early_stop=False` it is."""
+    reached: list[str] = []
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        squared = given.sin()
+        reached.append("before")
+        result = squared + 1
+        reached.append("after")
+        return result
+
+    x = torch.ones(2, device=device, requires_grad=True)
+    result = run(forward, x, reentrant=False)
+    with torch.utils.checkpoint.set_checkpoint_early_stop(False):
+        whole = run(forward, x, reentrant=False)
+    reached.clear()
+
+    result.sum().backward()
+    assert reached == []
+    whole.sum().backward()
+    assert reached == ["before", "after"]
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, 2 * torch.ones(2, device=device).cos())
+
+
+@contextmanager
+def counting(packed: list[tuple[int, ...]]) -> Iterator[None]:
+    """Notes the shape of each tensor that is saved for a backward pass."""
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield
+
+
+@pytest.mark.covers(ROW)
+def test_what_is_within_is_not_kept(engine: Engine, device: torch.device) -> None:
+    """Contract: between the passes nothing of the inside is kept, the input alone: fewer tensors are saved than without
+    a checkpoint."""
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            given = given.sin()
+        return given
+
+    x = torch.ones(2, device=device, requires_grad=True)
+    plain: list[tuple[int, ...]] = []
+    within: list[tuple[int, ...]] = []
+    with counting(plain):
+        forward(x)
+    with counting(within):
+        result = run(forward, x, reentrant=False)
+
+    assert len(plain) == 5
+    assert len(within) < len(plain)
+    result.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.autograd.grad(forward(x).sum(), x)[0])
+
+
+def test_checkpoints_nest(engine: Engine, device: torch.device) -> None:
+    """Contract: checkpoints can be within each other; the inner one runs once more for each that is around it."""
+    runs: list[str] = []
+
+    def inner(given: torch.Tensor) -> torch.Tensor:
+        runs.append("inner")
+        return given.sin().exp()
+
+    def outer(given: torch.Tensor) -> torch.Tensor:
+        runs.append("outer")
+        result: torch.Tensor = run(inner, given.cos(), reentrant=False).sin()
+        return result
+
+    x = torch.tensor([0.5, 1.5], device=device, requires_grad=True)
+    (expected,) = torch.autograd.grad(x.cos().sin().exp().sin().sum(), x)
+    run(outer, x, reentrant=False).sum().backward()
+
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, expected)
+    assert runs.count("outer") == 2
+    assert runs.count("inner") == 3
+
+
+@pytest.mark.covers(ROW)
+def test_a_forward_that_differs_is_found_out(engine: Engine, device: torch.device) -> None:
+    """Contract: a second forward that saves other tensors than the first, by number or by shape, is an error that says
+    that they differ."""
+    calls: list[int] = []
+
+    def another_number(given: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return given.sin().sin() if len(calls) % 2 else given * 2
+
+    def another_shape(given: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return given[: 1 + len(calls) % 2].sin().sum()
+
+    x = torch.ones(3, device=device, requires_grad=True)
+
+    for forward in (another_number, another_shape):
+        calls.clear()
+        with pytest.raises(torch.utils.checkpoint.CheckpointError, match=r"(?i)different (number|metadata)|differ"):
+            run(forward, x, reentrant=False).sum().backward()
+        engine.still_works()
+
+
+def test_grad_goes_through_a_checkpoint_that_keeps_its_graph(engine: Engine, device: torch.device) -> None:
+    """Contract: `autograd.grad` works with a checkpoint that keeps its graph; a reentrant one refuses it."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+
+    (found,) = torch.autograd.grad(run(torch.exp, x, reentrant=False).sum(), x)
+    assert torch.equal(found, x.detach().exp())
+
+    with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):
+        torch.autograd.grad(run(torch.exp, x, reentrant=True).sum(), x)
+    engine.still_works()
+
+
+def test_a_reentrant_checkpoint_needs_an_input_with_a_gradient(engine: Engine, device: torch.device) -> None:
+    """Contract: a reentrant checkpoint none of whose inputs requires a gradient warns, and no gradient comes; one that
+    keeps its graph gives those of the parameters."""
+    layer = torch.nn.Linear(2, 2, device=device)
+    x = torch.ones(1, 2, device=device)
+
+    with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
+        result = run(layer, x, reentrant=True)
+    assert not result.requires_grad
+    run(layer, x, reentrant=False).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.tolist() == [[1.0, 1.0]] * 2
+
+
+@KINDS
+def test_a_sequence_in_segments(reentrant: bool, engine: Engine, device: torch.device) -> None:
+    """Contract: a sequence of modules run in segments has the gradients of the sequence."""
+    torch.manual_seed(3)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2, device=device) for _ in range(4)))
+    x = torch.ones(1, 2, device=device, requires_grad=True)
+
+    expected = torch.autograd.grad(layers(x).sum(), list(layers.parameters()))
+    checkpoint_sequential(layers, 2, x, use_reentrant=reentrant).sum().backward()
+
+    for one, wanted in zip(layers.parameters(), expected, strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad, wanted)
+
+
+def test_some_operators_are_not_run_again(engine: Engine, device: torch.device) -> None:
+    """Contract: of a selective checkpoint, the operators named are kept and not run again, the others are; gradients
+    are the same."""
+    ran: list[str] = []
+
+    class Ran(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            ran.append(function.overloadpacket.__name__)
+            return function(*args, **(kwargs or {}))
+
+    kept = [torch.ops.aten.mm.default]
+    x = torch.ones(2, 2, device=device, requires_grad=True)
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        return (given @ given).sin().cos()
+
+    (expected,) = torch.autograd.grad(forward(x).sum(), x)
+    result = run(forward, x, reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(kept))
+    with Ran():
+        (found,) = torch.autograd.grad(result.sum(), x)
+
+    torch.testing.assert_close(found, expected)
+    assert ran.count("sin") >= 1
+    assert ran.count("mm") == 2  # of the backward; a third one would be the forward run again
+    engine.still_works()

@@ -1,0 +1,302 @@
+"""Custom functions: what they are given, what they may save, and what they may return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from .engines import Engine
+from .functions import apply, square
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+
+@pytest.mark.covers(ROW)
+def test_inputs_and_results_can_be_saved(engine: Engine, device: torch.device) -> None:
+    """Contract: `save_for_backward` keeps inputs, results, tensors made on the way and None, in their order."""
+
+    class Power(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, exponent: int) -> torch.Tensor:
+            lower = x ** (exponent - 1)
+            result = lower * x
+            ctx.save_for_backward(x, None, lower, result)
+            ctx.exponent = exponent
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+            x, nothing, lower, result = ctx.saved_tensors
+            assert nothing is None
+            return gradients[0] * ctx.exponent * (lower + result / x) / 2, None
+
+    x = torch.tensor([1.0, 2.0, 4.0], device=device, requires_grad=True)
+    apply(Power, x, 3).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 12.0, 48.0]
+
+
+@pytest.mark.covers(ROW)
+def test_needs_input_grad_tells_what_is_wanted(engine: Engine, device: torch.device) -> None:
+    """Contract: `needs_input_grad` is True for the inputs that require a gradient and False for others, numbers and
+    None among them; a gradient returned for one that needs none is ignored."""
+    needed: list[tuple[bool, ...]] = []
+
+    class Combine(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor, factor: float, nothing: None) -> torch.Tensor:
+            ctx.factor = factor
+            return (x + y) * factor
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+            needed.append(ctx.needs_input_grad)
+            return gradients[0] * ctx.factor, gradients[0] * 1000, None, None
+
+    x = torch.ones(2, device=device, requires_grad=True)
+    y = torch.ones(2, device=device)
+    apply(Combine, x, y, 3.0, None).sum().backward()
+
+    assert needed == [(True, False, False, False)]
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 3.0]
+    assert y.grad is None
+
+
+@pytest.mark.covers(ROW)
+@pytest.mark.parametrize("materialised", [True, False])
+def test_the_gradient_of_a_result_nobody_used(materialised: bool, engine: Engine, device: torch.device) -> None:
+    """Contract: a result that takes no part in the pass has the gradient zero, of its shape; after
+    `set_materialize_grads(False)` None."""
+    seen: list[list[float] | None] = []
+
+    class Two(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            ctx.set_materialize_grads(materialised)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor | None) -> torch.Tensor:
+            first, second = gradients
+            seen.append(None if second is None else second.tolist())
+            assert first is not None
+            return first * 2
+
+    x = torch.ones(2, device=device, requires_grad=True)
+    apply(Two, x)[0].sum().backward()
+
+    assert seen == [[0.0, 0.0] if materialised else None]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.covers(ROW)
+def test_a_result_that_is_not_differentiable(engine: Engine, device: torch.device) -> None:
+    """Contract: a result marked as not differentiable requires no gradient; the others do, and theirs arrives."""
+
+    class Sorted(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            values, indices = x.sort()
+            places = indices.to(x.dtype)
+            ctx.mark_non_differentiable(places)
+            ctx.save_for_backward(indices)
+            return values, places
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            (indices,) = ctx.saved_tensors
+            return torch.zeros_like(gradients[0]).scatter(0, indices, gradients[0])
+
+    x = torch.tensor([3.0, 1.0, 2.0], device=device, requires_grad=True)
+    values, places = apply(Sorted, x)
+    (values * torch.tensor([1.0, 10.0, 100.0], device=device)).sum().backward()
+
+    assert values.requires_grad
+    assert not places.requires_grad
+    assert places.tolist() == [1.0, 2.0, 0.0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [100.0, 1.0, 10.0]
+
+
+@pytest.mark.covers(ROW)
+def test_an_input_that_was_changed_in_place(engine: Engine, device: torch.device) -> None:
+    """Contract: an input marked dirty and returned is the same tensor, with a new history: the gradient goes through
+    the function once. A leaf that requires a gradient is refused."""
+
+    class DoubleInPlace(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return gradients[0] * 2
+
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = x * 3
+    before = y.grad_fn
+
+    result = apply(DoubleInPlace, y)
+
+    assert result is y
+    assert y.grad_fn is not before
+    assert y.tolist() == [6.0, 12.0]
+    (y * y).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [72.0, 144.0]
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        apply(DoubleInPlace, x)
+
+
+def test_an_input_that_is_returned_as_it_is(engine: Engine, device: torch.device) -> None:
+    """Contract: a function that returns its input has its own backward: the result is another tensor object with the
+    values of the input, and the input itself is not changed."""
+
+    class Reverse(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return -gradients[0]
+
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    result = apply(Reverse, x)
+    (result * 5).sum().backward()
+
+    assert result is not x
+    assert not result.is_leaf
+    assert x.is_leaf
+    assert x.grad is not None
+    assert x.grad.tolist() == [-5.0, -5.0]
+
+
+def test_the_context_can_be_set_up_apart(engine: Engine, device: torch.device) -> None:
+    """Contract: with `setup_context`, `forward` gets no context and all inputs, defaults included; the context is
+    filled from inputs and result, and backward works by it."""
+
+    class Weighted(Function):
+        @staticmethod
+        def forward(x: torch.Tensor, factor: float = 4.0) -> torch.Tensor:  # type: ignore[override]
+            return x * x * factor
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            x, ctx.factor = inputs
+            assert torch.equal(output, x * x * ctx.factor)
+            ctx.save_for_backward(x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return 2 * ctx.factor * ctx.saved_tensors[0] * gradients[0], None
+
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    apply(Weighted, x, 4.0).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [8.0, 16.0]
+
+
+def test_lists_and_other_objects_pass_through(engine: Engine, device: torch.device) -> None:
+    """Contract: inputs that are no tensors reach `forward` as they are, and tensors within them take no part; results
+    that are no tensors come out as they are."""
+
+    class Odd(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, others: list[torch.Tensor], name: str) -> tuple[torch.Tensor, str, None]:
+            return x + others[0], name.upper(), None
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None]:
+            return gradients[0] * 3, None, None
+
+    x = torch.ones(2, device=device, requires_grad=True)
+    other = torch.ones(2, device=device, requires_grad=True)
+    result, name, nothing = apply(Odd, x, [other], "name")
+    result.sum().backward()
+
+    assert (name, nothing) == ("NAME", None)
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 3.0]
+    assert other.grad is None
+
+
+def test_functions_within_functions(engine: Engine, device: torch.device) -> None:
+    """Contract: a function may build a graph of its own in `forward` and go through it in `backward`; other functions
+    around it see nothing of that."""
+
+    class Inner(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_grad_enabled()
+            with torch.enable_grad():
+                ctx.x = x.detach().requires_grad_()
+                ctx.y = square(ctx.x) * 3
+            return ctx.y.detach()  # type: ignore[no-any-return]
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            (gradient,) = torch.autograd.grad(ctx.y, ctx.x, gradients[0])
+            return gradient
+
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    square(apply(Inner, x)).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [36.0, 288.0]
+
+
+def test_a_class_made_for_each_call(engine: Engine, device: torch.device) -> None:
+    """Contract: functions are told apart by their class, and not by its name or text: each has its own backward."""
+
+    def scaling(factor: float) -> type[Function]:
+        class Scale(Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                return x * 1
+
+            @staticmethod
+            def backward(ctx: Any, *given: torch.Tensor) -> torch.Tensor:
+                return given[0] * factor
+
+        return Scale
+
+    gradients = []
+    for factor in (2.0, 3.0, 5.0):
+        x = torch.ones(1, device=device, requires_grad=True)
+        apply(scaling(factor), x).sum().backward()
+        assert x.grad is not None
+        gradients.append(x.grad.item())
+
+    assert gradients == [2.0, 3.0, 5.0]
+
+
+def test_once_differentiable(engine: Engine, device: torch.device) -> None:
+    """Contract: a backward marked `once_differentiable` gives first derivatives as ever."""
+
+    class Once(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        @once_differentiable  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_grad_enabled()
+            return 3 * ctx.saved_tensors[0] ** 2 * gradients[0]
+
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    apply(Once, x).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 12.0]

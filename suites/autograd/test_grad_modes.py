@@ -1,0 +1,157 @@
+"""Where gradients are recorded: `no_grad`, `enable_grad`, `set_grad_enabled`, inference mode, `detach`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .engines import Engine
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+
+@pytest.mark.covers(ROW)
+def test_what_was_not_recorded_is_constant(engine: Engine, device: torch.device) -> None:
+    """Contract: what is computed under `no_grad` requires no gradient and counts as a constant of what follows."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+
+    with torch.no_grad():
+        constant = x * x
+        with torch.enable_grad():
+            recorded = x * 3
+    (constant * recorded).sum().backward()
+
+    assert not constant.requires_grad
+    assert recorded.requires_grad
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 12.0]
+
+
+def test_modes_nest_and_end(engine: Engine, device: torch.device) -> None:
+    """Contract: each block and decorated function has its mode, and the one around it is as before afterwards, an
+    error or not; a generator has its own between its steps alone."""
+
+    @torch.no_grad()
+    def decorated(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @torch.no_grad()
+    def stepping() -> Iterator[bool]:
+        yield torch.is_grad_enabled()
+        yield torch.is_grad_enabled()
+
+    x = torch.ones(2, device=device, requires_grad=True)
+    assert not decorated(x).requires_grad
+    steps = [(inside, torch.is_grad_enabled()) for inside in stepping()]
+    with pytest.raises(KeyError), torch.no_grad():
+        raise KeyError
+    with torch.set_grad_enabled(False), torch.set_grad_enabled(True), torch.no_grad():
+        assert not torch.is_grad_enabled()
+
+    assert steps == [(False, True), (False, True)]
+    assert torch.is_grad_enabled()
+    (x * 2).sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.covers(ROW)
+def test_a_backward_pass_needs_no_mode(engine: Engine, device: torch.device) -> None:
+    """Contract: a graph that was recorded can be gone through under `no_grad`, with the same gradients, and `.grad` has
+    no history."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = (x * x).sum()
+
+    with torch.no_grad():
+        y.backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 4.0]
+    assert not x.grad.requires_grad
+
+
+@pytest.mark.covers(ROW)
+def test_detach_cuts_the_graph(engine: Engine, device: torch.device) -> None:
+    """Contract: no gradient flows through `detach`; other ways to the same leaf stay."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = x * 2
+
+    (y.detach() * x + y).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [4.0, 6.0]
+
+
+def test_detach_in_place_makes_a_leaf(engine: Engine, device: torch.device) -> None:
+    """Contract: `detach_` makes a leaf of the tensor itself; a view is refused."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = x * 2
+    base = x * 3
+
+    y.detach_()
+    with pytest.raises(RuntimeError, match="Can't detach"):
+        base[:1].detach_()
+    y.requires_grad_()
+    (y * x).sum().backward()
+
+    assert y.is_leaf
+    assert y.grad is not None
+    assert x.grad is not None
+    assert y.grad.tolist() == [1.0, 2.0]
+    assert x.grad.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.covers(ROW)
+def test_inference_tensors_are_not_for_training(engine: Engine, device: torch.device) -> None:
+    """Contract: tensors made in inference mode cannot be saved for a backward pass nor be changed in place outside;
+    a copy of one can."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    with torch.inference_mode():
+        made = x * 2
+        other = x * 2
+        assert torch.is_inference_mode_enabled()
+        assert not torch.is_grad_enabled()
+
+    assert made.is_inference()
+    assert not made.requires_grad
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        _ = x * made
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+        other.add_(1)
+    (x * made.clone()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 4.0]
+
+
+def test_inference_mode_counts_no_versions(engine: Engine, device: torch.device) -> None:
+    """Contract: an inference tensor has no version, and asking for one is an error; ordinary tensors changed in
+    inference mode still count, so that a graph that saved them notices."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    saved = torch.ones(2, device=device)
+    y = (x * saved).sum()
+
+    with torch.inference_mode():
+        made = torch.ones(2, device=device)
+        with pytest.raises(RuntimeError, match="Inference tensors do not track version counter"):
+            _ = made._version
+        saved.add_(1)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    engine.still_works()
+
+
+def test_results_of_constants_and_integers(engine: Engine, device: torch.device) -> None:
+    """Contract: a result requires a gradient if an operand does; comparisons, indices and rounding to integers do
+    not, and functions of them neither."""
+    x = torch.tensor([1.5, -2.5], device=device, requires_grad=True)
+    constant = torch.ones(2, device=device)
+
+    assert (x + constant).requires_grad
+    assert not (constant * 2).requires_grad
+    for result in (x > 0, x.argmax(), x.to(torch.int64), x.sort().indices, torch.zeros_like(x)):
+        assert not result.requires_grad
+    (x * (x > 0)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 0.0]

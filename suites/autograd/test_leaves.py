@@ -1,0 +1,203 @@
+"""Leaves, and `retain_grad` for those that are none."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+from .engines import Engine
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+
+@pytest.mark.covers(ROW)
+def test_what_is_no_leaf_keeps_its_gradient_when_asked(engine: Engine, device: torch.device) -> None:
+    """Contract: after `retain_grad`, a tensor within the graph has its gradient as `.grad`; another one has none, and
+    to ask for it is a warning."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    kept, other = x * 2, x * 3
+    kept.retain_grad()
+
+    (kept * kept + other).sum().backward()
+
+    assert kept.retains_grad
+    assert not other.retains_grad
+    assert kept.grad is not None
+    assert kept.grad.tolist() == [4.0, 8.0]
+    with pytest.warns(UserWarning, match=r"\.grad attribute of a Tensor that is not a leaf"):
+        assert other.grad is None
+
+
+@pytest.mark.covers(ROW)
+def test_what_is_retained_is_what_hooks_made(engine: Engine, device: torch.device) -> None:
+    """Contract: the gradient retained is the one after all hooks of the tensor, also of those registered after
+    `retain_grad` was called, and is written once however often it was called."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    y = x * 2
+
+    y.register_hook(lambda gradient: gradient * 3)
+    y.retain_grad()
+    y.retain_grad()
+    y.register_hook(lambda gradient: gradient * 5)
+    y.sum().backward()
+
+    assert y.grad is not None
+    assert y.grad.tolist() == [15.0, 15.0]
+
+
+def test_retained_gradients_add_up(engine: Engine, device: torch.device) -> None:
+    """Contract: retained gradients add up over passes, as those of leaves do."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    y = x * 2
+    y.retain_grad()
+    z = (y * 3).sum()
+
+    z.backward(retain_graph=True)
+    z.backward()
+
+    assert y.grad is not None
+    assert y.grad.tolist() == [6.0, 6.0]
+
+
+@pytest.mark.covers(ROW)
+def test_retain_grad_follows_the_tensor_through_changes(engine: Engine, device: torch.device) -> None:
+    """Contract: `retain_grad` is about the tensor and not its node: after a change in place it keeps the gradient of
+    the changed value, though hooks stay with the value before."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    hooked: list[list[float]] = []
+
+    y = x * 1
+    y.retain_grad()
+    y.register_hook(lambda gradient: hooked.append(gradient.tolist()))
+    y.mul_(10)
+    (y * 2).sum().backward()
+
+    assert y.grad is not None
+    assert y.grad.tolist() == [2.0, 2.0]
+    assert hooked == [[20.0, 20.0]]
+
+
+def test_retain_grad_of_a_base_changed_by_a_view(engine: Engine, device: torch.device) -> None:
+    """Contract: base and view retain the gradients of their values after a change made by the view."""
+    x = torch.ones(3, device=device, requires_grad=True)
+    base = x * 1
+    base.retain_grad()
+    view = base[:2]
+    view.retain_grad()
+
+    view.mul_(10)
+    (base * torch.tensor([1.0, 2.0, 3.0], device=device)).sum().backward()
+
+    assert base.grad is not None
+    assert base.grad.tolist() == [1.0, 2.0, 3.0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [10.0, 20.0, 3.0]
+
+
+def test_retain_grad_where_there_is_nothing_to_retain(engine: Engine, device: torch.device) -> None:
+    """Contract: on a leaf `retain_grad` changes nothing, on what requires no gradient it is an error."""
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    x.retain_grad()
+    (x * 2).sum().backward()
+
+    assert not x.retains_grad
+    assert x.grad is not None
+    with pytest.raises(RuntimeError, match="requires_grad=False"):
+        torch.ones(2, device=device).retain_grad()
+
+
+def test_what_is_a_leaf(engine: Engine, device: torch.device) -> None:
+    """Contract: a leaf was made by the user or requires no gradient. Results of what requires one are none; detached,
+    under `no_grad`, or of constants, they are."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    y = x * 2
+    with torch.no_grad():
+        untracked = x * 2
+
+    assert x.is_leaf
+    assert not y.is_leaf
+    assert y.detach().is_leaf
+    assert y.detach().requires_grad_().is_leaf
+    assert untracked.is_leaf
+    assert (torch.ones(2, device=device) * 2).is_leaf
+    assert not y.requires_grad_().is_leaf
+    y.sum().backward()
+    with warnings.catch_warnings(action="ignore"):
+        assert [one.grad is None for one in (x, y, untracked)] == [False, True, True]
+
+
+def test_requires_grad_is_for_leaves_of_real_and_complex_numbers(engine: Engine, device: torch.device) -> None:
+    """Contract: only numbers with a fraction have gradients, and only a leaf can be told to require none."""
+    for dtype in (torch.int64, torch.bool, torch.uint8):
+        with pytest.raises(RuntimeError, match="floating point"):
+            torch.ones(2, dtype=dtype, device=device, requires_grad=True)
+    y = torch.ones(2, device=device, requires_grad=True) * 2
+
+    with pytest.raises(RuntimeError, match="you can only change requires_grad flags of leaf variables"):
+        y.requires_grad = False
+
+    assert torch.ones(2, dtype=torch.complex64, device=device).requires_grad_().requires_grad
+    engine.still_works()
+
+
+def test_a_gradient_that_is_assigned_fits_its_tensor(engine: Engine, device: torch.device) -> None:
+    """Contract: `.grad` can be assigned a tensor of the same shape, dtype and device, or None, and nothing else; the
+    next pass adds to it."""
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    with pytest.raises(RuntimeError, match="size"):
+        x.grad = torch.ones(3, device=device)
+    with pytest.raises(RuntimeError, match="type"):
+        x.grad = torch.ones(2, device=device, dtype=torch.float64)
+    with pytest.raises(TypeError):
+        x.grad = 1.0  # type: ignore[assignment]
+    assert x.grad is None
+
+    x.grad = torch.tensor([10.0, 20.0], device=device)
+    (x * 3).sum().backward()
+    assert x.grad.tolist() == [13.0, 23.0]
+    x.grad = None
+    (x * 3).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 3.0]
+
+
+def test_copies_of_leaves_and_of_others(engine: Engine, device: torch.device) -> None:
+    """Contract: a leaf is copied with its gradient and without ties to the original; what has a history cannot be
+    copied that way; `clone` can, and its gradient flows back."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    (x * 3).sum().backward()
+
+    again = copy.deepcopy(x)
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        copy.deepcopy(x * 2)
+    (again * 2).sum().backward()
+    (x.clone() * 5).sum().backward()
+
+    assert again.grad is not None
+    assert x.grad is not None
+    assert again.is_leaf
+    assert again.grad.tolist() == [5.0, 5.0]
+    assert x.grad.tolist() == [8.0, 8.0]
+
+
+def test_a_frozen_parameter_gets_no_gradient(engine: Engine, device: torch.device) -> None:
+    """Contract: a parameter that requires no gradient gets none, the others do, and a later change of the flag counts
+    for graphs made afterwards."""
+    layer = torch.nn.Linear(2, 2, device=device)
+    layer.weight.requires_grad_(False)
+    x = torch.ones(1, 2, device=device)
+
+    early = layer(x).sum()
+    layer.weight.requires_grad_(True)
+    early.backward()
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.tolist() == [[1.0, 1.0]] * 2
+    assert layer.bias.grad.tolist() == [2.0, 2.0]

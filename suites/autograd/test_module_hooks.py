@@ -1,0 +1,151 @@
+"""Backward hooks of modules: what they get, what they may change, and their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from .engines import Engine, Known, waived
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+COMPILED_MODULES = "https://docs.pytorch.org/docs/stable/torch.compiler_nn_module.html"
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+class Scale(nn.Module):
+    """Times a parameter that is 3."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(3.0, device=device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def listed(gradients: Gradients | torch.Tensor) -> list[list[float] | None]:
+    every = gradients if isinstance(gradients, tuple) else (gradients,)
+    return [None if one is None else one.tolist() for one in every]
+
+
+@pytest.mark.covers(ROW)
+def test_a_backward_hook_sees_what_came_in_and_went_out(engine: Engine, device: torch.device) -> None:
+    """Contract: a full backward hook gets the gradients of the module's inputs and of its outputs, and replaces the
+    former with what it returns; parameters get theirs as ever."""
+    module = Scale(device)
+    seen: list[Any] = []
+
+    def hook(_: nn.Module, of_inputs: Gradients, of_outputs: Gradients) -> tuple[torch.Tensor]:
+        seen.append((listed(of_inputs), listed(of_outputs)))
+        assert of_inputs[0] is not None
+        return (of_inputs[0] * 10,)
+
+    module.register_full_backward_hook(hook)
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    (module(x) * 2).sum().backward()
+
+    assert seen == [([[6.0, 6.0]], [[2.0, 2.0]])]
+    assert x.grad is not None
+    assert x.grad.tolist() == [60.0, 60.0]
+    assert module.factor.grad is not None
+    assert module.factor.grad.item() == 6.0
+
+
+@pytest.mark.covers(ROW)
+def test_a_backward_pre_hook_replaces_what_comes_in(engine: Engine, device: torch.device) -> None:
+    """Contract: a full backward pre-hook gets the gradients of the outputs before the module's own backward, and
+    replaces them with what it returns, for inputs and parameters."""
+    module = Scale(device)
+    module.register_full_backward_pre_hook(lambda _, of_outputs: (of_outputs[0] * 5,))
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+
+    module(x).sum().backward()
+
+    assert x.grad is not None
+    assert module.factor.grad is not None
+    assert x.grad.tolist() == [15.0, 15.0]
+    assert module.factor.grad.item() == 15.0
+
+
+def test_the_hooks_of_modules_run_from_the_last_to_the_first(engine: Engine, device: torch.device) -> None:
+    """Contract: the backward pass enters a module before those in front of it: pre-hook and hook of the last, then of
+    the one before; around a container, its pre-hook first and its hook last."""
+    first, last = Scale(device), Scale(device)
+    both = nn.Sequential(first, last)
+    order: list[str] = []
+    for name, module in (("both", both), ("first", first), ("last", last)):
+        module.register_full_backward_pre_hook(lambda _, __, name=name: order.append(f"into {name}"))
+        module.register_full_backward_hook(lambda _, __, ___, name=name: order.append(f"out of {name}"))
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    both(x).sum().backward()
+
+    assert order == ["into both", "into last", "out of last", "into first", "out of first", "out of both"]
+
+
+def test_a_module_whose_input_requires_no_gradient(engine: Engine, device: torch.device) -> None:
+    """Contract: where no input of a module requires a gradient, its backward hook is called all the same, with None
+    for each, and a warning tells when it is called."""
+    module = Scale(device)
+    seen: list[Any] = []
+    module.register_full_backward_hook(lambda _, made, given: seen.append((listed(made), listed(given))))
+
+    with pytest.warns(UserWarning, match="no inputs require gradients"):
+        (module(torch.tensor([1.0, 2.0], device=device)) * 2).sum().backward()
+
+    assert seen == [([None], [[2.0, 2.0]])]
+    assert module.factor.grad is not None
+    assert module.factor.grad.item() == 6.0
+
+
+def test_a_removed_hook_of_a_module_is_not_called(engine: Engine, device: torch.device) -> None:
+    """Contract: after `remove` a module's hook is called no more, and those beside it are."""
+    module = Scale(device)
+    calls: list[str] = []
+    removed = module.register_full_backward_hook(lambda _, made, given: calls.append("removed"))
+    module.register_full_backward_hook(lambda _, made, given: calls.append("stays"))
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    module(x).sum().backward()
+    removed.remove()
+    module(x).sum().backward()
+
+    assert calls == ["removed", "stays", "stays"]
+
+
+@waived(Known("hooks of all modules are called for the modules of captured graphs too", COMPILED_MODULES, UserWarning))
+def test_hooks_of_all_modules(engine: Engine, device: torch.device) -> None:
+    """Contract: a backward hook of all modules is called for each module of a pass, before the module's own."""
+    first, last = Scale(device), Scale(device)
+    calls: list[str] = []
+    first.register_full_backward_hook(lambda module, made, given: calls.append("own"))
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    every = nn.modules.module.register_module_full_backward_hook(lambda module, made, given: calls.append("every"))
+    try:
+        last(first(x)).sum().backward()
+    finally:
+        every.remove()
+    last(first(x)).sum().backward()
+
+    assert calls == ["every", "every", "own", "own"]
+
+
+def test_the_result_of_a_hooked_module_is_not_changed_in_place(engine: Engine, device: torch.device) -> None:
+    """Contract: with a full backward hook, inputs and outputs of a module are views that cannot be changed in place;
+    out of place all is as ever."""
+    module = Scale(device)
+    module.register_full_backward_hook(lambda _, made, given: None)
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    with pytest.raises(RuntimeError, match=r"BackwardHookFunction(Backward)? is a view and is being modified inplace"):
+        module(x).add_(1)
+    (module(x) + 1).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [3.0, 3.0]

@@ -1,0 +1,180 @@
+"""Hooks on the nodes of the graph, and the order of all kinds of hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .engines import Engine
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+
+def node(tensor: torch.Tensor) -> Any:
+    """The node that computes the gradients of what the tensor came from."""
+    assert tensor.grad_fn is not None
+    return tensor.grad_fn
+
+
+@pytest.mark.covers(ROW)
+def test_a_hook_before_a_node_changes_what_it_gets(engine: Engine, device: torch.device) -> None:
+    """Contract: a pre-hook of a node gets the gradients of the node's results as a tuple, and what it returns is what
+    the node computes with."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    seen: list[list[float]] = []
+
+    def triple(gradients: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        seen.append(gradients[0].tolist())
+        return (gradients[0] * 3,)
+
+    y = x * 5
+    node(y).register_prehook(triple)
+    (y * 2).sum().backward()
+
+    assert seen == [[2.0, 2.0]]
+    assert x.grad is not None
+    assert x.grad.tolist() == [30.0, 30.0]
+
+
+@pytest.mark.covers(ROW)
+def test_a_hook_after_a_node_changes_what_it_made(engine: Engine, device: torch.device) -> None:
+    """Contract: a hook of a node gets what it made and what it was given, and what it returns flows on instead."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    seen: list[tuple[list[float], list[float]]] = []
+
+    def add(made: tuple[torch.Tensor, ...], given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor | None, ...]:
+        seen.append((made[0].tolist(), given[0].tolist()))
+        return (made[0] + 1, *made[1:])
+
+    y = x * 5
+    node(y).register_hook(add)
+    (y * 2).sum().backward()
+
+    assert seen == [([10.0, 10.0], [2.0, 2.0])]
+    assert x.grad is not None
+    assert x.grad.tolist() == [11.0, 11.0]
+
+
+def test_several_hooks_of_one_node(engine: Engine, device: torch.device) -> None:
+    """Contract: pre-hooks and hooks of one node run in the order they were registered, each with what the one before
+    it made; a removed one does not."""
+    x = torch.ones(1, device=device, requires_grad=True)
+    calls: list[tuple[str, float]] = []
+
+    def before(name: str, factor: float) -> Any:
+        def hook(gradients: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            calls.append((name, gradients[0].item()))
+            return (gradients[0] * factor,)
+
+        return hook
+
+    def after(name: str, factor: float) -> Any:
+        def hook(made: tuple[torch.Tensor, ...], _: Any) -> tuple[torch.Tensor | None, ...]:
+            calls.append((name, made[0].item()))
+            return (made[0] * factor, *made[1:])
+
+        return hook
+
+    y = x * 2
+    node(y).register_prehook(before("before 1", 2))
+    node(y).register_prehook(before("removed", 1000)).remove()
+    node(y).register_prehook(before("before 2", 3))
+    node(y).register_hook(after("after 1", 5))
+    node(y).register_hook(after("after 2", 7))
+    y.sum().backward()
+
+    assert calls == [("before 1", 1.0), ("before 2", 2.0), ("after 1", 12.0), ("after 2", 60.0)]
+    assert x.grad is not None
+    assert x.grad.item() == 420.0
+
+
+def test_the_node_that_accumulates_has_hooks(engine: Engine, device: torch.device) -> None:
+    """Contract: the node that writes a leaf's `.grad` is reached by `get_gradient_edge`; its pre-hook changes what is
+    accumulated, and its hook runs when `.grad` is there."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    written: list[list[float] | None] = []
+    accumulate: Any = torch.autograd.graph.get_gradient_edge(x).node
+
+    def look(made: Any, given: Any) -> None:
+        written.append(None if x.grad is None else x.grad.tolist())
+
+    accumulate.register_prehook(lambda gradients: (gradients[0] * 2,))
+    accumulate.register_hook(look)
+    (x * 3).sum().backward()
+
+    assert written == [[6.0, 6.0]]
+
+
+@pytest.mark.covers(ROW)
+def test_the_order_of_all_hooks(engine: Engine, device: torch.device) -> None:
+    """Contract: around one node, hooks of the tensor come first, then pre-hooks of the node, then the node itself,
+    then its hooks. For a leaf: hooks of the tensor, accumulation, post-accumulate hooks. Whatever the order of
+    registration. Nodes nearer to the result come first."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    order: list[str] = []
+
+    class Trace(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+            return given * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            order.append("the node")
+            return gradients[0] * 2
+
+    y: torch.Tensor = Trace.apply(x)  # type: ignore[no-untyped-call]
+    z = y * 3
+    x.register_post_accumulate_grad_hook(lambda leaf: order.append("after accumulation"))
+    node(y).register_hook(lambda made, given: order.append("after the node"))
+    node(y).register_prehook(lambda gradients: order.append("before the node"))
+    y.register_hook(lambda gradient: order.append("of its result"))
+    x.register_hook(lambda gradient: order.append("of the leaf"))
+    node(z).register_hook(lambda made, given: order.append("after the next node"))
+    z.sum().backward()
+
+    assert order == [
+        "after the next node",
+        "of its result",
+        "before the node",
+        "the node",
+        "after the node",
+        "of the leaf",
+        "after accumulation",
+    ]
+
+
+def test_next_functions_lead_from_the_result_to_the_leaves(engine: Engine, device: torch.device) -> None:
+    """Contract: `next_functions` are the edges of the graph: each operand's node in the order of operands, None for
+    what requires no gradient, and for a leaf the node that accumulates into it."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    constant = torch.ones(2, device=device)
+
+    y = x * constant
+    z = y + x
+    edges = [following for following, _ in node(z).next_functions]
+
+    assert edges[0] is node(y)
+    assert edges[1].variable is x
+    assert [following is None for following, _ in node(y).next_functions] == [False, True]
+    z.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.covers(ROW)
+def test_a_pass_can_end_at_a_node(engine: Engine, device: torch.device) -> None:
+    """Contract: `autograd.grad` takes an edge of the graph for an input, and gives the gradient that arrives there:
+    the same as for the tensor."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = x * 2
+    edge = torch.autograd.graph.get_gradient_edge(y)
+    z = (y * y).sum()
+
+    (by_edge,) = torch.autograd.grad(z, [edge], retain_graph=True)
+    (by_tensor,) = torch.autograd.grad(z, [y])
+
+    assert by_edge.tolist() == [4.0, 8.0]
+    assert torch.equal(by_edge, by_tensor)

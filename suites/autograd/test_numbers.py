@@ -1,0 +1,98 @@
+"""Gradients against numbers: the derivative by differences, for first and second order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Function, gradcheck, gradgradcheck
+from torch.autograd.gradcheck import GradcheckError
+
+from .engines import LIST, Engine, Known, each, waived
+from .functions import apply
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+
+UNDEFINED = Known("gradients that are undefined, which the check gives too, meet others in an add", LIST, TypeError)
+
+
+def made(*shape: int) -> torch.Tensor:
+    """Numbers of that shape, the same ones each time, none near zero or one another."""
+    count = int(torch.tensor(shape).prod())
+    values = torch.linspace(0.3, 1.7, count, dtype=torch.float64)
+    return (values[torch.arange(count) * 7 % count] if count % 7 else values).reshape(shape).clone().requires_grad_()
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "matmul": (torch.matmul, ((2, 3), (3, 2))),
+    "linear": (nn.functional.linear, ((2, 3), (2, 3), (2,))),
+    "layer_norm": (lambda x, w: nn.functional.layer_norm(x, (3,), w), ((2, 3), (3,))),
+    "softmax": (lambda x: x.softmax(-1), ((2, 3),)),
+    "convolution": (nn.functional.conv1d, ((1, 2, 4), (2, 2, 3))),
+    "division_by_broadcast": (torch.div, ((2, 3), (3,))),
+    "logsumexp": (lambda x: x.logsumexp(0), ((3, 2),)),
+    "inverse": (lambda x: torch.linalg.inv(x + 3 * torch.eye(2, dtype=x.dtype)), ((2, 2),)),
+    "gelu": (nn.functional.gelu, ((4,),)),
+}
+
+
+@pytest.mark.covers(ROW)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_are_those_by_differences(name: str, engine: Engine) -> None:
+    """Contract: gradients are the derivative by differences, entry by entry of the Jacobian, in double precision."""
+    function, shapes = FUNCTIONS[name]
+
+    assert gradcheck(function, tuple(made(*shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("name", ["matmul", "softmax", "division_by_broadcast"])
+def test_gradients_of_strided_inputs(name: str, engine: Engine) -> None:
+    """Contract: inputs that are transposed views have the gradients by differences too."""
+    function, shapes = FUNCTIONS[name]
+    inputs = [
+        made(*reversed(shape)).detach().permute(*reversed(range(len(shape)))).requires_grad_() for shape in shapes
+    ]
+
+    assert not inputs[0].is_contiguous()
+    assert gradcheck(function, tuple(inputs))
+
+
+@pytest.mark.covers(ROW)
+@each("name", ["matmul", "layer_norm", "gelu"], {"matmul": UNDEFINED})
+def test_second_derivatives_are_those_by_differences(name: str, engine: Engine) -> None:
+    """Contract: gradients of gradients are the differences of gradients."""
+    function, shapes = FUNCTIONS[name]
+
+    assert gradgradcheck(function, tuple(made(*shape) for shape in shapes))
+
+
+@waived(UNDEFINED)
+def test_complex_gradients_are_those_by_differences(engine: Engine) -> None:
+    """Contract: complex gradients, by the conjugate convention, are the derivative by differences along both axes."""
+    z = torch.tensor([0.5 + 1.0j, -1.0 + 0.25j], dtype=torch.complex128, requires_grad=True)
+
+    assert gradcheck(lambda given: (given * given.conj() + given.exp()) * 1j, (z,))
+
+
+def test_a_wrong_gradient_is_found_out(engine: Engine) -> None:
+    """Contract: a function whose backward is wrong in one entry fails the check, with the Jacobians told; returned as
+    False where no error is wanted."""
+
+    class OffByOne(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return gradients[0] * torch.tensor([3.0, 3.1], dtype=torch.float64)
+
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+
+    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
+        gradcheck(lambda given: apply(OffByOne, given), (x,))
+    assert not gradcheck(lambda given: apply(OffByOne, given), (x,), raise_exception=False)

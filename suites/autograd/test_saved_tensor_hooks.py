@@ -1,0 +1,216 @@
+"""Hooks that pack what is saved for a backward pass, and unpack it there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+
+from . import _torch_private as private
+from .engines import Engine
+from .functions import square
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+
+@pytest.mark.covers(ROW)
+def test_the_pass_computes_with_what_was_unpacked(engine: Engine, device: torch.device) -> None:
+    """Contract: each tensor saved within the block is packed at once and unpacked in the backward pass, and the
+    gradients are computed with what the latter returned."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    calls: list[str] = []
+
+    def pack(tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+        calls.append("pack")
+        return "packed", tensor.detach() * 10
+
+    def unpack(packed: tuple[str, torch.Tensor]) -> torch.Tensor:
+        calls.append("unpack")
+        assert packed[0] == "packed"
+        return packed[1]
+
+    with saved_tensors_hooks(pack, unpack):
+        y = x.pow(2)
+    assert calls == ["pack"]
+    outside = x.pow(2)
+    (y + outside).sum().backward()
+
+    assert calls == ["pack", "unpack"]
+    assert x.grad is not None
+    assert x.grad.tolist() == [22.0, 44.0]
+
+
+@pytest.mark.covers(ROW)
+def test_what_custom_functions_save_is_packed(engine: Engine, device: torch.device) -> None:
+    """Contract: what a custom function saves goes through the hooks too."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+
+    with saved_tensors_hooks(lambda tensor: tensor.detach() * 10, lambda packed: packed):
+        y = square(x)
+    y.sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [20.0, 40.0]
+
+
+@pytest.mark.covers(ROW)
+def test_the_innermost_hooks_count(engine: Engine, device: torch.device) -> None:
+    """Contract: of nested blocks the innermost alone packs; after it the one around it does again."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    packed: list[str] = []
+
+    def hooks(name: str, factor: float) -> saved_tensors_hooks:
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            packed.append(name)
+            return tensor.detach() * factor
+
+        return saved_tensors_hooks(pack, lambda tensor: tensor)
+
+    with hooks("outer", 10):
+        with hooks("inner", 100):
+            a = x.pow(2)
+        b = x.pow(2)
+    (a + b).sum().backward()
+
+    assert packed == ["inner", "outer"]
+    assert x.grad is not None
+    assert x.grad.tolist() == [220.0, 220.0]
+
+
+def test_nothing_is_packed_that_is_not_saved(engine: Engine, device: torch.device) -> None:
+    """Contract: where no gradient is recorded nothing is saved, so nothing is packed; nor for functions that save
+    nothing."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    packed: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.no_grad():
+            x.pow(2)
+        x.detach().pow(2)
+        y = x + x
+    assert packed == []
+    y.sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.covers(ROW)
+def test_saved_tensors_can_wait_in_files(engine: Engine, device: torch.device, tmp_path: Path) -> None:
+    """Contract: whatever packing returns is kept, a path say: what was saved can be elsewhere until the pass."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+
+    def pack(tensor: torch.Tensor) -> Path:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt"
+        torch.save(tensor, path)
+        return path
+
+    def unpack(path: Path) -> torch.Tensor:
+        loaded: torch.Tensor = torch.load(path, weights_only=True)
+        return loaded
+
+    with saved_tensors_hooks(pack, unpack):
+        y = (x.exp() * x).sum()
+    assert len(list(tmp_path.iterdir())) == 3
+    y.backward()
+
+    (expected,) = torch.autograd.grad((x.exp() * x).sum(), x)
+    assert x.grad is not None
+    assert torch.equal(x.grad, expected)
+
+
+@pytest.mark.covers(ROW)
+def test_save_on_cpu_changes_no_gradient(engine: Engine, device: torch.device) -> None:
+    """Contract: with `save_on_cpu` what is saved waits in the host's memory; gradients and their device are as
+    without."""
+    torch.manual_seed(3)
+    x = torch.randn(3, 3, device=device, requires_grad=True)
+    w = torch.randn(3, 3, device=device, requires_grad=True)
+
+    expected = torch.autograd.grad((x @ w).sin().sum(), [x, w])
+    with save_on_cpu():
+        y = (x @ w).sin().sum()
+    y.backward()
+
+    for found, wanted in zip((x.grad, w.grad), expected, strict=True):
+        assert found is not None
+        assert found.device == device
+        assert torch.equal(found, wanted)
+
+
+def test_hooks_can_be_forbidden(engine: Engine, device: torch.device) -> None:
+    """Contract: where saved-tensor hooks are disabled, to enter a block of them is an error with the text given; around
+    and afterwards they work."""
+    x = torch.ones(2, device=device, requires_grad=True)
+    hooks = saved_tensors_hooks(lambda tensor: tensor.detach() * 10, lambda tensor: tensor)
+
+    with disable_saved_tensors_hooks("not in here"):
+        y = x.pow(2)
+        with pytest.raises(RuntimeError, match="not in here"), hooks:
+            pass
+    with hooks:
+        z = x.pow(2)
+    (y + z).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [22.0, 22.0]
+
+
+def test_packing_must_not_change_what_is_saved(engine: Engine, device: torch.device) -> None:
+    """Contract: a pack hook that changes its tensor in place is an error; so is an unpack hook that returns what is no
+    tensor."""
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    with (
+        pytest.raises(RuntimeError, match="pack hook is modifying its input in place"),
+        saved_tensors_hooks(lambda tensor: tensor.add_(1), lambda tensor: tensor),
+    ):
+        (x * 1).pow(2)
+    with saved_tensors_hooks(lambda tensor: "no tensor", lambda packed: packed):
+        y = x.pow(2)
+    with pytest.raises((TypeError, RuntimeError), match=r"(?i)tensor"):
+        y.sum().backward()
+    assert x.grad is None
+    engine.still_works()
+
+
+class OwnError(Exception):
+    """Raised while something is unpacked."""
+
+
+@pytest.mark.covers(ROW)
+def test_an_error_while_unpacking_ends_the_pass(engine: Engine, device: torch.device) -> None:
+    """Contract: what unpacking raises comes out of the pass as it is."""
+
+    def refuse(packed: torch.Tensor) -> torch.Tensor:
+        raise OwnError("gone")
+
+    x = torch.ones(2, device=device, requires_grad=True)
+    with saved_tensors_hooks(lambda tensor: tensor, refuse):
+        y = x.pow(2)
+
+    with pytest.raises(OwnError, match="gone"):
+        y.sum().backward()
+    assert x.grad is None
+    engine.still_works()
+
+
+def test_one_saved_tensor_has_hooks_of_its_own(engine: Engine, device: torch.device) -> None:
+    """Contract: hooks can be registered on one saved tensor of a node, once; the pass computes with what they
+    return."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = x.pow(2)
+    saved: Any = private.raw_saved(y.grad_fn, "self")
+
+    saved.register_hooks(lambda tensor: tensor.detach() * 10, lambda packed: packed)
+    with pytest.raises(RuntimeError, match="already been set"):
+        saved.register_hooks(lambda tensor: tensor, lambda packed: packed)
+    y.sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [20.0, 40.0]

@@ -1,0 +1,156 @@
+"""Backward passes from several threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from .engines import Engine, Known, waived
+from .functions import apply, square
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+THREADS = 4
+
+ONE_AT_A_TIME = Known(
+    "one pass is captured at a time, and a second one then is refused, not kept waiting",
+    "https://github.com/pytorch/pytorch/pull/103822",
+    NotImplementedError,
+    always=False,
+)
+
+
+def in_threads(work: Callable[[int], None]) -> None:
+    """Call `work` with 0, 1, … in threads at once; raise what the first of them raised, when all have ended."""
+    errors: list[BaseException] = []
+    together = threading.Barrier(THREADS)
+
+    def run(number: int) -> None:
+        try:
+            together.wait(60)
+            work(number)
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.covers(ROW)
+@waived(ONE_AT_A_TIME)
+def test_each_thread_has_its_own_pass(engine: Engine, device: torch.device) -> None:
+    """Contract: threads go through graphs of their own at once; each finds its own gradients."""
+    found: list[list[float] | None] = [None] * THREADS
+
+    def work(number: int) -> None:
+        x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+        (square(x) * (number + 1)).sum().backward()
+        found[number] = None if x.grad is None else x.grad.tolist()
+
+    in_threads(work)
+
+    assert found == [[2.0 * n, 4.0 * n] for n in range(1, THREADS + 1)]
+    engine.still_works()
+
+
+def test_a_graph_made_elsewhere(engine: Engine, device: torch.device) -> None:
+    """Contract: a graph made in one thread can be gone through in another, whatever the grad mode of either: modes
+    belong to threads, and a new one records."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    modes: list[bool] = []
+    graphs: list[torch.Tensor] = []
+
+    def work(number: int) -> None:
+        modes.append(torch.is_grad_enabled())
+        if number == 0:
+            graphs.append((x * x).sum())
+
+    with torch.no_grad():
+        in_threads(work)
+        graphs[0].backward()
+
+    assert modes == [True] * THREADS
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 4.0]
+
+
+@waived(ONE_AT_A_TIME)
+def test_one_graph_for_several_threads(engine: Engine, device: torch.device) -> None:
+    """Contract: threads can ask for gradients of one graph at once, by `autograd.grad` and with the graph retained:
+    all find the same."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = (x.exp() * x).sum()
+    found: list[torch.Tensor | None] = [None] * THREADS
+
+    def work(number: int) -> None:
+        (found[number],) = torch.autograd.grad(y, x, retain_graph=True)
+
+    in_threads(work)
+
+    (expected,) = torch.autograd.grad(y, x)
+    for one in found:
+        assert one is not None
+        assert torch.equal(one, expected)
+    engine.still_works()
+
+
+class OwnError(Exception):
+    """Raised by one thread's backward."""
+
+
+@pytest.mark.covers(ROW)
+@waived(ONE_AT_A_TIME)
+def test_an_error_stays_in_its_thread(engine: Engine, device: torch.device) -> None:
+    """Contract: an error in the pass of one thread is raised there, and the passes of others end well."""
+    good: list[int] = []
+
+    class Refuse(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            raise OwnError("in one thread")
+
+    def work(number: int) -> None:
+        x = torch.ones(2, device=device, requires_grad=True)
+        if number == 1:
+            apply(Refuse, x).sum().backward()
+        else:
+            (x * 2).sum().backward()
+            good.append(number)
+
+    with pytest.raises(OwnError, match="in one thread"):
+        in_threads(work)
+
+    assert sorted(good) == [0, 2, 3]
+    engine.still_works()
+
+
+@waived(ONE_AT_A_TIME)
+def test_hooks_run_in_the_thread_that_asked(engine: Engine) -> None:
+    """Contract: on the CPU a pass runs in the thread that called `backward`: its hooks are called there."""
+    called: dict[int, int] = {}
+
+    def work(number: int) -> None:
+        x = torch.ones(2, requires_grad=True)
+        y = x * 2
+        y.register_hook(lambda gradient: called.__setitem__(number, threading.get_ident()))
+        y.sum().backward()
+        assert called[number] == threading.get_ident()
+
+    in_threads(work)
+
+    assert len(called) == THREADS
+    engine.still_works()

@@ -1,0 +1,175 @@
+"""Views: gradients through them, and what becomes of graph and views when one of them is changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .engines import Engine
+
+ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "slice": lambda x: x[1:, ::2],
+    "transpose": lambda x: x.t(),
+    "reshape": lambda x: x.view(2, 6),
+    "select": lambda x: x.select(1, 2),
+    "diagonal": lambda x: x.diagonal(),
+    "unfold": lambda x: x.unfold(1, 2, 2),
+    "narrow": lambda x: x.narrow(0, 1, 2),
+    "unsqueeze": lambda x: x.unsqueeze(0).squeeze(0),
+    "permute_and_slice": lambda x: x.permute(1, 0)[1:3],
+    "as_strided": lambda x: x.as_strided((2, 2), (5, 1), 1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_gradient_of_a_view_lies_where_it_was_taken(view: str, engine: Engine, device: torch.device) -> None:
+    """Contract: the gradient of a view is put where the view was taken from, and all else is zero. Told without
+    autograd: the same view of zeros, written to."""
+    x = torch.arange(12.0, device=device).reshape(3, 4).requires_grad_()
+    taken = VIEWS[view](x)
+    gradient = torch.arange(1.0, taken.numel() + 1, device=device).reshape(taken.shape)
+
+    taken.backward(gradient)
+
+    expected = torch.zeros(3, 4, device=device)
+    VIEWS[view](expected).copy_(gradient)
+    assert x.grad is not None
+    assert torch.equal(x.grad, expected)
+
+
+@pytest.mark.covers(ROW)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_change_of_a_view_is_a_change_of_its_base(view: str, engine: Engine, device: torch.device) -> None:
+    """Contract: to change a view in place is to change the base: the base's gradient goes through the change where
+    the view lies, and past it elsewhere, and the factor gets its own."""
+    x = torch.arange(12.0, device=device).reshape(3, 4).requires_grad_()
+    factor = torch.tensor(3.0, device=device, requires_grad=True)
+
+    base = x * 1
+    VIEWS[view](base).mul_(factor)
+    (base * 2).sum().backward()
+
+    expected = torch.full((3, 4), 2.0, device=device)
+    VIEWS[view](expected).mul_(3)
+    assert x.grad is not None
+    assert torch.equal(x.grad, expected)
+    assert factor.grad is not None
+    assert factor.grad.item() == 2 * VIEWS[view](x.detach()).sum().item()
+
+
+def test_a_view_taken_before_its_base_changed(engine: Engine, device: torch.device) -> None:
+    """Contract: a view that was taken before the base was changed in place has the history of the changed base."""
+    x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
+    base = x * 1
+    view = base[:2]
+    before = view.grad_fn
+
+    base.mul_(5)
+    view.sum().backward()
+
+    assert view.grad_fn is not before
+    assert x.grad is not None
+    assert x.grad.tolist() == [5.0, 5.0, 0.0]
+
+
+def test_a_view_of_a_constant_learns_a_history(engine: Engine, device: torch.device) -> None:
+    """Contract: a buffer that required no gradient requires one, and so do its other views, once something that does
+    is written into a view of it."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    buffer = torch.zeros(4, device=device)
+    other = buffer.view(2, 2)
+
+    buffer[1:3].copy_(x * 3)
+
+    assert buffer.requires_grad
+    assert other.requires_grad
+    (other * torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [6.0, 9.0]
+
+
+def test_views_of_views_and_of_several_levels(engine: Engine, device: torch.device) -> None:
+    """Contract: several changes by views of views, each seen by all aliases, are applied in the order they were
+    made."""
+    x = torch.ones(2, 3, device=device, requires_grad=True)
+    base = x * 1
+    row = base[0]
+    element = row[1:]
+
+    element.mul_(2)  # 2 of x
+    base.mul_(3)  # 3 everywhere
+    row.pow_(2)  # row: (3x)^2, 1 and 2: (6x)^2
+    base.sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [[18.0, 72.0, 72.0], [3.0, 3.0, 3.0]]
+
+
+MULTIPLE: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "unbind": lambda x: x.unbind(),
+    "split": lambda x: x.split(1),
+    "chunk": lambda x: x.chunk(2),
+}
+
+
+@pytest.mark.parametrize("function", MULTIPLE)
+def test_one_of_several_views_is_not_changed(function: str, engine: Engine, device: torch.device) -> None:
+    """Contract: a view that came with others from one function cannot be changed in place while gradients are
+    recorded; the base still can be, and the gradients of all of them meet in it."""
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
+    base = x * 1
+
+    with pytest.raises(RuntimeError, match="output of a function that returns multiple views"):
+        MULTIPLE[function](base)[0].mul_(2)
+
+    base = x * 1
+    first, second = MULTIPLE[function](base)
+    (first * 2 + second * second).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[2.0, 2.0], [6.0, 8.0]]
+
+
+def test_a_view_taken_without_gradients_is_not_changed_with_them(engine: Engine, device: torch.device) -> None:
+    """Contract: a view that was taken under `no_grad` of a tensor with a history cannot be changed once gradients are
+    recorded again: which history it should get is unclear."""
+    x = torch.ones(3, device=device, requires_grad=True)
+    base = x * 2
+    with torch.no_grad():
+        view = base[:2]
+
+    with pytest.raises(RuntimeError, match="view was created in no_grad mode and is being modified inplace"):
+        view.mul_(2)
+    base.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_detached_view_shares_values_and_no_history(engine: Engine, device: torch.device) -> None:
+    """Contract: `detach` gives an alias that requires no gradient; a change by it is seen in the values and is no
+    part of the graph."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+    y = x * 2
+
+    alias = y.detach()
+    alias.add_(100)
+    y.sum().backward()
+
+    assert not alias.requires_grad
+    assert y.tolist() == [102.0, 104.0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_overlapping_views_add_up(engine: Engine, device: torch.device) -> None:
+    """Contract: an element that a view shows several times gets the sum of its gradients."""
+    x = torch.arange(4.0, device=device).requires_grad_()
+
+    windows = x.as_strided((3, 2), (1, 1))
+    windows.backward(torch.tensor([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]], device=device))
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 12.0, 120.0, 200.0]

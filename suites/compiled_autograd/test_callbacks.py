@@ -1,0 +1,67 @@
+"""Callbacks that a backward asks the engine for: they run at the end of the pass, also of a captured one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites import _torch_private_compiled as private
+from suites.compiled import compare, compiled_backward
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+
+def asking(diary: list[str], *, breaks: bool = False) -> Any:
+    """A function whose backward asks for a callback that writes to the diary, and breaks the graph if told."""
+
+    class Asks(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            private.queue_callback(lambda: diary.append("callback"))
+            if breaks:
+                torch._dynamo.graph_break()
+            diary.append("backward")
+            return gradients[0] * 2
+
+    return Asks
+
+
+def test_a_callback_runs_once_at_the_end(device: torch.device) -> None:
+    """Contract: a callback asked for in a backward runs once a pass, after every function of it, in a captured pass as
+    in the engine's."""
+    diary: list[str] = []
+
+    def work() -> Iterator[object]:
+        diary.clear()
+        x = torch.ones(3, device=device, requires_grad=True)
+        asks = asking(diary)
+        for _ in range(2):
+            asks.apply(asks.apply(x)).sum().backward()
+            yield [x.grad, list(diary)]
+
+    assert compare(work, backend="eager").captures == 2
+    assert diary == ["backward", "backward", "callback", "callback"] * 2
+
+
+@pytest.mark.covers(f"{ROW}test_callback_graph_break_throws_error")
+def test_a_callback_beside_a_graph_break_is_refused(device: torch.device) -> None:
+    """Contract: a callback asked for in a pass that breaks the graph cannot be kept for its end: that is an error that
+    says what is needed, and the callback does not run early."""
+    diary: list[str] = []
+    x = torch.ones(3, device=device, requires_grad=True)
+
+    with (
+        pytest.raises(Exception, match="only supported when Compiled Autograd is enabled with fullgraph=True"),
+        compiled_backward(backend="eager", fullgraph=False),
+    ):
+        asking(diary, breaks=True).apply(x).sum().backward()
+
+    assert "callback" not in diary
+    assert not private.enabled()

@@ -1,0 +1,165 @@
+"""Custom autograd functions in C++ in a captured pass: traceable and not, and values of every kind that they save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites.compiled import compare
+
+from . import cpp_nodes
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+SIZES = (10, 100, 10, 20, 10)
+
+#: The first of these to run on a machine builds the functions, which takes 20 s on two cores, and more beside others.
+pytestmark = [pytest.mark.requires(cpp_compiler=True), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Any:
+    return cpp_nodes.load()
+
+
+@pytest.mark.covers(
+    f"{ROW}test_autograd_cpp_node", f"{ROW}test_autograd_cpp_node_basic", f"{ROW}test_autograd_cpp_node_id"
+)
+def test_functions_are_told_apart_and_known_again(device: torch.device, nodes: Any) -> None:
+    """Contract: a traceable function in C++ is captured once however often it comes, another one of the same text
+    apart, and both are known again."""
+
+    def work(*operators: Any) -> Iterator[object]:
+        for operator in operators:
+            x = torch.ones(10, 10, device=device, requires_grad=True)
+            operator(x).sum().backward()
+            assert x.grad is not None
+            assert torch.equal(x.grad, torch.full_like(x, 2))
+            yield x.grad
+
+    assert compare(lambda: work(*[nodes.twice] * 4), backend="eager").captures == 1
+    both = compare(lambda: work(nodes.twice, nodes.twice_too, nodes.twice, nodes.twice_too), backend="eager")
+    assert both.captures == 2
+
+
+@pytest.mark.covers(f"{ROW}test_autograd_cpp_node_non_traceable")
+def test_a_function_that_cannot_be_traced_runs_as_it_is(device: torch.device, nodes: Any) -> None:
+    """Contract: a function that does not say it is traceable is called in each pass with that pass's values, outside
+    of the compiled graph: it decides by them each time."""
+
+    def work() -> Iterator[object]:
+        for sign in (1.0, -1.0, 1.0):
+            x = torch.ones(10, device=device, requires_grad=True)
+            (nodes.not_traceable(x * 2) * sign).sum().backward()
+            assert x.grad is not None
+            assert x.grad[0].item() == (6 if sign > 0 else -8)
+            yield x.grad
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1
+
+
+@pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved", f"{ROW}test_autograd_cpp_node_saved_basic")
+def test_values_of_every_kind_come_back(device: torch.device, nodes: Any) -> None:
+    """Contract: tensors, whether saved as such or beside them, booleans, numbers, texts, lists and dictionaries that a
+    function saved are there in the captured pass, and are those of this pass, at every size."""
+
+    def work() -> Iterator[object]:
+        for number, size in enumerate(SIZES):
+            x = torch.ones(size, size, device=device, requires_grad=True)
+            y = torch.randn(size, size).to(device)
+            fixed = torch.full((2, 2), float(number), device=device)
+            nodes.saved_of_every_kind(x, y, fixed).sum().backward()
+            yield x.grad
+            assert x.grad is not None
+            torch.testing.assert_close(x.grad, 1 + y + 4 * number + 5.5)
+
+    counts = compare(work, backend="eager", dynamic=True, fullgraph=False)
+
+    assert 1 <= counts.captures <= 2
+
+
+@pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved_dynamic")
+def test_a_view_that_was_saved_has_this_passs_size(device: torch.device, nodes: Any) -> None:
+    """Contract: a tensor among the saved values whose number of elements follows the input's is right at every size,
+    and a size that was there before costs no capture."""
+
+    def work() -> Iterator[object]:
+        for size in SIZES:
+            x = torch.ones(size, size, device=device, requires_grad=True)
+            nodes.saved_view(x).sum().backward()
+            assert x.grad is not None
+            assert torch.equal(x.grad, torch.full_like(x, 1 + size * size))
+            yield x.grad
+
+    counts = compare(work, backend="eager", dynamic=True, fullgraph=False)
+
+    assert 1 <= counts.captures <= len(set(SIZES))
+
+
+@pytest.mark.parametrize(
+    ("operator", "numbers"),
+    [
+        pytest.param(
+            "saved_integer",
+            (1, 2, 3, 2, 7),
+            marks=pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved_int"),
+            id="int",
+        ),
+        pytest.param(
+            "saved_float",
+            (1.5, 2.5, -0.25, 2.5, 0.0),
+            marks=pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved_float"),
+            id="float",
+        ),
+    ],
+)
+def test_a_number_that_was_saved_is_this_passs(
+    device: torch.device, nodes: Any, operator: str, numbers: tuple[float, ...]
+) -> None:
+    """Contract: a number that a function saved is no constant of the compiled pass: each pass multiplies by its own,
+    and not each number costs a capture."""
+
+    def work() -> Iterator[object]:
+        for number in numbers:
+            x = torch.ones(4, device=device, requires_grad=True)
+            getattr(nodes, operator)(x, number).sum().backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [number] * 4
+            yield x.grad
+
+    counts = compare(work, backend="eager", dynamic=True, fullgraph=False)
+
+    assert 1 <= counts.captures <= 2
+
+
+@pytest.mark.covers(f"{ROW}test_autograd_cpp_node_data_dependent")
+def test_a_function_that_saves_now_this_and_now_that(device: torch.device, nodes: Any) -> None:
+    """Contract: a function that saves one value more, or wants gradients that do not come left out, makes another
+    pass, captured apart; the first is known when it comes again."""
+
+    def work() -> Iterator[object]:
+        for kind in (0, 1, 2, 0, 1, 2):
+            x = torch.ones(5, device=device, requires_grad=True)
+            y = torch.randn(5).to(device)
+            first, _ = nodes.data_dependent(x, y, kind)
+            first.sum().backward()
+            assert x.grad is not None
+            torch.testing.assert_close(x.grad, x.detach() + y + 1 + {0: 0, 1: 100, 2: 1000}[kind])
+            yield x.grad
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 3
+
+
+def test_a_number_on_the_host(device: torch.device, nodes: Any) -> None:
+    """Contract: a number in a tensor on the host that a function saved is right wherever the input is."""
+
+    def work() -> Iterator[object]:
+        x = torch.ones(2, 2, device=device, requires_grad=True)
+        nodes.host_scalar(x).sum().backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad, torch.full_like(x, 6))
+        yield x.grad
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1

@@ -1,0 +1,182 @@
+"""CUDA graphs over captured passes: what keeps a pass from being recorded, and what does not.
+
+A pass has tensors on the host that the program never made: numbers that a function saved, the size that a mean divides
+by. Moved to the device, they do not keep it from being recorded, unless code of the user's may look at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from suites import _torch_private_compiled as private
+from suites.compiled import captured, compiled_backward
+
+from . import cpp_nodes
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+on_cuda = pytest.mark.requires(device="cuda", triton=True)
+
+
+class Since:
+    """How many passes were captured, and how many graphs CUDA graphs skipped, since this was made."""
+
+    def __init__(self) -> None:
+        self._captures, self._skips = captured(), self._skipped()
+
+    @staticmethod
+    def _skipped() -> int:
+        return private.counter("inductor", "cudagraph_skips")
+
+    def captures(self) -> int:
+        return captured() - self._captures
+
+    def skips(self) -> int:
+        return self._skipped() - self._skips
+
+
+def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """That they differ by less than a hundredth of what there is: other kernels of attention sum in another order, and
+    in half precision."""
+    assert (found - wanted).norm() < 0.01 * wanted.norm()
+
+
+@contextmanager
+def recorded() -> Iterator[Since]:
+    """A block in which passes are captured, compiled by inductor, and run as CUDA graphs where that is possible."""
+    since = Since()
+    with private.inductor_config({"triton.cudagraphs": True}), compiled_backward(backend="inductor"):
+        yield since
+
+
+@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_graph")
+def test_a_pass_on_the_host_is_skipped_once() -> None:
+    """Contract: a pass with nothing on a GPU cannot be recorded: inductor skips it, counts it once, and computes the
+    engine's gradients."""
+    torch.manual_seed(1)
+    model, x = torch.nn.Linear(10, 10, dtype=torch.float16), torch.randn(10, 10, dtype=torch.float16)
+    model(x).float().mean().backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    loss = model(x).float().mean()
+
+    with recorded() as since:
+        loss.backward()
+        assert (since.captures(), since.skips()) == (1, 1)
+    for parameter, wanted in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, wanted)
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_division")
+@pytest.mark.timeout(600)
+def test_a_mean_on_the_device_is_recorded(device: torch.device) -> None:
+    """Contract: the number that a mean divides by, a tensor on the host, does not keep the pass from being recorded;
+    replayed, with other inputs, it has the engine's gradients."""
+    model = torch.nn.Linear(10, 10, dtype=torch.float16).to(device)
+    with recorded() as since:
+        for _ in range(3):
+            x = torch.randn(10, 10).to(device, torch.float16)
+            with private.disable():
+                expected = torch.autograd.grad((model(x).float() / 3).mean(), list(model.parameters()))
+            model.zero_grad()
+            (model(x).float() / 3).mean().backward()
+            for parameter, wanted in zip(model.parameters(), expected, strict=True):
+                torch.testing.assert_close(parameter.grad, wanted)
+        assert since.captures() == 1
+        assert since.skips() == 0
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_cudagraphs_sdpa")
+@pytest.mark.timeout(600)
+def test_the_pass_of_attention_is_recorded(device: torch.device) -> None:
+    """Contract: scaled dot-product attention, which saves seed and offset of its random numbers, has a pass that is
+    recorded, with the engine's gradients."""
+    query, key, value = (torch.randn(4, 8, 128, 64).to(device, torch.float16) for _ in range(3))
+    query.requires_grad_()
+
+    def loss() -> torch.Tensor:
+        mixed: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return mixed.square().sum()
+
+    (expected,) = torch.autograd.grad(loss(), query)
+    with recorded() as since:
+        loss().backward()
+        assert (since.captures(), since.skips()) == (1, 0)
+    assert query.grad is not None
+    assert_near(query.grad, expected)
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_python_custom_op")
+@pytest.mark.timeout(600)
+def test_a_number_that_python_saved_keeps_a_pass_from_being_recorded(device: torch.device) -> None:
+    """Contract: a tensor on the host that a custom function in Python saved stays there, since its backward may look at
+    it: that pass is skipped, once, and right."""
+
+    class Scales(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, torch.tensor(5))
+            ctx.number = 5
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            x, number = ctx.saved_tensors
+            return gradients[0] * torch.ones_like(x) * number * ctx.number
+
+    x = torch.randn(10).to(device).requires_grad_()
+    with recorded() as since:
+        Scales.apply(x).backward()
+        assert (since.captures(), since.skips()) == (1, 1)
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full_like(x, 25))
+
+
+@pytest.mark.requires(device="cuda", triton=True, cpp_compiler=True)
+@pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_cpp_custom_op")
+@pytest.mark.timeout(600)
+def test_a_number_that_cpp_saved(device: torch.device) -> None:
+    """Contract: a number on the host that a custom function in C++ saved gives right gradients, whether or not the
+    pass can be recorded: at most one graph is skipped. (Releases differ: torch 2.4 moved the number to the device.)"""
+    nodes = cpp_nodes.load()
+    x = torch.randn(2, 2).to(device).requires_grad_()
+    with recorded() as since:
+        nodes.host_scalar(x).sum().backward()
+        assert since.captures() == 1
+        assert since.skips() <= 1
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full_like(x, 6))
+
+
+@on_cuda
+@pytest.mark.timeout(600)
+@pytest.mark.covers(f"{ROW}test_flex_attention")
+def test_the_pass_of_flexible_attention(device: torch.device) -> None:
+    """Contract: flexible attention, compiled with a mask, has a captured pass with the gradients of attention with that
+    mask."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch.manual_seed(2)
+    query, key, value = (torch.randn(1, 4, 256, 64).to(device).requires_grad_() for _ in range(3))
+    tensors = [query, key, value]
+    mask = create_block_mask(lambda _, __, q, k: q >= k, None, None, 256, 256, device=str(device))
+    plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    expected = torch.autograd.grad(plain.square().sum(), tensors)
+
+    with compiled_backward(backend="inductor", fullgraph=False) as recording:
+        attention: Any = torch.compile(flex_attention)
+        attention(query, key, value, block_mask=mask).square().sum().backward()
+
+    assert recording.captures == 1
+    for tensor, wanted in zip(tensors, expected, strict=True):
+        assert tensor.grad is not None
+        assert_near(tensor.grad, wanted)

@@ -1,0 +1,90 @@
+"""Whole training on a GPU under compiled autograd: what once failed there and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from suites.compiled import Within, compare, compiled_backward
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+pytestmark = [pytest.mark.requires(device="cuda", triton=True), pytest.mark.timeout(600)]
+
+FUSED = Within(1e-3, 1e-3, "inductor fuses and reorders the sums, over two thousand places")
+
+
+def gated(x: torch.Tensor, gate: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(gate + bias)
+
+
+class Gate(nn.Module):
+    """Two projections, one of which opens and closes the other, in a function that is compiled by itself."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(features, features)
+        self.gate = nn.Linear(features, features, bias=False)
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.compiled = torch.compile(gated)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.compiled(self.value(x), self.gate(x), self.bias)
+        return out
+
+
+class TwoWays(nn.Module):
+    """Gates along rows and along columns, recomputed in the backward pass by a re-entrant checkpoint."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.rows, self.columns = Gate(features), Gate(features)
+
+    def both(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.rows(x)
+        turned: torch.Tensor = self.columns(x.transpose(-2, -3)).transpose(-2, -3)
+        return x + turned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.utils.checkpoint.checkpoint(self.both, x, use_reentrant=True)
+        assert isinstance(out, torch.Tensor)
+        return out
+
+
+@pytest.mark.covers(f"{ROW}test_issue106555")
+def test_a_checkpointed_model_with_a_compiled_part(device: torch.device) -> None:
+    """Contract: a model whose parts are compiled and recomputed trains for ten steps under compiled autograd with the
+    engine's gradients (https://github.com/pytorch/pytorch/issues/106555: it crashed)."""
+    model = TwoWays(64).to(device)
+
+    def work() -> Iterator[object]:
+        for _ in range(10):
+            model.zero_grad()
+            x = torch.randn(1, 32, 64, 64).to(device).requires_grad_()
+            target = torch.randn(1, 32, 64, 64).to(device)
+            (target - model(x.clone())).square().sum().backward()
+            yield [x.grad, *(parameter.grad for parameter in model.parameters())]
+
+    assert compare(work, backend="inductor", fullgraph=False, within=FUSED).captures >= 1
+
+
+@pytest.mark.covers(f"{ROW}test_logging_tensor_flaky")
+def test_a_kernel_of_triton_and_then_another_graph(device: torch.device) -> None:
+    """Contract: after a pass that inductor compiled to a kernel of Triton's, other graphs of the process are compiled
+    as if it had not been."""
+    half = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
+    with compiled_backward(backend="inductor") as recording:
+        (half * 2).sum().backward()
+    assert recording.captures == 1
+    assert half.grad is not None
+    assert torch.equal(half.grad, torch.full_like(half, 2))
+
+    def work() -> Iterator[object]:
+        x = torch.randn(9).to(device).requires_grad_()
+        (x.exp() * half.detach().float()).sum().backward()
+        yield x.grad
+
+    assert compare(work, backend="aot_eager").captures == 1

@@ -1,0 +1,66 @@
+"""Data-parallel models: which of torch's two ways to reduce gradients works in a captured pass.
+
+Each in a process of its own: a process group starts threads and sets environment and state for good.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suites import children
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+store, reducer = {store!r}, {reducer!r}
+dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://" + store)
+torch.manual_seed(3)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2))
+x = torch.randn(5, 4)
+model(x).square().sum().backward()
+expected = [parameter.grad.clone() for parameter in model.parameters()]
+model.zero_grad()
+with torch._dynamo.config.patch(optimize_ddp=reducer, compiled_autograd=True):
+    parallel = DistributedDataParallel(model)
+    try:
+        torch.compile(lambda: parallel(x).square().sum().backward(), backend="aot_eager")()
+    except Exception as error:
+        print(type(error).__name__, " ".join(str(error).split())[:300])
+    else:
+        same = [torch.equal(found.grad, wanted) for found, wanted in zip(model.parameters(), expected)]
+        captures = torch._dynamo.utils.counters["compiled_autograd"]["captures"]
+        print("same" if all(same) else "different", captures)
+dist.destroy_process_group()
+"""
+
+
+def ended(store: Path, reducer: str | bool) -> list[str]:
+    return children.run(SCRIPT.format(store=str(store), reducer=reducer), limit=250).lines()
+
+
+@pytest.mark.covers(f"{ROW}test_ddp_cpp_reducer_error")
+def test_the_reducer_in_cpp_is_refused(tmp_path: Path) -> None:
+    """Contract: the reducer in C++, whose hooks the compiler cannot see, is refused with an error that names it, and
+    does not reduce something silently."""
+    (line,) = ended(tmp_path / "store", True)
+
+    assert "compiled autograd" in line.lower().replace("_", " ")
+    assert "same" not in line.split()[0]
+
+
+@pytest.mark.covers(f"{ROW}test_ddp_python_reducer")
+def test_the_reducer_in_python_reduces_within_the_pass(tmp_path: Path) -> None:
+    """Contract: with the reducer in Python a data-parallel model's pass is captured, and has the model's gradients
+    (a group of one: the mean is the gradient itself)."""
+    (line,) = ended(tmp_path / "store", "python_reducer")
+
+    what, captures = line.split()[:2]
+    assert what == "same", line
+    assert int(captures) >= 1

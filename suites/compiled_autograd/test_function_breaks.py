@@ -1,0 +1,145 @@
+"""Custom functions that the compiler cannot take in whole: graph breaks in backward, forward, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites.compiled import compare
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+SIZES = [10, 100, 10, 15, 20, 25]
+
+
+def sine(*, forward_breaks: bool, backward_breaks: bool) -> Any:
+    """A class for the sine, with a graph break where told."""
+
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            if forward_breaks:
+                torch._dynamo.graph_break()
+            ctx.save_for_backward(x)
+            return torch.sin(x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            grown = gradients[0] * 2
+            if backward_breaks:
+                torch._dynamo.graph_break()
+            return grown * torch.cos(x)
+
+    return Sine
+
+
+def sines(function: Any, device: torch.device) -> Iterator[object]:
+    for size in SIZES:
+        x = torch.arange(0.0, size, device=device).requires_grad_()
+        function(x).sum().backward()
+        yield x.grad
+
+
+@pytest.mark.covers(f"{ROW}test_custom_fn_bw_graph_break")
+def test_a_backward_that_breaks_the_graph(device: torch.device) -> None:
+    """Contract: a graph break in a backward splits what is compiled, not what is captured: one pass, or two for its
+    sizes, more pieces than passes, the engine's gradients."""
+    function = sine(forward_breaks=False, backward_breaks=True)
+
+    counts = compare(lambda: sines(function.apply, device), backend="eager", dynamic=True, fullgraph=False)
+
+    assert 1 <= counts.captures <= 2
+    assert counts.compiles > counts.captures
+
+
+def test_a_backward_that_breaks_where_it_must_not(device: torch.device) -> None:
+    """Contract: under `fullgraph=True` a graph break in a backward is an error that names it, and no gradient (and the
+    control of the case above: that break is one)."""
+    function = sine(forward_breaks=False, backward_breaks=True)
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        compare(lambda: sines(function.apply, device), backend="eager")
+
+
+@pytest.mark.covers(f"{ROW}test_custom_fn_compiled_fw_graph_break")
+def test_a_compiled_forward_that_breaks_the_graph(device: torch.device) -> None:
+    """Contract: where a compiled forward is broken by the function, the pass is captured whole all the same."""
+    function = sine(forward_breaks=True, backward_breaks=False)
+
+    def work() -> Iterator[object]:
+        yield from sines(torch.compile(function.apply, backend="eager"), device)
+
+    counts = compare(work, backend="eager", dynamic=True, fullgraph=False)
+
+    assert 1 <= counts.captures <= 2
+    assert counts.compiles <= 2
+
+
+@pytest.mark.covers(f"{ROW}test_custom_fn_compiled_fw_bw_graph_break")
+def test_forward_and_backward_that_break_the_graph(device: torch.device) -> None:
+    """Contract: with breaks on both ways there are more pieces than passes, and the engine's gradients."""
+    function = sine(forward_breaks=True, backward_breaks=True)
+
+    def work() -> Iterator[object]:
+        yield from sines(torch.compile(function.apply, backend="eager"), device)
+
+    counts = compare(work, backend="eager", dynamic=True, fullgraph=False)
+
+    assert 1 <= counts.captures <= 2
+    assert counts.compiles > counts.captures
+
+
+@pytest.mark.covers(f"{ROW}test_graph_break_custom_op")
+def test_an_operator_without_a_traced_form(device: torch.device) -> None:
+    """Contract: a backward that calls an operator which says nothing of the shape of its result cannot be traced
+    through; it is broken out of the graph, and the gradients are right."""
+    with torch.library._scoped_library("conformance_breaks", "DEF") as library:
+        library.define("opaque(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("opaque", lambda x: x * 5 - 1, device.type.upper())
+
+        class CallsOpaque(torch.autograd.Function):
+            @staticmethod
+            def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(_: Any, *gradients: torch.Tensor) -> Any:
+                return torch.ops.conformance_breaks.opaque(gradients[0] * 2) + 1
+
+        def work() -> Iterator[object]:
+            for _ in range(2):
+                x = torch.randn(5).to(device).requires_grad_()
+                (CallsOpaque.apply(x.exp()) * 2).sum().backward()
+                yield x.grad
+
+        assert compare(work, backend="eager", fullgraph=False).captures == 1
+
+
+def test_a_backward_that_reads_a_number_from_a_tensor(device: torch.device) -> None:
+    """Contract: a backward that decides by a tensor's value takes each pass's branch, and not that of the first."""
+
+    class Branches(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            if x.sum().item() > 0:
+                return gradients[0] * 2
+            return gradients[0] * 3
+
+    def work() -> Iterator[object]:
+        for sign in (1, -1, 1, -1):
+            x = torch.full((4,), float(sign), device=device, requires_grad=True)
+            Branches.apply(x).sum().backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [2.0 if sign > 0 else 3.0] * 4
+            yield x.grad
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1

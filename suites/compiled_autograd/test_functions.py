@@ -1,0 +1,268 @@
+"""Custom autograd functions in a captured pass: what they save, what they give back, which of them are one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites.compiled import Counts, compare, compiled_backward
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+#: A size, others, and the first again.
+SIZES = [10, 100, 10, 15, 20, 25]
+
+
+class SavesOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradients[0] * torch.cos(x)
+
+
+class SavesTwo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(x, y)
+        return torch.sin(x), torch.sin(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = ctx.saved_tensors
+        return gradients[0] * torch.cos(x), gradients[1] * torch.cos(y)
+
+
+class SavesOneTwice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, x)
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        first, second = ctx.saved_tensors
+        return gradients[0] * torch.cos(first) * torch.cos(second)
+
+
+class UsesShapeOfSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradients[0] * x.shape[0]
+
+
+class KeepsShape(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.shape = x.shape
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * ctx.shape[0]
+
+
+class TwoGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + y, y.clone()
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return gradients[0], gradients[0] + 2 * gradients[1]
+
+
+class TakesPlainValues(torch.autograd.Function):
+    """A number among its inputs gets what the backward returns for it: nothing may come of it."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor, number: int, z: torch.Tensor, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * len(text), z * number
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor, None]:
+        return gradients[0] * 3, None, gradients[1] * 7, None
+
+
+def leaf(size: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(0.0, size, device=device).requires_grad_()
+
+
+def _one(function: Any) -> Callable[[int, torch.device], list[torch.Tensor]]:
+    def run(size: int, device: torch.device) -> list[torch.Tensor]:
+        x = leaf(size, device)
+        function.apply(x).sum().backward()
+        return [x]
+
+    return run
+
+
+def _two(function: Any) -> Callable[[int, torch.device], list[torch.Tensor]]:
+    def run(size: int, device: torch.device) -> list[torch.Tensor]:
+        x, y = leaf(size, device), leaf(size, device)
+        first, second = function.apply(x, y)
+        (first * second).sum().backward()
+        return [x, y]
+
+    return run
+
+
+def _plain(size: int, device: torch.device) -> list[torch.Tensor]:
+    x, z = leaf(size, device), leaf(size, device)
+    first, second = TakesPlainValues.apply(x, 7, z, "abc")
+    (first + second).sum().backward()
+    return [x, z]
+
+
+KINDS = {
+    "saved_tensors": (_one(SavesOne), True),
+    "saved_multiple_tensors": (_two(SavesTwo), True),
+    "saved_multiple_tensors_dedup": (_one(SavesOneTwice), True),
+    "saved_shape_tensor": (_one(UsesShapeOfSaved), True),
+    "saved_attr": (_one(KeepsShape), False),
+    "multiple_grads": (_two(TwoGradients), True),
+    "non_variable_input": (_plain, True),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.covers(f"{ROW}test_custom_fn_{kind}")) for kind in KINDS]
+)
+def test_what_a_function_saves_is_right_at_every_size(device: torch.device, kind: str) -> None:
+    """Contract: a custom function that saves one tensor, two, one twice, or an attribute, uses the shape of what it
+    saved, gives several gradients or takes what is no tensor: the engine's gradients at six sizes, two of them the
+    same, in at most two captures."""
+    run, fullgraph = KINDS[kind]
+
+    def work() -> Iterator[object]:
+        for size in SIZES:
+            for x in run(size, device):
+                yield x.grad
+
+    counts = compare(work, backend="eager", dynamic=True, fullgraph=fullgraph)
+
+    assert 1 <= counts.captures <= 2
+    assert counts.compiles <= len(set(SIZES))
+
+
+@pytest.mark.covers(f"{ROW}test_custom_fn_output_metadata")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64], ids=str)
+def test_a_gradient_is_of_the_kind_of_the_output(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: through a custom function and a view of a half, double or complex leaf, the gradient has the leaf's
+    dtype, device, layout and shape, and the captured graph converts nothing on the way."""
+
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return gradients[0]
+
+    x = torch.arange(1, 10, device=device).to(dtype).requires_grad_()
+    with compiled_backward(backend="eager") as recording:
+        Same.apply(x.view(3, 3)).sum().abs().backward()
+
+    assert x.grad is not None
+    assert (x.grad.dtype, x.grad.device, x.grad.layout, x.grad.shape) == (dtype, device, torch.strided, x.shape)
+    assert torch.equal(x.grad, torch.ones_like(x))
+    assert recording.captures == 1
+    called = [str(node.target) for graph in recording.graphs for node in graph.graph.nodes]
+    assert called
+    assert not [name for name in called if "_to_copy" in name or "aten.to." in name]
+
+
+@pytest.mark.covers(f"{ROW}test_custom_fn_with_same_graph")
+def test_two_functions_of_the_same_text_are_two(device: torch.device) -> None:
+    """Contract: a pass is known by the very functions in it: two classes of the same name and text are captured apart,
+    each once."""
+
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return gradients[0]
+
+    class Second(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return gradients[0]
+
+    Second.__name__, Second.__qualname__ = First.__name__, First.__qualname__
+
+    def work() -> Iterator[object]:
+        for function in (First, Second, First, Second):
+            x = leaf(10, device)
+            function.apply(x).sum().backward()
+            yield x.grad
+
+    assert compare(work, backend="eager").captures == 2
+
+
+@pytest.mark.covers(f"{ROW}test_custom_fn_dynamically_defined_class")
+def test_a_class_made_for_each_call(device: torch.device) -> None:
+    """Contract: a class that is made anew for each call, its factor in a closure, is captured each time: none gets the
+    factor of another."""
+
+    def scaling(factor: int) -> Any:
+        class Scales(torch.autograd.Function):
+            @staticmethod
+            def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+                return x * factor
+
+            @staticmethod
+            def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+                return gradients[0] * factor
+
+        return Scales
+
+    def work() -> Iterator[object]:
+        for factor in (10, 20, 30):
+            x = leaf(10, device)
+            scaling(factor).apply(x).sum().backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [factor] * 10
+            yield x.grad
+
+    assert compare(work, backend="eager").captures == 3
+
+
+def test_a_function_that_gives_no_gradient(device: torch.device) -> None:
+    """Contract: None for an input is no gradient: it stays None, and what is before it gets none."""
+
+    class Drops(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return gradients[0], None
+
+    def work() -> Iterator[object]:
+        x, y = leaf(4, device), leaf(4, device)
+        Drops.apply(x, y * 2).sum().backward()
+        yield [x.grad, y.grad]
+
+    assert compare(work, backend="eager") == Counts(1, 1)

@@ -1,0 +1,206 @@
+"""The `.grad` that a pass finds and leaves: made, added to, the same object or another; graphs that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites import _torch_private_compiled as private
+from suites.compiled import Counts, assert_same, compare, run
+
+from .models import gradients, network, rows
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+UNSUPPORTED = "the compiler cannot take in a tensor whose gradient is sparse"
+
+
+@pytest.mark.covers(f"{ROW}test_accumulate_without_zero")
+def test_gradients_accumulate_over_passes(device: torch.device) -> None:
+    """Contract: passes without `zero_grad` between them add up. Whether there is a gradient already makes two passes
+    different: two captures, however many passes follow."""
+
+    def work() -> Iterator[object]:
+        model = network(device)
+        compiled = torch.compile(model, backend="aot_eager", dynamic=True)
+        for _ in range(5):
+            compiled(rows(10, device)).sum().backward()
+            yield list(gradients(model))
+
+    counts = compare(work)
+
+    assert 1 <= counts.captures <= 2
+    assert counts.compiles <= 2
+
+
+@pytest.mark.covers(f"{ROW}test_inplace_grad_update")
+def test_gradients_that_are_there_are_added_to_in_place(device: torch.device) -> None:
+    """Contract: a `.grad` that the program put there is the same object after the pass, and has the sum."""
+
+    def work() -> Iterator[object]:
+        model = network(device)
+        for _ in range(3):
+            own = [torch.rand(parameter.shape).to(device) for parameter in model.parameters()]
+            for parameter, gradient in zip(model.parameters(), own, strict=True):
+                parameter.grad = gradient
+            model(rows(10, device)).sum().backward()
+            yield [found is gradient for found, gradient in zip(gradients(model), own, strict=True)]
+            yield own
+
+    assert compare(work) == Counts(1, 1)
+
+
+@pytest.mark.covers(f"{ROW}test_keep_graph_simple")
+def test_a_graph_that_is_kept_is_gone_through_again(device: torch.device) -> None:
+    """Contract: with `retain_graph` a pass can be repeated, is captured once, and has 2x each time."""
+
+    def work() -> Iterator[object]:
+        x = torch.tensor([2.0, 5.0], device=device, requires_grad=True)
+        y = x**2
+        for _ in range(3):
+            x.grad = torch.zeros(2, device=device)
+            y.sum().backward(retain_graph=True)
+            assert x.grad is not None
+            assert x.grad.tolist() == [4.0, 10.0]
+            yield x.grad
+
+    assert compare(work) == Counts(1, 1)
+
+
+@pytest.mark.covers(f"{ROW}test_keep_graph_usage_after_compiled")
+def test_a_graph_that_is_kept_serves_engine_and_compiler_in_turns(device: torch.device) -> None:
+    """Contract: a captured pass with `retain_graph` leaves the graph as whole as the engine's own does."""
+
+    def work() -> Iterator[object]:
+        x = torch.tensor([2.0], device=device, requires_grad=True)
+        y = x**2 * x.sin()
+        for _ in range(3):
+            for context in (private.disable, None):
+                x.grad = None
+                if context is None:
+                    y.backward(retain_graph=True)
+                else:
+                    with context():
+                        y.backward(retain_graph=True)
+                yield x.grad
+
+    assert compare(work) == Counts(1, 1)
+
+
+def test_a_graph_that_was_not_kept_is_gone(device: torch.device) -> None:
+    """Contract: a second pass over a graph that was not kept is the engine's error, and not wrong gradients."""
+
+    def work() -> Iterator[object]:
+        x = torch.tensor([2.0], device=device, requires_grad=True)
+        y = (x**2).exp()
+        y.backward()
+        yield x.grad
+        with pytest.raises(RuntimeError, match="second time"):
+            y.backward()
+        yield x.grad
+
+    assert compare(work, backend="eager").captures == 1
+
+
+class Passes(torch.autograd.Function):
+    """Nothing, with a backward that gives whatever gradient it was made with."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        ctx.gradient = gradient
+        return x.sum()
+
+    @staticmethod
+    @torch.compiler.disable
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.gradient, None
+
+
+def strided(device: torch.device) -> torch.Tensor:
+    """Six numbers in rows of two, stored by columns."""
+    return torch.arange(6.0, device=device).reshape(2, 3).t()
+
+
+def sparse(device: torch.device) -> torch.Tensor:
+    return strided(device).contiguous().to_sparse()
+
+
+def pass_with(x: torch.Tensor, gradient: torch.Tensor, *, create_graph: bool = False) -> None:
+    Passes.apply(x, gradient).backward(create_graph=create_graph)
+
+
+#: What there is, what comes, whether a graph is made of the pass, and which row tells of it.
+MEETINGS = [
+    (None, "dense", False, "1_1"),
+    (None, "sparse", False, "1_2"),
+    (None, "sparse kept", False, "1_3"),
+    (None, "dense kept", False, "1_5_1"),
+    (None, "strided kept", False, "1_5_2"),
+    ("sparse", "dense", False, "2_1"),
+    ("dense", "dense", False, "2_3_1"),
+    ("sparse", "sparse", False, "2_3_2"),
+    ("dense", "sparse", False, "2_3_3"),
+    ("sparse", "dense", True, "3_1"),
+    ("dense", "dense", True, "3_2"),
+]
+
+CASES = [
+    pytest.param(
+        there,
+        comes,
+        graph,
+        compiled,
+        id=f"{there or 'none'}-{comes.replace(' ', '_')}{'-graph' * graph}{'-compiled' * compiled}",
+        marks=[pytest.mark.covers(f"{ROW}test_accumulate_grad_polyfill_case_{number}")]
+        + [pytest.mark.xfail(raises=Exception, reason=UNSUPPORTED)] * (compiled and there == "sparse"),
+    )
+    for there, comes, graph, number in MEETINGS
+    for compiled in (False, True)
+]
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True:UserWarning")
+@pytest.mark.parametrize(("there", "comes", "graph", "compiled"), CASES)
+def test_what_is_there_and_what_comes(
+    device: torch.device, there: str | None, comes: str, graph: bool, compiled: bool
+) -> None:
+    """Contract: for every meeting of a gradient that is there (none, dense, sparse) and one that comes (dense, sparse,
+    strided otherwise, used elsewhere too), the sum, its layout, its strides, whether it is the old object, and whether
+    it shares memory with what came, are as the engine has them; in the graph as it was captured, and compiled."""
+
+    def work() -> Iterator[object]:
+        x = torch.ones(3, 2, device=device, requires_grad=True)
+        if there is not None:
+            x.grad = sparse(device) if there == "sparse" else torch.full((3, 2), 7.0, device=device)
+        old = x.grad
+        if "sparse" in comes:
+            came = sparse(device)
+        else:
+            came = strided(device) if "strided" in comes else strided(device).contiguous()
+        kept = came if "kept" in comes else None
+        pass_with(x, came, create_graph=graph)
+        del came
+        assert x.grad is not None
+        yield [x.grad.to_dense(), str(x.grad.layout), old is not None and x.grad is old]
+        if x.grad.layout is torch.strided:
+            yield x.grad.stride()
+            yield kept is not None and x.grad.data_ptr() == kept.data_ptr()
+
+    if compiled:
+        assert compare(work, backend="eager", fullgraph=False).captures == 1
+        return
+    expected, graphs = run(work), []
+
+    def as_it_is(captured: torch.fx.GraphModule) -> private.Compiled:
+        graphs.append(captured)
+        return captured
+
+    try:
+        with private.enable(as_it_is):
+            actual = run(work)
+    finally:
+        torch.compiler.reset()
+    assert len(graphs) == 1
+    assert_same(expected, actual)

@@ -1,0 +1,260 @@
+"""The order in which a captured pass runs hooks and accumulates gradients: that of the engine.
+
+What happens is written down by the hooks themselves, and what was written down is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from suites import _torch_private_compiled as private
+from suites.compiled import compare, compiled_backward
+
+from .models import gradients, rows
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+
+class Diary:
+    """What happened, in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+
+    def pre(self, name: str) -> Callable[[Any], None]:
+        return lambda _: self.entries.append(name)
+
+    def post(self, name: str) -> Callable[[Any, Any], None]:
+        return lambda _, __: self.entries.append(name)
+
+
+def three(device: torch.device) -> nn.Sequential:
+    """Three linear layers; their parameters have names by layer."""
+    return nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).to(device)
+
+
+def compare_diaries(work: Callable[[Diary], Iterator[object]]) -> list[str]:
+    """Compare the work and what it wrote down; returns the latter."""
+    last = Diary()
+
+    def run() -> Iterator[object]:
+        last.entries = []
+        yield from work(last)
+        assert last.entries
+        yield list(last.entries)
+
+    assert compare(run, backend="eager", fullgraph=False).captures == 1
+    return last.entries
+
+
+@pytest.mark.covers(f"{ROW}test_reorder_acc_grad")
+@pytest.mark.parametrize("forward", ["by_the_engine", "compiled"])
+def test_a_gradient_is_accumulated_as_soon_as_it_is_there(device: torch.device, forward: str) -> None:
+    """Contract: in the captured graph each layer's gradients are accumulated before the layer before it is gone
+    through, and not all at the end, also where the forward was compiled: else all would be alive at once."""
+    model, x = three(device), rows(2, device).requires_grad_()
+    run = model if forward == "by_the_engine" else torch.compile(model, backend="aot_eager", fullgraph=True)
+    with compiled_backward(backend="eager") as recording:
+        run(x).sum().backward()
+
+    (graph,) = recording.graphs
+    nodes = list(graph.graph.nodes)
+    accumulations = [place for place, node in enumerate(nodes) if private.is_accumulation(node)]
+    assert len(accumulations) == len(list(gradients(model))) + 1
+    behind = nodes[accumulations[0] : accumulations[-1]]
+    computed = [
+        node
+        for node in behind
+        if node.op == "call_function" and not private.is_accumulation(node) and "getitem" not in str(node.target)
+    ]
+    assert computed
+
+
+@pytest.mark.covers(f"{ROW}test_reorder_post_hook1")
+def test_hooks_after_accumulation_run_layer_by_layer(device: torch.device) -> None:
+    """Contract: hooks that run after accumulation run from the last layer to the first, each when the layers before it
+    have no gradient yet."""
+
+    def work(diary: Diary) -> Iterator[object]:
+        model = three(device)
+        names = dict(model.named_parameters())
+
+        def note(name: str) -> Callable[[torch.Tensor], None]:
+            def hook(_: torch.Tensor) -> None:
+                there = [other for other, parameter in names.items() if parameter.grad is not None]
+                diary.entries.append(f"{name}: {' '.join(there)}")
+
+            return hook
+
+        for name, parameter in names.items():
+            parameter.register_post_accumulate_grad_hook(note(name))
+        model(rows(2, device)).sum().backward()
+        yield list(gradients(model))
+
+    entries = compare_diaries(work)
+
+    assert [entry[0] for entry in entries] == ["2", "2", "1", "1", "0", "0"]
+    assert "0." not in entries[0]
+
+
+@pytest.mark.covers(f"{ROW}test_reorder_post_hook2")
+def test_hooks_of_functions_run_as_the_functions_do(device: torch.device) -> None:
+    """Contract: hooks before and after the functions of a chain alternate, from the last function to the first."""
+
+    def work(diary: Diary) -> Iterator[object]:
+        x = torch.randn(4).to(device).requires_grad_()
+        out = x
+        for name in ("sin", "exp", "tanh"):
+            out = getattr(torch, name)(out)
+            assert out.grad_fn is not None
+            out.grad_fn.register_prehook(diary.pre(f"before {name}"))
+            out.grad_fn.register_hook(diary.post(f"after {name}"))
+        out.sum().backward()
+        yield x.grad
+
+    assert compare_diaries(work) == [
+        f"{when} {name}" for name in ("tanh", "exp", "sin") for when in ("before", "after")
+    ]
+
+
+@pytest.mark.covers(f"{ROW}test_reorder_post_hook3")
+def test_hooks_of_accumulation_nodes(device: torch.device) -> None:
+    """Contract: hooks on the node that accumulates run right before and right after that, and in turns with those of
+    the function that made the gradient."""
+
+    def work(diary: Diary) -> Iterator[object]:
+        model = three(device)
+        accumulators = []
+        for name, parameter in model.named_parameters():
+            node: Any = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+            accumulators.append(node)
+            node.register_prehook(diary.pre(f"before {name}"))
+            node.register_hook(diary.post(f"after {name}"))
+        model(rows(2, device)).sum().backward()
+        yield list(gradients(model))
+
+    entries = compare_diaries(work)
+    assert len(entries) == 12
+    for before, after in zip(entries[::2], entries[1::2], strict=True):
+        assert after == before.replace("before", "after")
+
+
+@pytest.mark.covers(f"{ROW}test_reorder_all_bwd_hooks")
+def test_hooks_of_all_kinds_together(device: torch.device) -> None:
+    """Contract: on one leaf and the function that it goes through, hooks of tensors, of functions and of accumulation
+    have the engine's order: the tensor's before the node's, the node's before accumulation, and that before the
+    last."""
+
+    def work(diary: Diary) -> Iterator[object]:
+        x = torch.randn(4).to(device).requires_grad_()
+        accumulator: Any = x.view_as(x).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+        accumulator.register_prehook(diary.pre("before accumulation"))
+        accumulator.register_hook(diary.post("after accumulation"))
+        x.register_hook(diary.pre("leaf"))
+        x.register_post_accumulate_grad_hook(diary.pre("accumulated"))
+        out = x.exp()
+        out.register_hook(diary.pre("result"))
+        assert out.grad_fn is not None
+        out.grad_fn.register_prehook(diary.pre("before function"))
+        out.grad_fn.register_hook(diary.post("after function"))
+        out.sum().backward()
+        yield x.grad
+
+    entries = compare_diaries(work)
+    assert len(set(entries)) == 7
+    assert entries.index("result") < entries.index("after function") < entries.index("leaf")
+    assert entries.index("before accumulation") < entries.index("accumulated")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("post", marks=pytest.mark.covers(f"{ROW}test_reorder_multi_post_hooks")),
+        pytest.param("pre", marks=pytest.mark.covers(f"{ROW}test_reorder_multi_pre_hooks")),
+        pytest.param("tensor", marks=pytest.mark.covers(f"{ROW}test_reorder_multi_tensor_pre_hooks")),
+        "accumulated",
+    ],
+)
+def test_several_hooks_at_one_place_run_as_they_were_registered(device: torch.device, kind: str) -> None:
+    """Contract: of several hooks of a kind at one place the first registered runs first, and each sees what the one
+    before it returned."""
+
+    def work(diary: Diary) -> Iterator[object]:
+        x = torch.randn(4).to(device).requires_grad_()
+        out = x.exp()
+        assert out.grad_fn is not None
+        for number in range(3):
+            name = f"hook {number}"
+            if kind == "post":
+
+                def after(inputs: Any, outputs: Any, name: str = name, number: int = number) -> Any:  # noqa: ARG001
+                    diary.entries.append(name)
+                    return (inputs[0] * 2 + number,)
+
+                out.grad_fn.register_hook(after)
+            elif kind == "pre":
+
+                def before(outputs: Any, name: str = name, number: int = number) -> Any:
+                    diary.entries.append(name)
+                    return (outputs[0] * 2 + number,)
+
+                out.grad_fn.register_prehook(before)
+            elif kind == "tensor":
+
+                def change(gradient: Any, name: str = name, number: int = number) -> Any:
+                    diary.entries.append(name)
+                    return gradient * 2 + number
+
+                x.register_hook(change)
+            else:
+                x.register_post_accumulate_grad_hook(diary.pre(name))
+        out.sum().backward()
+        yield x.grad
+
+    assert compare_diaries(work) == ["hook 0", "hook 1", "hook 2"]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning")
+@pytest.mark.covers(f"{ROW}test_backward_hook_relative_ordering_partial")
+def test_hooks_of_modules_where_not_all_inputs_need_gradients(device: torch.device) -> None:
+    """Contract: backward hooks of modules run also where an input, or a parameter, needs no gradient: a module's hook
+    before the pass runs before that behind it, an outer module's before an inner one's. Which of two branches is gone
+    through first is not promised, and today not the same."""
+
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.inner(x) + y
+            return out
+
+    diary = Diary()
+
+    def work() -> Iterator[object]:
+        diary.entries.clear()
+        model = Adds().to(device)
+        model.inner.bias.requires_grad_(False)
+        for name, module in (("outer", model), ("inner", model.inner)):
+            module.register_full_backward_pre_hook(diary.post(f"before {name}"))
+            module.register_full_backward_hook(lambda *_, name=name: diary.entries.append(f"after {name}"))
+        model.inner.weight.register_hook(diary.pre("weight"))
+        y = rows(2, device).requires_grad_()
+        model(rows(2, device), y).sum().backward()
+        yield [y.grad, model.inner.weight.grad]
+        yield sorted(diary.entries)
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1
+    assert sorted(diary.entries) == ["after inner", "after outer", "before inner", "before outer", "weight"]
+    for first, second in (
+        ("before outer", "before inner"),
+        ("before outer", "after outer"),
+        ("before inner", "weight"),
+    ):
+        assert diary.entries.index(first) < diary.entries.index(second)

@@ -1,0 +1,197 @@
+"""Hooks in a captured pass: they run, what they return counts, and a hook is part of what a pass is known by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from suites.compiled import Counts, compare
+
+from .models import gradients, network, rows, smooth
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+
+def twice(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * 2
+
+
+def one_more(gradients: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (gradients[0] + 1, *gradients[1:])
+
+
+def sine_of_inputs(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (torch.sin(inputs[0]) + outputs[0], *inputs[1:])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.covers(f"{ROW}test_tensor_grad_hook1")
+def test_a_hook_on_a_leaf_changes_its_gradient(device: torch.device, backend: str) -> None:
+    """Contract: what a hook on a parameter returns is its gradient; a hook that is a function costs no more captures
+    on a second model."""
+
+    def work() -> Iterator[object]:
+        for _ in range(3):
+            model = network(device)
+            model[0].weight.register_hook(twice)
+            model(rows(2, device)).sum().backward()
+            yield list(gradients(model))
+
+    assert compare(work, backend=backend) == Counts(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "hook"),
+    [
+        pytest.param(
+            "register_prehook", one_more, marks=pytest.mark.covers(f"{ROW}test_tensor_grad_hook2"), id="before"
+        ),
+        pytest.param(
+            "register_hook", sine_of_inputs, marks=pytest.mark.covers(f"{ROW}test_tensor_grad_hook3"), id="after"
+        ),
+    ],
+)
+def test_a_hook_of_a_function_changes_what_goes_through_it(device: torch.device, method: str, hook: Any) -> None:
+    """Contract: a hook that runs before a function changes what it is given, one that runs after it what it gives."""
+
+    def work() -> Iterator[object]:
+        for _ in range(3):
+            model = smooth(device)
+            result = model(rows(1, device)).sum()
+            getattr(result.grad_fn, method)(hook)
+            result.backward()
+            yield list(gradients(model))
+
+    assert compare(work, backend="eager") == Counts(1, 1)
+
+
+def test_a_hook_in_the_middle_and_its_removal(device: torch.device) -> None:
+    """Contract: a hook on a tensor between layers changes all that is before it; removed, it changes nothing, and the
+    pass is another one."""
+
+    def work() -> Iterator[object]:
+        model = smooth(device)
+        for hooked in (True, False, True):
+            model.zero_grad()
+            middle = model[0](rows(2, device))
+            handle = middle.register_hook(twice)
+            if not hooked:
+                handle.remove()
+            model[1](middle).sum().backward()
+            yield list(gradients(model))
+
+    assert compare(work, backend="eager").captures == 2
+
+
+def test_a_hook_after_accumulation_finds_the_gradient(device: torch.device) -> None:
+    """Contract: a hook that runs after a gradient was accumulated finds it in `.grad`, with what was there before, and
+    may take it away: that is how an optimiser steps in the pass."""
+
+    def step(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        with torch.no_grad():
+            parameter.sub_(parameter.grad, alpha=0.5)
+        parameter.grad = None
+
+    def work() -> Iterator[object]:
+        model = smooth(device)
+        handles = [parameter.register_post_accumulate_grad_hook(step) for parameter in model.parameters()]
+        for _ in range(3):
+            model(rows(2, device)).sum().backward()
+            yield [parameter.detach() for parameter in model.parameters()]
+            yield [parameter.grad for parameter in model.parameters()]
+        for handle in handles:
+            handle.remove()
+
+    assert compare(work, backend="eager", fullgraph=False).captures >= 1
+
+
+def test_hooks_of_modules(device: torch.device) -> None:
+    """Contract: backward hooks of a module, before and after its pass, change what goes in and out."""
+
+    def work() -> Iterator[object]:
+        model = smooth(device)
+        handles = [
+            model.register_full_backward_pre_hook(lambda _, outputs: (outputs[0] * 3,)),
+            model[0].register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] + outputs[0].sum(),)),
+        ]
+        x = rows(2, device).requires_grad_()
+        model(x).sum().backward()
+        yield [x.grad, *gradients(model)]
+        for handle in handles:
+            handle.remove()
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1
+
+
+def test_two_lambdas_are_two_hooks(device: torch.device) -> None:
+    """Contract: hooks of one text and different values in their closures are told apart: each pass gets its own."""
+
+    def work() -> Iterator[object]:
+        for factor in (2.0, 5.0, 2.0):
+            x = torch.ones(3, device=device, requires_grad=True)
+            x.register_hook(lambda gradient, factor=factor: gradient * factor)
+            x.exp().sum().backward()
+            yield x.grad
+
+    assert compare(work, backend="eager", fullgraph=False).captures >= 1
+
+
+def test_a_hook_that_returns_nothing_changes_nothing(device: torch.device) -> None:
+    """Contract: a hook that only looks is called once a pass, with the gradient, and changes nothing."""
+    seen: list[float] = []
+
+    def look(gradient: torch.Tensor) -> None:
+        seen.append(float(gradient.sum()))
+
+    def work() -> Iterator[object]:
+        seen.clear()
+        x = torch.ones(3, device=device, requires_grad=True)
+        x.register_hook(look)
+        (x * 4).sum().backward()
+        yield x.grad
+        yield list(seen)
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1
+    assert seen == [12.0]
+
+
+@pytest.mark.covers(f"{ROW}test_checkpointing_simple")
+@pytest.mark.parametrize("reentrant", [False, True], ids=["not_reentrant", "reentrant"])
+def test_a_forward_that_is_computed_anew(device: torch.device, reentrant: bool) -> None:
+    """Contract: a checkpointed part is computed again in the captured pass, with the same random numbers, and has the
+    engine's gradients. (A re-entrant checkpoint runs a pass within the pass: the engine's own.)"""
+
+    def work() -> Iterator[object]:
+        model = nn.Sequential(smooth(device), nn.Dropout(0.5), smooth(device))
+        x = rows(3, device).requires_grad_()
+        checkpointed = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant)
+        assert isinstance(checkpointed, torch.Tensor)
+        checkpointed.sum().backward()
+        yield [x.grad, *gradients(model)]
+
+    assert compare(work, backend="eager", fullgraph=False).captures >= 1
+
+
+@pytest.mark.covers(f"{ROW}test_checkpointing_sac")
+def test_a_forward_of_which_a_part_is_kept(device: torch.device) -> None:
+    """Contract: with a checkpoint that keeps the results of chosen operators, the captured pass computes the rest
+    again, and has the engine's gradients."""
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+    def policy(_: Any, op: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+        kept = op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def work() -> Iterator[object]:
+        model = nn.Sequential(smooth(device), smooth(device))
+        x = rows(3, device).requires_grad_()
+        contexts = lambda: create_selective_checkpoint_contexts(policy)  # noqa: E731
+        checkpoint(model, x, use_reentrant=False, context_fn=contexts).sum().backward()
+        yield [x.grad, *gradients(model)]
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1

@@ -1,0 +1,254 @@
+"""What a captured pass is given: one list, which it empties, so that activations go when they have been used."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from suites import _torch_private_compiled as private
+from suites.compiled import compiled_backward
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+NAMESPACE = "conformance_inputs"
+
+
+@contextmanager
+def looking_operator(
+    look: Callable[[], None], device: torch.device
+) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """An operator that copies its argument, and calls `look` when it runs: the compiler knows nothing of that."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        look()
+        return x.clone()
+
+    with torch.library._scoped_library(NAMESPACE, "FRAGMENT") as library:
+        library.define("look(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("look", run, device.type.upper())
+        library.impl("look", torch.empty_like, "Meta")
+        yield lambda x: getattr(torch.ops, NAMESPACE).look(x)
+
+
+@pytest.mark.covers(f"{ROW}test_dynamo_boxed")
+def test_a_pass_is_given_its_tensors_in_one_list(device: torch.device) -> None:
+    """Contract: what compiles a pass gets a graph with one placeholder for a list of all tensors, whose sizes come
+    beside it (as numbers, or as shapes of tensors that have no element); that of a forward has one for each tensor."""
+    kinds: list[list[str]] = []
+
+    def kind(value: object) -> str:
+        if isinstance(value, torch.Tensor):
+            return "tensor" if value.numel() else "size"
+        return "size" if isinstance(value, int | torch.SymInt) else type(value).__name__
+
+    def note(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:  # noqa: ARG001
+        found = [kind(node.meta["example_value"]) for node in graph.graph.find_nodes(op="placeholder")]
+        kinds.append([each for each in found if each != "size"])
+        return graph
+
+    leaves = [torch.randn(size).to(device).requires_grad_() for size in ((1, 2), (2, 3), (3, 4))]
+    with compiled_backward(backend=note) as recording:
+        out = torch.compile(lambda a, b, c: (a @ b @ c).sum(), backend=note)(*leaves)
+        out.backward()
+
+    assert recording.captures == 1
+    assert kinds == [["tensor"] * 3, ["list"]]
+    assert None not in [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.covers(f"{ROW}test_inputs_aliasing_bytecode_attr_mutations")
+def test_the_list_is_empty_afterwards_and_gradients_are_right(device: torch.device) -> None:
+    """Contract: a pass that was compiled empties the list it is given, and still puts the gradient where it belongs,
+    on a leaf that was in that list alone."""
+    lengths: list[tuple[int, int]] = []
+
+    def compile_graph(graph: torch.fx.GraphModule) -> private.Compiled:
+        compiled = torch.compile(graph, backend="aot_eager")
+
+        def run(inputs: list[torch.Tensor], *rest: Any) -> Any:
+            before = len(inputs)
+            result = compiled(inputs, *rest)
+            lengths.append((before, len(inputs)))
+            return result
+
+        return run
+
+    torch.compiler.reset()
+    leaf = torch.randn(100).to(device).requires_grad_()
+    try:
+        with private.enable(compile_graph):
+            for _ in range(2):
+                leaf.grad = None
+                (leaf.exp() * 2).sum().backward()
+                assert leaf.grad is not None
+                torch.testing.assert_close(leaf.grad, 2 * leaf.detach().exp())
+    finally:
+        torch.compiler.reset()
+
+    assert len(lengths) == 2
+    assert all(before > 0 and after == 0 for before, after in lengths)
+
+
+class Wrapped(torch.Tensor):
+    """A tensor of a subclass that the compiler knows nothing of: it does what its inner tensor does."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapped:
+        made: Wrapped = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [arg.inner if isinstance(arg, cls) else arg for arg in args]
+        return function(*plain, **(kwargs or {}))
+
+
+@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.covers(
+    f"{ROW}test_inputs_aliasing_bytecode_stack_restore",
+    f"{ROW}test_logging_tensor_flaky",
+)
+def test_a_list_with_a_subclass_in_it_is_emptied_too(device: torch.device) -> None:
+    """Contract: a graph that may empty its list does so, and is right, when the list holds a tensor of a subclass that
+    breaks the graph; also after other graphs were compiled in the process."""
+
+    def forward(inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return ((inputs[0] + 1 + inputs[1]).cpu(),)
+
+    leaf = torch.arange(1.0, 10.0, device=device).requires_grad_()
+    with compiled_backward(backend="inductor"):
+        leaf.sum().backward()
+    graph = torch.fx.symbolic_trace(forward)
+    private.steal(graph, ["inputs"])
+    inputs = [torch.ones(1000, device=device), Wrapped(torch.full((1,), 5.0, device=device))]
+    try:
+        (out,) = torch.compile(graph, backend="inductor")(inputs)
+    finally:
+        torch.compiler.reset()
+
+    assert torch.equal(out, torch.full((1000,), 7.0))
+    assert inputs == []
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, torch.ones_like(leaf))
+
+
+@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.covers(f"{ROW}test_free_activation_memory")
+def test_an_activation_goes_as_soon_as_it_was_used(device: torch.device, backend: str) -> None:
+    """Contract: what a forward saved is freed in a captured pass once the function that saved it was gone through, and
+    not at the end: an operator that runs later in the pass finds the memory gone; one that runs before finds it there,
+    and so does the later one where the graph is kept (both the controls)."""
+    gone: list[bool] = []
+    watch: list[private.Watch] = []
+
+    with looking_operator(lambda: gone.append(watch[-1].gone()), device) as look:
+
+        class Looks(torch.autograd.Function):
+            @staticmethod
+            def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+                return look(gradients[0])
+
+        def forward(leaf: torch.Tensor) -> torch.Tensor:
+            activation = Looks.apply(leaf).exp()
+            watch.append(private.Watch(activation))
+            loss: torch.Tensor = Looks.apply(activation).sum()
+            return loss
+
+        leaf = torch.randn(10_000).to(device).requires_grad_()
+        with compiled_backward(backend=backend) as recording:
+            for _ in range(2):
+                forward(leaf).backward()
+        first, second, third, fourth = gone
+        assert recording.captures >= 1
+        assert (first, third) == (False, False)
+        assert (second, fourth) == (True, True)
+
+        with compiled_backward(backend=backend):
+            loss = forward(leaf)
+            loss.backward(retain_graph=True)
+        assert gone[4:] == [False, False]
+
+
+@pytest.mark.requires(device="cuda", triton=True)
+@pytest.mark.covers(f"{ROW}test_free_activation_memory")
+def test_memory_of_the_device_goes_down_within_the_pass(device: torch.device) -> None:
+    """Contract: with inductor on a GPU, an operator that runs late in a pass finds less memory allocated by as much as
+    the activations that were used before it; with the graph kept it does not."""
+    size = 1 << 20
+    readings: list[int] = []
+
+    with looking_operator(lambda: readings.append(torch.cuda.memory_allocated(device)), device) as look:
+
+        class Looks(torch.autograd.Function):
+            @staticmethod
+            def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+                return look(gradients[0])
+
+        def peak_behind(*, keep: bool) -> int:
+            """How much more is allocated when the operator runs than when the pass is over."""
+            leaf = torch.ones(1, device=device, requires_grad=True)
+            loss = Looks.apply(leaf).expand(size).exp().sin().exp().sum()
+            loss.backward(retain_graph=keep)
+            torch.cuda.synchronize(device)
+            reading = readings[-1]
+            del loss
+            gc.collect()
+            return reading - torch.cuda.memory_allocated(device)
+
+        with compiled_backward(backend="inductor") as recording:
+            peak_behind(keep=False)
+            freed, kept = peak_behind(keep=False), peak_behind(keep=True)
+
+    assert recording.captures >= 1
+    assert kept >= 2 * size * 4
+    assert freed < size * 4
+
+
+@pytest.mark.requires(device="cuda", triton=True)
+@pytest.mark.covers(f"{ROW}test_free_activation_memory_subclass")
+def test_memory_of_subclass_activations_goes_down(device: torch.device) -> None:
+    """Contract: where a list that a graph may empty holds a tensor of a subclass (a nested one), the list is emptied,
+    and the plain tensor in it is gone by the time a later operator runs."""
+    size = 100_000
+    readings: list[int] = []
+    with looking_operator(lambda: readings.append(torch.cuda.memory_allocated(device)), torch.device("cpu")) as look:
+
+        def forward(inputs: list[torch.Tensor]) -> torch.Tensor:
+            _, plain = inputs
+            return look(plain.cpu())
+
+        graph = torch.fx.symbolic_trace(forward)
+        private.steal(graph, ["inputs"])
+        before = torch.cuda.memory_allocated(device)
+        parts = [torch.ones(1, size, device=device) for _ in range(2)]
+        nested = torch.nested.nested_tensor(parts, layout=torch.jagged, device=device)
+        del parts
+        inputs = [nested, torch.ones(1, size, device=device)]
+        del nested
+        full = torch.cuda.memory_allocated(device) - before
+        assert full >= 3 * size * 4
+        try:
+            out = torch.compile(graph)(inputs)
+        finally:
+            torch.compiler.reset()
+
+    assert inputs == []
+    assert torch.equal(out, torch.ones(1, size))
+    assert readings
+    assert readings[-1] - before <= full - size * 4

@@ -1,0 +1,143 @@
+"""What a pass is asked for: gradients returned or accumulated, of all leaves or of some, and nothing beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites.compiled import Counts, compare
+
+
+class Unreachable(torch.autograd.Function):
+    """Nothing, with a backward that must not run."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        raise AssertionError("no gradient was asked for beyond this")
+
+
+def leaf(device: torch.device, size: int = 4) -> torch.Tensor:
+    return torch.randn(size).to(device).requires_grad_()
+
+
+def unreachable(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = Unreachable.apply(x)
+    return result
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_output_nodes_all_leaves")
+def test_gradients_that_are_returned_are_not_accumulated(device: torch.device) -> None:
+    """Contract: `autograd.grad` of all leaves returns their gradients, in the order asked for, and leaves `.grad`
+    alone; one capture serves three passes."""
+
+    def work() -> Iterator[object]:
+        y, z = leaf(device), leaf(device)
+        for _ in range(3):
+            x = torch.randn(4).to(device)
+            result = torch.sigmoid(x * z + torch.sin(y) + torch.cos(y)).sum()
+            yield from torch.autograd.grad(result, inputs=[y, z])
+            yield [y.grad, z.grad]
+
+    assert compare(work) == Counts(1, 1)
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_output_nodes_some_leaves")
+def test_gradients_of_some_leaves_run_no_other_function(device: torch.device) -> None:
+    """Contract: `autograd.grad` of some leaves neither captures nor runs functions that lead to others alone."""
+
+    def work() -> Iterator[object]:
+        y, z = leaf(device), leaf(device)
+        for _ in range(3):
+            result = torch.sigmoid(unreachable(y) * z).sum()
+            yield torch.autograd.grad(result, inputs=[z])
+            yield [y.grad, z.grad]
+
+    assert compare(work) == Counts(1, 1)
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_all_leaves")
+def test_gradients_of_all_leaves_are_accumulated(device: torch.device) -> None:
+    """Contract: `backward` returns nothing and accumulates into every leaf's `.grad`."""
+
+    def work() -> Iterator[object]:
+        y, z = leaf(device), leaf(device)
+        for _ in range(3):
+            x = torch.randn(4).to(device)
+            yield torch.sigmoid(x * z + torch.sin(y) + torch.cos(y)).sum().backward()
+            assert None not in (y.grad, z.grad)
+            yield [y.grad, z.grad]
+            y.grad = z.grad = None
+
+    assert compare(work) == Counts(1, 1)
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_some_leaves")
+def test_backward_into_some_leaves_touches_no_other(device: torch.device) -> None:
+    """Contract: `backward(inputs=…)` accumulates into those leaves alone, and runs no function that leads to others
+    alone."""
+
+    def work() -> Iterator[object]:
+        y, z, a = leaf(device), leaf(device), leaf(device)
+        for _ in range(3):
+            x = torch.randn(4).to(device)
+            torch.sigmoid(x * y * z * unreachable(a)).sum().backward(inputs=[y, z])
+            assert None not in (y.grad, z.grad)
+            yield [y.grad, z.grad, a.grad]
+            y.grad = z.grad = None
+
+    assert compare(work) == Counts(1, 1)
+
+
+@pytest.mark.covers(
+    "test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_different_leaves_will_recompile"
+)
+def test_other_leaves_are_another_pass(device: torch.device) -> None:
+    """Contract: the same functions, differentiated for other leaves, are captured apart: what is asked for belongs to
+    what a pass is known by. Asked for again, each is known."""
+
+    def work() -> Iterator[object]:
+        x, y, z = leaf(device), leaf(device), leaf(device)
+        for inputs in ([x], [y], [x], [y]):
+            (x * y * z).sum().backward(inputs=inputs)
+            yield [x.grad, y.grad, z.grad]
+            x.grad = y.grad = None
+
+    assert compare(work) == Counts(2, 2)
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning")
+def test_the_gradient_of_something_in_the_middle(device: torch.device) -> None:
+    """Contract: `autograd.grad` of a tensor that is no leaf returns its gradient; `retain_grad` keeps it as well."""
+
+    def work() -> Iterator[object]:
+        x = leaf(device)
+        middle = x.exp()
+        yield torch.autograd.grad((middle * middle).sum(), middle)
+        middle = x.exp()
+        middle.retain_grad()
+        (middle * middle).sum().backward()
+        yield [middle.grad, x.grad]
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 2
+
+
+def test_a_leaf_that_has_no_part_in_it(device: torch.device) -> None:
+    """Contract: a leaf that the result does not depend on is an error, or None with `allow_unused`, or zeros with
+    `materialize_grads`, as with the engine."""
+
+    def work() -> Iterator[object]:
+        x, y = leaf(device), leaf(device, 2)
+        yield torch.autograd.grad(x.sin().sum(), [x, y], allow_unused=True)
+        yield torch.autograd.grad(x.sin().sum(), [x, y], materialize_grads=True)
+        with pytest.raises(RuntimeError, match="not have been used in the graph"):
+            torch.autograd.grad(x.sin().sum(), [x, y])
+        yield "refused"
+
+    assert compare(work, backend="eager").captures >= 1

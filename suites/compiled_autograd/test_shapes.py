@@ -1,0 +1,190 @@
+"""Sizes that change: how many captures and compiles they cost, and that each size has the engine's gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites.compiled import Counts, compare, compiled_backward
+
+from .models import gradients, network, rows, train
+
+ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+#: A size, others, and the first again.
+SIZES = [10, 100, 10, 15, 20, 25]
+
+
+@pytest.mark.covers(f"{ROW}test_dynamic_shapes")
+def test_a_batch_that_changes_is_captured_at_most_twice(device: torch.device) -> None:
+    """Contract: a second batch size makes the pass one of any batch size; from then on none is captured. The gradients
+    of each size are the engine's."""
+
+    def work() -> Iterator[object]:
+        model = network(device)
+        compiled = torch.compile(model, backend="aot_eager", dynamic=True)
+        for size in SIZES:
+            compiled(rows(size, device)).sum().backward()
+            yield list(gradients(model))
+            model.zero_grad()
+
+    counts = compare(work, dynamic=True)
+
+    assert 1 <= counts.captures <= 2
+    assert 1 <= counts.compiles <= 2
+
+
+def test_a_size_that_was_not_there_needs_no_capture(device: torch.device) -> None:
+    """Contract: after two sizes, twenty more are served by what is compiled already."""
+    model = network(device)
+    with compiled_backward(backend="eager", dynamic=True) as recording:
+        for size in (10, 11):
+            model(rows(size, device)).sum().backward()
+        after_two = recording.counts
+        for size in range(12, 32):
+            model(rows(size, device)).sum().backward()
+
+    assert recording.counts == after_two
+    assert after_two.captures <= 2
+
+
+def test_the_same_size_is_the_same_pass_where_nothing_is_dynamic(device: torch.device) -> None:
+    """Contract: with `dynamic=False` graphs are compiled for their sizes: each new one is a compile, each old one
+    none (and the control of the two cases above: sizes do cost compiles)."""
+
+    def work() -> Iterator[object]:
+        x = torch.randn(30).to(device)
+        for size in (10, 20, 30, 10, 20):
+            y = x[:size].detach().requires_grad_()
+            (y.sin() * size).sum().backward()
+            yield y.grad
+
+    counts = compare(work, backend="eager", dynamic=False)
+
+    assert counts.compiles == 3
+
+
+@pytest.mark.covers(f"{ROW}test_dynamic_shapes_from_forward")
+def test_sizes_that_the_forward_has_as_symbols(device: torch.device) -> None:
+    """Contract: a forward compiled for any size hands its sizes to the pass, which uses them: a mean over rows divides
+    by their number, whatever it was at capture."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            halves = x[: x.shape[0] // 2]
+            return (halves * x.shape[0]).mean() + x.sum() / x.shape[0]
+
+    def work() -> Iterator[object]:
+        compiled = torch.compile(Model(), backend="aot_eager", dynamic=True)
+        for size in SIZES:
+            x = rows(size, device).requires_grad_()
+            compiled(x).backward()
+            yield x.grad
+
+    counts = compare(work, dynamic=True)
+
+    assert 1 <= counts.captures <= 3
+
+
+@pytest.mark.covers(f"{ROW}test_dynamic_shapes_eager_node")
+def test_sizes_that_a_function_of_the_engine_saved(device: torch.device) -> None:
+    """Contract: functions whose backward knows its sizes as numbers (a mean, an expansion, a padding) are captured once
+    for all of them, or twice, and right for each."""
+
+    def work() -> Iterator[object]:
+        for size in SIZES:
+            x = torch.randn(size).to(device).requires_grad_()
+            padded = torch.nn.functional.pad(x, (1, 2)).unsqueeze(0).expand(3, -1)
+            (padded * padded).mean().backward()
+            yield x.grad
+
+    counts = compare(work, backend="eager", dynamic=True)
+
+    assert 1 <= counts.captures <= 2
+    assert 1 <= counts.compiles <= 2
+
+
+@pytest.mark.parametrize(
+    ("mark", "compiles"), [("dynamic", 1), ("unbacked", None), ("static", None)], ids=["dynamic", "maybe", "static"]
+)
+@pytest.mark.covers(f"{ROW}test_dynamic_shapes_annotations")
+def test_sizes_that_the_program_annotates(device: torch.device, mark: str, compiles: int | None) -> None:
+    """Contract: annotations of the forward's input (`mark_dynamic`, `maybe_mark_dynamic`, `mark_static`) do not make
+    any gradient wrong, and marking the size dynamic at first leaves no forward to compile again."""
+    frames: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, examples: Any) -> Any:  # noqa: ARG001
+        frames.append(1)
+        return graph
+
+    def work() -> Iterator[object]:
+        model = network(device)
+        compiled = torch.compile(model, backend=count)
+        for size in (8, 16, 24, 8):
+            x = rows(size, device)
+            if mark == "dynamic":
+                torch._dynamo.mark_dynamic(x, 0)
+            elif mark == "static":
+                torch._dynamo.mark_static(x, 0)
+            else:
+                torch._dynamo.maybe_mark_dynamic(x, 0)
+            compiled(x).sum().backward()
+            yield list(gradients(model))
+            model.zero_grad()
+
+    assert compare(work, backend="eager", dynamic=True).captures <= 2
+    if compiles is not None:
+        assert len(frames) <= 2 * compiles
+
+
+@pytest.mark.covers(f"{ROW}test_compiled_autograd_does_not_specialize_on_bw_symints")
+def test_a_graph_of_any_size_is_not_bound_to_one(device: torch.device) -> None:
+    """Contract: sizes that only the backward uses do not bind the compiled pass to the size it was captured with:
+    after two sizes, others cost nothing."""
+
+    class Scales(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return gradients[0].reshape(-1, 2).sum(0).repeat(x.shape[0] // 2) * x.numel()
+
+    def work() -> Iterator[object]:
+        for size in (4, 8, 12, 16, 20, 4):
+            x = torch.randn(size).to(device).requires_grad_()
+            (Scales.apply(x) * torch.arange(float(size), device=device)).sum().backward()
+            yield x.grad
+
+    counts = compare(work, backend="eager", dynamic=True)
+
+    assert counts.captures <= 2
+    assert counts.compiles <= 2
+
+
+def test_an_empty_batch(device: torch.device) -> None:
+    """Contract: a batch of no rows has gradients of zeros, before a full one and after it."""
+
+    def work() -> Iterator[object]:
+        for size in (0, 3, 0):
+            yield list(train(network(device), rows(size, device)))
+
+    assert compare(work, backend="eager").captures >= 1
+
+
+def test_another_number_of_dimensions_is_another_pass(device: torch.device) -> None:
+    """Contract: the same functions over a tensor of more dimensions are captured apart."""
+
+    def work() -> Iterator[object]:
+        for shape in ((4,), (2, 4), (4,), (2, 4)):
+            x = torch.randn(shape).to(device).requires_grad_()
+            x.exp().sum().backward()
+            yield x.grad
+
+    assert compare(work, backend="eager") == Counts(2, 2)

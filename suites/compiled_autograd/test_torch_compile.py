@@ -1,0 +1,298 @@
+"""Compiled backward passes and `torch.compile`: compiled forwards, whole steps, back ends, graph breaks, nesting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites import _torch_private_compiled as private
+from suites.compiled import (
+    EXACTLY,
+    SEED,
+    Counts,
+    Within,
+    assert_same,
+    captured,
+    compare,
+    compiled_backward,
+    compiling_backward,
+    copied,
+)
+
+from .models import gradients, rows, smooth, train
+
+INDUCTOR = Within(1e-5, 1e-6, "inductor fuses and reorders the sums")
+
+
+def steps(model: torch.nn.Module, inputs: list[torch.Tensor]) -> list[object]:
+    """A step with each input, without an optimiser: the gradients of each."""
+    found: list[object] = []
+    for x in inputs:
+        model(x).sum().backward()
+        found.extend(parameter.grad for parameter in model.parameters())
+        model.zero_grad()
+    return found
+
+
+@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile")
+def test_backward_of_a_compiled_forward(device: torch.device, backend: str) -> None:
+    """Contract: where the forward was compiled as one graph, the captured pass contains its compiled backward: the
+    engine's gradients in each step, one capture for all."""
+
+    def work() -> Iterator[torch.Tensor]:
+        model = smooth(device)
+        compiled = torch.compile(model, backend=backend, fullgraph=True)
+        for _ in range(3):
+            compiled(rows(1, device)).sum().backward()
+            yield from gradients(model)
+            model.zero_grad()
+
+    assert compare(work, backend=backend, within=INDUCTOR) == Counts(1, 1)
+
+
+@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.covers(f"test_compiled_autograd::TestCompiledAutograd::test_torch_compile_api_{name}"),
+        )
+        for name in ("eager", "aot_eager", "inductor")
+    ],
+)
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_compile_api")
+def test_a_compiled_step_has_its_backward_captured(device: torch.device, backend: str) -> None:
+    """Contract: with `torch._dynamo.config.compiled_autograd`, a step given to `torch.compile` has its backward passes
+    captured: the engine's gradients, one capture for three passes of one shape."""
+    model, inputs = smooth(device), [rows(1, device) for _ in range(3)]
+    expected = copied(steps(model, inputs))
+
+    with compiling_backward() as captures:
+        actual = torch.compile(steps, backend=backend)(model, inputs)
+        assert captures() == 1
+
+    assert isinstance(expected, list)
+    assert_same(expected, actual, EXACTLY if backend != "inductor" else INDUCTOR)
+
+
+@pytest.mark.covers(
+    "test_compiled_autograd::TestCompiledAutograd::test_multiple_torch_compile",
+    "test_compiled_autograd::TestCompiledAutograd::test_compile_api_disable",
+)
+def test_only_what_was_compiled_under_the_switch_is_captured(device: torch.device) -> None:
+    """Contract: a function compiled while the switch is off has its backward passes run by the engine, before, beside
+    and after one that was compiled while it was on."""
+
+    def step(model: torch.nn.Module) -> Callable[[], None]:
+        def run() -> None:
+            model(rows(1, device)).sum().backward()
+
+        return run
+
+    first, second = step(smooth(device)), step(torch.nn.Linear(4, 4).to(device))
+    before = captured()
+    torch.compile(first, backend="eager")()
+    assert captured() == before
+
+    with compiling_backward() as captures:
+        torch.compile(second, backend="eager")()
+        assert captures() == 1
+        with private.config(compiled_autograd=False):
+            torch.compile(first, backend="eager")()
+        assert captures() == 1
+
+    before = captured()
+    torch.compile(first, backend="eager")()
+    assert captured() == before
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(
+            "all",
+            marks=pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile_graph_break"),
+        ),
+        pytest.param(
+            "backward",
+            marks=pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile_graph_break2"),
+        ),
+        "forward",
+    ],
+)
+def test_a_backward_that_the_compiler_does_not_see_is_captured(device: torch.device, broken: str) -> None:
+    """Contract: in a compiled step whose forward, backward call, or whole, the compiler was told to leave alone, the
+    backward pass is captured all the same, with the engine's gradients."""
+    model, x = smooth(device), rows(1, device)
+    expected = copied(list(train(model, x)))
+    model.zero_grad()
+
+    def forward() -> torch.Tensor:
+        loss: torch.Tensor = model(x).sum()
+        return loss
+
+    def backward(loss: torch.Tensor) -> None:
+        loss.backward()
+
+    if broken == "forward":
+        forward = torch.compiler.disable(forward)
+    if broken == "backward":
+        backward = torch.compiler.disable(backward)
+
+    def step() -> None:
+        backward(forward())
+
+    if broken == "all":
+        step = torch.compiler.disable(step)
+    with compiling_backward() as captures:
+        torch.compile(step, backend="eager")()
+        assert captures() == 1
+    assert isinstance(expected, list)
+    assert_same(expected, list(gradients(model)))
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile_only_backward_call")
+def test_a_compiled_call_of_backward_alone(device: torch.device) -> None:
+    """Contract: to compile nothing but the call of `backward` captures that pass, over a forward that the engine
+    recorded."""
+    model, x = smooth(device), rows(1, device)
+    expected = copied(list(train(model, x)))
+    model.zero_grad()
+    loss = model(x).sum()
+
+    with compiling_backward() as captures:
+        torch.compile(lambda: loss.backward(), backend="aot_eager")()
+        assert captures() == 1
+    assert isinstance(expected, list)
+    assert_same(expected, list(gradients(model)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.covers(
+    "test_compiled_autograd::TestCompiledAutograd::test_mismatch_fake_tensor_mode",
+    "test_compiled_autograd::TestCompiledAutograd::test_mismatch_fake_tensor_mode_dynamic_shape",
+)
+@pytest.mark.requires(cpp_compiler=True)
+def test_a_whole_step_compiled_within_a_block(device: torch.device, dynamic: bool) -> None:
+    """Contract: a step that is compiled, with its forward, under compiled autograd uses one world of traced tensors
+    for both; also where a size was marked dynamic."""
+    torch.manual_seed(SEED)
+    x = torch.rand(8, 16).to(device)
+    y = torch.rand(8, 16).to(device).requires_grad_()
+    if dynamic:
+        torch._dynamo.mark_dynamic(x, 0)
+        torch._dynamo.mark_dynamic(y, 0)
+
+    def step() -> tuple[torch.Tensor, torch.Tensor | None]:
+        y.grad = None
+        out = x + y * y
+        out.sum().backward()
+        return out, y.grad
+
+    expected = [copied(value) for value in step()]
+    with compiled_backward(backend="inductor", dynamic=True) as recording:
+        actual = list(torch.compile(step)())
+    assert recording.counts == Counts(1, 1)
+    assert_same(expected, actual, INDUCTOR)
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_optimize_assert")
+def test_a_step_that_must_be_one_graph_leaves_its_backward_alone(device: torch.device) -> None:
+    """Contract: a forward compiled with `fullgraph=True` is one graph or an error; its backward pass may be captured
+    in pieces all the same, since it is compiled by itself."""
+    model, x = smooth(device), rows(1, device)
+    expected = copied(list(train(model, x)))
+    model.zero_grad()
+
+    with compiling_backward() as captures:
+        loss = torch.compile(lambda: model(x).sum(), backend="eager", fullgraph=True)()
+        torch.compile(lambda: loss.backward(), backend="eager")()
+        assert captures() == 1
+        broken = torch.compile(
+            lambda: (torch._dynamo.graph_break(), model(x).sum())[1], backend="eager", fullgraph=True
+        )
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            broken()
+    assert isinstance(expected, list)
+    assert_same(expected, list(gradients(model)))
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_nested_compile")
+def test_a_backward_that_compiles_something(device: torch.device) -> None:
+    """Contract: the backward of a custom function may call a compiled function of its own; both are right."""
+    doubled = torch.compile(lambda g: g * 2 + 1, backend="eager")
+
+    class Doubles(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> Any:
+            return doubled(gradients[0])
+
+    def work() -> Iterator[object]:
+        x = torch.randn(4).to(device).requires_grad_()
+        (Doubles.apply(x) * x).sum().backward()
+        yield x.grad
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_nested_compiled_autograd")
+def test_a_backward_within_a_backward_is_not_captured(device: torch.device) -> None:
+    """Contract: while a captured pass runs compiled autograd is off: the pass that a custom function's backward runs
+    within it is the engine's, and right."""
+    enabled: list[bool] = []
+
+    class Reenters(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.square()
+
+        @staticmethod
+        @torch.compiler.disable
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            enabled.append(private.enabled())
+            with torch.enable_grad():
+                x = ctx.saved_tensors[0].detach().requires_grad_()
+                (inner,) = torch.autograd.grad(x.square().sum(), x)
+            return gradients[0] * inner
+
+    def work() -> Iterator[object]:
+        x = torch.randn(4).to(device).requires_grad_()
+        Reenters.apply(x).sum().backward()
+        yield x.grad
+
+    assert compare(work, backend="eager", fullgraph=False).captures == 1
+    assert enabled == [False, False]
+
+
+@pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_aot_bwd_gm_runnable")
+def test_the_backward_of_a_compiled_forward_is_run_anew(device: torch.device) -> None:
+    """Contract: the backward that was compiled with a forward can be captured in one block, and in the next again, and
+    run by the engine between: the graph that a capture took from it is left whole."""
+    torch.manual_seed(SEED)
+    model, x = smooth(device), rows(2, device)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    expected = copied(list(train(model, x)))
+    assert isinstance(expected, list)
+
+    for captures in (True, False, True):
+        model.zero_grad()
+        loss = compiled(x).sum()
+        if captures:
+            with private.enable(lambda graph: torch.compile(graph, backend="aot_eager")):
+                loss.backward()
+        else:
+            loss.backward()
+        assert_same(expected, list(gradients(model)))
+    torch.compiler.reset()

@@ -1,0 +1,188 @@
+"""Test files that nobody wrote for the harness, taken with ``-p harness.plugin``; executors that start cold."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import compare, expected
+from tests.acceptance.project import Project, Result
+
+#: A failure of the fixture suite that is known.
+KNOWN = """\
+waivers:
+  - case: "*::test_wrong_cpu"
+    expect: failed
+    reason: it compares ones with zeros
+    link: https://example.org/issues/1
+    owner: nobody
+    expires: 2999-12-31
+"""
+#: Kills the cold executors that import it before they are ready: the first, or all.
+CONFTEST = """\
+import os, pathlib, signal, sys
+
+if sys.modules["__main__"].__spec__.name == "harness.isolation.cold":
+    told = pathlib.Path(os.environ["PROBE_DIR"], "killed")
+    if {always} or not told.exists():
+        told.touch()
+        print("about to be killed", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _foreign(project: Project, *arguments: str) -> Result:
+    return project.run("-p", "harness.plugin", "--device=cpu", *arguments)
+
+
+def _started(result: Result) -> list[dict[str, Any]]:
+    return [line for line in result.lines if line["event"] == "executor" and line["state"] == "started"]
+
+
+@pytest.mark.parametrize(("mode", "workers"), [("batch", 0), ("batch", 2), ("case", 0)])
+def test_a_file_that_starts_a_pool_when_imported(make_project: MakeProject, mode: str, workers: int) -> None:
+    """The pool's threads would be lost in a fork; each process imports the file instead, and all else is as ever."""
+    project = make_project("foreign")
+    result = _foreign(project, f"--isolation={mode}", f"-n{workers}", "--case-timeout=10")
+    compare(result, expected(project, mode), alone=mode == "case")
+    assert all("threads beside the main one" in line["reason"] for line in _started(result))
+    crash = next(verdict for verdict in result.ledger.verdicts if verdict.case.endswith("test_crash"))
+    assert "-p harness.plugin" in (crash.reproduce or "")
+    # Each process sets the class up once, and tears it down unless it died of one of its tests.
+    set_up, torn_down = project.probe("set-up"), project.probe("torn-down")
+    assert len(set_up) == len(set(set_up)) >= 3
+    deaths = [line for line in result.lines if line["event"] == "finish" and line["outcome"] in ("crashed", "timeout")]
+    assert len(deaths) == len(set_up) - len(torn_down)
+    assert set(torn_down) < set(set_up)
+
+
+def test_asked_to_fork_it_is_refused(make_project: MakeProject) -> None:
+    project = make_project("foreign")
+    result = _foreign(project, "--start=fork", "-n0")
+    assert result.status == 2, result.tail()
+    assert "must not be forked" in result.terminal
+    assert "--start=cold" in result.terminal
+    assert set(result.verdicts.values()) == {"not_run"}
+
+
+@pytest.mark.parametrize(("topic", "workers"), [("deaths", 2), ("verdicts", 0), ("leftovers", 0)])
+def test_cold_executors_come_to_the_same_verdicts(make_project: MakeProject, topic: str, workers: int) -> None:
+    project = make_project(topic)
+    result = project.run("--start=cold", f"-n{workers}")
+    compare(result, expected(project, "batch"), alone=False)
+    assert {line["reason"] for line in _started(result)} == {"--start=cold"}
+
+
+def test_a_cold_executor_that_dies_before_it_is_ready_is_started_again(make_project: MakeProject) -> None:
+    project = make_project("plain")
+    project.write("suites/conftest.py", CONFTEST.format(always=False))
+    result = project.run("--start=cold", "-n0")
+    compare(result, expected(project, "batch"))
+    assert project.probe_names() == ["killed"]
+
+
+def test_one_that_always_dies_ends_the_run_with_what_it_said(make_project: MakeProject) -> None:
+    project = make_project("plain")
+    project.write("suites/conftest.py", CONFTEST.format(always=True))
+    result = project.run("--start=cold", "-n0")
+    assert result.status == 2, result.tail()
+    assert "started cold, ended before it was ready" in result.terminal
+    assert "about to be killed" in result.terminal
+    assert "crashed" not in result.verdicts.values()
+
+
+def test_classes_made_for_a_device(make_project: MakeProject) -> None:
+    project = make_project("foreign_devices")
+    result = _foreign(project, "-n0")
+    compare(result, expected(project, "batch"))
+    assert {line["reason"] for line in _started(result)} == {""}  # nothing of it hinders a fork
+
+
+@pytest.mark.parametrize("isolation", ["batch", "none"])
+def test_a_wrapper_round_each_test(make_project: MakeProject, isolation: str) -> None:
+    """With it each backward pass is captured, and none is without. What is known to break may be waived."""
+    project = make_project("foreign_devices")
+    project.write("known.yaml", KNOWN)
+    waived = [] if isolation == "none" else ["--waivers=known.yaml"]
+    result = _foreign(project, "-n0", f"--isolation={isolation}", "--under=compiled_autograd", *waived)
+    wanted = dict.fromkeys(expected(project, "batch").outcomes, "passed")
+    (wrong,) = (case for case in wanted if "wrong" in case)
+    assert result.verdicts == wanted | {wrong: "waived" if waived else "failed"}
+    assert result.status == (0 if waived else 1), result.tail()
+    assert "called under compiled_autograd; leak check off" in result.terminal
+    assert json.loads((result.run_dir / "environment.json").read_text())["under"] == "compiled_autograd"
+    assert result.lines[0]["settings"]["under"] == "compiled_autograd"
+    if not waived:
+        assert "--under=compiled_autograd" in (result.ledger.verdicts[-1].reproduce or "")
+
+
+def test_a_wrapper_that_this_torch_does_not_have_is_said_once(make_project: MakeProject) -> None:
+    """A torch that is none stands in for one whose private function has moved."""
+    project = make_project("plain")
+    project.write("torch/__init__.py", "")
+    project.write("torch/_dynamo/__init__.py", "")
+    project.write("torch/_dynamo/compiled_autograd.py", "")
+    env = {"PYTHONPATH": os.pathsep.join([str(project.folder), os.environ.get("PYTHONPATH", "")])}
+    for isolation in ("batch", "none"):
+        result = project.run("--under=compiled_autograd", f"--isolation={isolation}", "-n0", "--device=cpu", env=env)
+        assert result.status in (2, 4), result.tail()
+        assert "this torch has no torch._dynamo.compiled_autograd._enable" in result.terminal
+        assert "Traceback" not in result.terminal
+
+
+CACHES = """\
+import os, pathlib, pytest
+
+NAMES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
+
+@pytest.mark.parametrize("number", range(2))
+def test_case(number):
+    for name in NAMES:
+        folder = pathlib.Path(os.environ[name])
+        folder.mkdir(parents=True, exist_ok=True)
+        assert len(list(folder.iterdir())) == number, "what another process of the run has compiled"
+        (folder / str(number)).touch()
+        with open(os.environ["PROBE_DIR"] + "/folders", "a") as file:
+            print(folder, file=file)
+"""
+
+
+def test_processes_of_a_run_share_compiler_caches_and_runs_do_not(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/test_caches.py", CACHES)
+    mine = project.folder / "mine"
+    first = project.run("--isolation=case", "-n0", env={"TRITON_CACHE_DIR": str(mine)})
+    second = project.run("--isolation=case", "-n0")
+    assert (first.status, second.status) == (0, 0), first.tail() + second.tail()
+    folders = project.probe("folders")
+    assert folders[:3] == folders[3:6]
+    assert folders[1] == str(mine)
+    assert sorted(path.name for path in mine.iterdir()) == ["0", "1"]  # the user's own stay
+    assert all(folder.startswith((f"{first.run_dir}/", f"{second.run_dir}/")) for folder in {*folders} - {str(mine)})
+    assert not (first.run_dir / "compiler-caches").exists()
+    assert not (second.run_dir / "compiler-caches").exists()
+
+
+BUILDS = """\
+import os, pathlib, signal
+
+def test_before(): pass
+
+def test_killed_while_it_builds():
+    folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "mine")
+    folder.mkdir(parents=True, exist_ok=True)
+    os.open(folder / "lock", os.O_CREAT | os.O_EXCL)  # as torch does, which then waits for as long as there is one
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_build_does_not_hold_up_the_next(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/test_builds.py", BUILDS)
+    result = project.run("-n0")
+    attempts = [line["outcome"] for line in result.lines if line["event"] == "finish" and "killed" in line["case"]]
+    assert attempts == ["crashed", "crashed"], result.tail()
