@@ -185,6 +185,16 @@ def test_small_leaks_are_found_by_the_full_check_at_once(make_project: MakeProje
     assert leaking <= {"test_tensor", "test_mapping", "test_array"}, apart.tail()
 
 
+@pytest.mark.parametrize("level", ["fast", "full"])
+def test_what_a_case_says_it_keeps_is_not_looked_at(make_project: MakeProject, level: str) -> None:
+    """Neither after the case nor at the end of its process, which has grown by 60 MiB; state is looked at as ever."""
+    project = make_project("keeping")
+    result = run(project, "batch", "-n0", f"--leak-check={level}")
+    compare_left(result, expected(project, "batch"))
+    assert not [line for line in result.lines if line["event"] == "batch"]
+    assert kinds(result) == []
+
+
 @pytest.mark.parametrize(("mode", "spread"), WAYS)
 def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProject, mode: str, spread: str) -> None:
     """Its second run dies or hangs: the case keeps the verdict of its first."""
