@@ -17,7 +17,6 @@ from harness.errors import HarnessError
 from harness.gating import mustpass, policy, requirements, waivers
 from harness.gating.mustpass import MustPass
 from harness.gating.policy import Policy
-from harness.under import WRAPPERS
 
 if TYPE_CHECKING:
     from harness.gating.configfile import Loaded
@@ -123,9 +122,6 @@ def _make(config: pytest.Config) -> Plan:
     configs, base = config.rootpath / config.getini("harness_configs"), config.invocation_params.dir
     profile = _chosen_profile(config)
     preset = _preset(profile.value) if profile else {}
-    under = options.get(config, "under")
-    if under is not None and WRAPPERS[under].keeps:
-        preset["leak_check"] = "off"
     settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
     for option in ("waivers", "must_pass"):  # those of the profile hold as well: nobody means to lose them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))

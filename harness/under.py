@@ -27,14 +27,14 @@ class Wrapper:
     """`make` gives a new context for one call of a test.
 
     `preload`: modules to import before executors are forked. `lacks` tells in words why `make` would fail with what is
-    installed, or returns an empty text. `keeps`: it leaves memory behind by itself, so that the leak check, which could
-    not tell that from a test's own, is off unless asked for.
+    installed, or returns an empty text. `keeps` tells why memory stays behind with it, which nobody could tell from a
+    test's own, so that tests within it are marked with ``keeps``; or is an empty text.
     """
 
     make: Callable[[], AbstractContextManager[None]]
     preload: tuple[str, ...]
     lacks: Callable[[], str]
-    keeps: bool
+    keeps: str
 
 
 class Around:
@@ -45,6 +45,11 @@ class Around:
         self._wrapper = WRAPPERS[name]
         if missing := self._wrapper.lacks():
             raise WrapperError(f"--under={name}: {missing}")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._wrapper.keeps:
+            for item in items:
+                item.add_marker(pytest.mark.keeps(self._wrapper.keeps))
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what else is round the call is not in the context
     def pytest_runtest_call(self) -> Generator[None, object, object]:
@@ -93,6 +98,7 @@ WRAPPERS = {
         make=_compiled_autograd,
         preload=("torch._dynamo.compiled_autograd",),
         lacks=_no_compiled_autograd,
-        keeps=True,  # 5 or 6 fake tensors a capture, torch 2.11 to 2.13, also after torch.compiler.reset()
+        # 5 or 6 of them, torch 2.11 to 2.13, also after torch.compiler.reset()
+        keeps="torch keeps some fake tensors of each capture",
     ),
 }

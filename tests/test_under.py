@@ -27,7 +27,7 @@ def test_each_can_be_made_with_the_torch_that_is_here(name: str) -> None:
 
 
 def test_one_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=_nothing, preload=(), lacks=lambda: "gone", keeps=False))
+    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=_nothing, preload=(), lacks=lambda: "gone", keeps=""))
     with pytest.raises(WrapperError, match="--under=odd: gone"):
         Around("odd")
 
@@ -51,7 +51,7 @@ def test_it_is_round_the_call_of_a_test_and_not_round_its_fixtures(
         finally:
             told.append("leave")
 
-    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=make, preload=(), lacks=str, keeps=False))
+    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=make, preload=(), lacks=str, keeps=""))
     monkeypatch.setattr(pytest, "told", told, raising=False)
     pytester.makepyfile(
         """
@@ -87,3 +87,20 @@ def test_what_torch_warns_of_while_it_captures_is_no_error() -> None:
         z.retain_grad()
         torch.autograd.backward(z.sin().sum())
     assert torch.equal(z.grad if z.grad is not None else x, z.detach().cos())
+
+
+@pytest.mark.parametrize("reason", ["", "it does"])
+def test_one_that_keeps_memory_marks_the_tests(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setitem(under.WRAPPERS, "odd", Wrapper(make=_nothing, preload=(), lacks=str, keeps=reason))
+    pytester.makepyfile("def test_a(): pass")
+    around = Around("odd")
+    seen: list[pytest.Item] = []
+
+    class See:
+        def pytest_collection_finish(self, session: pytest.Session) -> None:
+            seen.extend(session.items)
+
+    pytester.inline_run("--collect-only", plugins=[around, See()])
+    assert [[mark.args for mark in item.iter_markers("keeps")] for item in seen] == [[(reason,)] if reason else []]

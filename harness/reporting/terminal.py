@@ -31,7 +31,7 @@ def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | N
     held = _held(plan, aside is not None or context.isolation == "none")
     lines += [f"harness: injected {'; '.join(context.inject)}"] if context.inject else []
     if context.under:
-        lines.append(f"harness: each test is called under {context.under}; leak check {context.leak_check}")
+        lines.append(f"harness: each test is called under {context.under}")
     return [*lines, *([f"harness: {'; '.join(held)}"] if held else []), *(f"harness: {n}" for n in inventory.notes)]
 
 
