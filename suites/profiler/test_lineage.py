@@ -112,12 +112,14 @@ def test_the_recorded_caller_is_the_parent(workload: Callable[[], Work]) -> None
     """Contract: of every frame and C call, the caller that the tracer noted is the nearest Python frame above it.
 
     The tracer learns of callers from Python, the tree is built from times: two sources, one lineage. Only frames that
-    were on the stack when the profile began have no frame above them: on one thread, there is one such root.
+    were on the stack when the profile began have no frame above them: each thread has one such root, that of a pool
+    that torch's compiler keeps as well.
     """
     tree = record(workload(), with_stack=True)
 
     roots = [node for node in tree.children if node.kind is Kind.PYTHON]
-    assert len(roots) == 1, str(tree)
+    others = [root for root in roots if root.name.endswith(": _bootstrap")]
+    assert len(roots) - len(others) == 1, str(tree)
     assert compared(tree) > 5, str(tree)
 
 

@@ -61,7 +61,8 @@ def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, sprea
     last = expect_one_leaks(
         result, MAPPING, "address space outside malloc's: mmap, thread stacks, Python's arenas, libraries: 3.0 MiB"
     )
-    assert "mapped_bytes: 12.0 MiB of anonymous memory" in last["notes"]
+    # Python may have taken an arena of 1 MiB beside them.
+    assert {f"mapped_bytes: {size}.0 MiB of anonymous memory" for size in (12, 13)} & set(last["notes"])
 
 
 @pytest.mark.parametrize("spread", SPREAD)
