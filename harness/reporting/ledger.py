@@ -340,7 +340,7 @@ class _Book:
             executors=len(self._executors),
             startup=sum(executor.startup or 0.0 for executor in self._executors),
             restarts=len(self._executors) - len(workers),
-            retries=sum(len(starts) - self._counting(case) for case, starts in self._starts.items()),
+            retries=sum(max(0, len(starts) - self._counting(case)) for case, starts in self._starts.items()),
         )
 
     def _counting(self, case: str) -> int:
