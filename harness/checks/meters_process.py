@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ _STATM = "/proc/self/statm"
 _PYTEST_FOLDER = "pytest-of-"
 #: Entries of the folder for temporary files after which counting stops.
 _MOST_FILES = 10_000
+#: Nanoseconds, more than the step of the clock that files' times are taken from (10 ms at most): two changes within a
+#: step have the same time, so a list made that soon after a change may lack the second.
+_CLOCK_STEP = 50_000_000
 
 
 class _MallocInfo(ctypes.Structure):
@@ -92,6 +96,8 @@ class Files:
         self._shm = shm
         self._others = {(entry.name, entry.inode()) for entry in _entries(shm)}
         self._ours: set[tuple[str, int]] = set()
+        #: The time of change of the folder of shared memory at which it had nothing of ours.
+        self._nothing_at: int | None = None
 
     def read(self) -> dict[str, int]:
         """Readings of both folders."""
@@ -119,6 +125,16 @@ class Files:
                     folders.append(Path(entry.path))
 
     def _shared_memory(self) -> list[os.DirEntry[str]]:
+        # Others may have left hundreds of files there, which to list takes longer than all other readings together.
+        changed, now = _changed(self._shm), time.time_ns()
+        if changed is not None and changed == self._nothing_at:
+            return []
+        kept = self._list_shared_memory()
+        settled = changed is not None and now - changed > _CLOCK_STEP
+        self._nothing_at = changed if settled and not kept else None
+        return kept
+
+    def _list_shared_memory(self) -> list[os.DirEntry[str]]:
         kept = []
         undecided = {}
         for entry in _entries(self._shm):
@@ -170,6 +186,14 @@ def _target(link: str) -> str:
         return os.readlink(link)
     except OSError:  # closed meanwhile
         return ""
+
+
+def _changed(folder: Path) -> int | None:
+    """When an entry was last made, renamed or removed in a folder, in ns since the epoch; None where it is gone."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -466,6 +466,22 @@ def test_shared_memory_of_others_is_not_ours(tmp_path: Path) -> None:
     assert files.shared_memory() == ["both", "left"]  # what was another's is not inherited
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["in-the-same-step-of-the-clock", "later"])
+def test_shared_memory_is_listed_anew_when_there_may_be_more(tmp_path: Path, at_once: bool) -> None:
+    (tmp_path / "theirs").write_text("x")
+    if not at_once:
+        os.utime(tmp_path, (0, 0))
+    files = Files(tmp_path / "none", tmp_path)
+    assert files.shared_memory() == files.shared_memory() == []
+    changed = tmp_path.stat().st_mtime_ns
+    (tmp_path / "ours").write_text("x")
+    if at_once:
+        os.utime(tmp_path, ns=(changed, changed))
+    assert files.shared_memory() == ["ours"]
+    (tmp_path / "ours").unlink()
+    assert files.shared_memory() == []
+
+
 def test_resident_memory_is_what_was_touched() -> None:
     before = resident()
     reserved = mmap.mmap(-1, 64 << 20)
