@@ -14,7 +14,11 @@ from suites.compiled import Counts, assert_same, compare, run
 from .models import gradients, network, rows
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
-UNSUPPORTED = "the compiler cannot take in a tensor whose gradient is sparse"
+UNSUPPORTED = pytest.mark.xfail(
+    raises=(IndexError, RuntimeError),  # torch 2.11 and 2.12 make the one an internal error of the compiler
+    reason="the compiler cannot take in a tensor whose gradient is sparse: it asks for its strides "
+    "(https://github.com/pytorch/pytorch/issues/154161)",
+)
 
 
 @pytest.mark.covers(f"{ROW}test_accumulate_without_zero")
@@ -154,7 +158,7 @@ CASES = [
         compiled,
         id=f"{there or 'none'}-{comes.replace(' ', '_')}{'-graph' * graph}{'-compiled' * compiled}",
         marks=[pytest.mark.covers(f"{ROW}test_accumulate_grad_polyfill_case_{number}")]
-        + [pytest.mark.xfail(raises=Exception, reason=UNSUPPORTED)] * (compiled and there == "sparse"),
+        + [UNSUPPORTED] * (compiled and there == "sparse"),
     )
     for there, comes, graph, number in MEETINGS
     for compiled in (False, True)

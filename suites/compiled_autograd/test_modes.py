@@ -173,7 +173,11 @@ def test_an_operator_of_higher_order_in_a_backward(device: torch.device, kind: s
     assert compare(work, backend="eager").captures == 1
 
 
-@pytest.mark.xfail(raises=Exception, reason="a branch in a compiled forward cannot be captured with its pass")
+@pytest.mark.xfail(
+    raises=RuntimeError,
+    reason="a branch in a compiled forward cannot be captured with its pass: the compiler will not look into the "
+    "function that the branch was made (https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0008.html)",
+)
 def test_a_branch_in_a_compiled_forward(device: torch.device) -> None:
     """Contract: a forward that was compiled with a branch on a tensor's value in it has its pass captured, with the
     branch that was taken."""
