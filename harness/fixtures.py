@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.devices.device import Kind
+from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +35,20 @@ class Current:
 
 CURRENT = pytest.StashKey[Current]()
 _NO_RUN = Current(kind="cpu", seed=0)
+
+
+def kept(item: pytest.Item) -> str:
+    """Why growth of memory is not looked at for this case, in the words of its mark ``keeps``; empty for most.
+
+    Raises HarnessError where the mark has no reason.
+    """
+    mark = item.get_closest_marker("keeps")
+    if mark is None:
+        return ""
+    words = [*mark.args, *mark.kwargs.values()]
+    if len(words) != 1 or not set(mark.kwargs) <= {"reason"} or not isinstance(words[0], str) or not words[0].strip():
+        raise HarnessError("keeps(...) takes a reason: what keeps memory, and why nobody can help it")
+    return words[0]
 
 
 @pytest.fixture

@@ -304,6 +304,7 @@ def _mark_errors(item: pytest.Item) -> list[str]:
     try:
         for mark in item.iter_markers("leaks"):
             waivers.from_mark(mark, item.nodeid, "")
+        fixtures.kept(item)
     except HarnessError as error:
         errors.append(f"{item.nodeid}: {error}")
     return errors

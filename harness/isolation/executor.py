@@ -32,7 +32,7 @@ from harness.checks.rounds import Rounds
 from harness.checks.state import StateGuard
 from harness.devices import health
 from harness.devices.device import Kind
-from harness.fixtures import CURRENT, Current
+from harness.fixtures import CURRENT, Current, kept
 from harness.isolation import linux, reports, seeding
 from harness.isolation.wire import Channel, Message, encode
 
@@ -263,7 +263,7 @@ class Executor:
         done: Message = {"op": "done"}
         self._poisoned = bool(poisoned)
         if not poisoned:  # else whoever asks CUDA for anything fails
-            changed, suspicions = self._inspector.end(levels=message["levels"], keeps=_keeps(item))
+            changed, suspicions = self._inspector.end(levels=message["levels"], keeps=bool(kept(item)))
             problems += changed
             if levels := self._inspector.levels:
                 done["levels"] = levels
@@ -343,7 +343,7 @@ class Executor:
             self._protocol(item, entry)
             self._watchdog.stop()
             changes = self._rounds.after_case()
-            grown.append({} if _keeps(item) else changes)
+            grown.append({} if kept(item) else changes)
         told = self._rounds.origins() if message["last"] else {}
         self._send({"op": "round", "cases": grown, "origins": told})
 
@@ -432,11 +432,6 @@ class Executor:
         self._flush_output()
         linux.c_exit(0)
         raise AssertionError("exit returned")
-
-
-def _keeps(item: pytest.Item) -> bool:
-    """Whether the case says that what it runs keeps memory by itself."""
-    return item.get_closest_marker("keeps") is not None
 
 
 def _drop_values(namespace: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from harness.context import RunContext
 from harness.devices.device import Device
 from harness.devices.health import Health
 from harness.devices.visibility import DEVICE_VARIABLES
+from harness.fixtures import kept
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.isolation import confirmation, examination, reports, showing
@@ -425,6 +426,7 @@ class Supervisor:
                 log=_log_text(tried.reports),
                 exit_status=tried.evidence.exit_status,
                 struck=dict(tried.struck) or None,
+                keeps=kept(course.case.item),
                 notes=[*tried.notes, *showing.kept_files(tried)],
                 reproduce=self._reproduce(course) if tried.outcome.is_red or course.outcome.is_red else None,
                 ruling=ruling_line(course.ruling),

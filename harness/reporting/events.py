@@ -154,6 +154,8 @@ class Finish(_Line):
     """Of the executor, where it ended: its exit code, or minus the signal that killed it."""
     struck: dict[str, int] = {}
     """How often each injected fault struck while the case ran, where its process lived to tell."""
+    keeps: str = ""
+    """Why growth of memory was not looked at, where the case is marked so."""
     notes: tuple[str, ...] = ()
     """Further facts, a line each."""
     reproduce: str | None = None

@@ -176,6 +176,7 @@ def _case(
     if verdict.decided is not None:
         # Not a property: the strict schema knows none of a case.
         more = [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown is not None else []
+        more += [f"KEEPS {one_line(verdict.decided.keeps)}"] if verdict.decided.keeps else []
         _add_output(case, verdict.decided, text_limit if outcome.is_red else text_limit // 8, more)
     return case
 

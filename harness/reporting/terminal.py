@@ -76,6 +76,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     if not_run:
         lines.append(f"NOT_RUN {len(not_run)} cases, the first {not_run[0].case} - {not_run[0].message}")
     lines += [f"FINDING {finding.kind}: {one_line(finding.message)}" for finding in ledger.findings]
+    lines += _kept(ledger)
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]
@@ -86,6 +87,16 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     )
     lines.append(f"results: {run_dir}")
     return lines
+
+
+def _kept(ledger: Ledger) -> list[str]:
+    """For each reason, of how many cases the growth of memory was not looked at."""
+    decided = (verdict.decided for verdict in ledger.verdicts)
+    reasons = Counter(finish.keeps for finish in decided if finish is not None and finish.keeps)
+    return [
+        f"KEEPS {count} cases whose growth of memory is not looked at - {one_line(reason)}"
+        for reason, count in reasons.most_common(SHOWN)
+    ]
 
 
 def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:

@@ -217,3 +217,42 @@ def test_other(n):
     result = project.run("-n0")
     assert result.verdicts.pop("suites/waived/test_waived.py::test_known") == "waived", result.tail()
     assert batches(result) == []
+
+
+def test_what_a_case_keeps_is_told_and_not_looked_at(make_project: MakeProject) -> None:
+    """Memory that grows by the case's own account is no leak; the run says of how many cases it did not look."""
+    project = make_project()
+    project.write(
+        "suites/keeping/test_keeping.py",
+        """
+import pytest
+
+KEPT = []
+
+@pytest.mark.keeps("the library has no end to it")
+def test_keeps():
+    KEPT.append(bytearray(1 << 20))
+
+@pytest.mark.keeps("the library has no end to it")
+def test_changes(monkeypatch):
+    import os
+    os.environ["LEFT_BY_A_CASE"] = "1"
+
+def test_leaks():
+    KEPT.append(bytearray(1 << 20))
+""",
+    )
+    result = project.run("-n0")
+    assert [outcome for _, outcome in sorted(result.verdicts.items())] == ["contaminated", "passed", "leaked"]
+    assert "KEEPS 2 cases whose growth of memory is not looked at - the library has no end to it" in result.terminal
+    (told,) = [element for element in result.junit.iter("testcase") if element.attrib["name"] == "test_keeps"]
+    assert "KEEPS the library has no end to it" in "".join(told.itertext())
+    check_journal(result)
+
+
+def test_a_case_that_keeps_for_no_reason_is_refused(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/bad/test_bad.py", "import pytest\n@pytest.mark.keeps()\ndef test_a(): pass\n")
+    result = project.run("-n0")
+    assert result.status == pytest.ExitCode.INTERRUPTED
+    assert "suites/bad/test_bad.py::test_a: keeps(...) takes a reason" in result.tail()
