@@ -13,54 +13,61 @@ from suites import children
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
+#: Two processes, each with rows of its own; the gradients of the group are the mean of what each would have alone.
 SCRIPT = """
-import sys
+import os, sys
+rank = 0 if (other := os.fork()) else 1
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 store, reducer = {store!r}, {reducer!r}
-dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://" + store)
+dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://" + store)
 torch.manual_seed(3)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2))
-x = torch.randn(5, 4)
-model(x).square().sum().backward()
+rows = torch.randn(2, 5, 4)
+(sum(model(part).square().sum() for part in rows) / 2).backward()
 expected = [parameter.grad.clone() for parameter in model.parameters()]
 model.zero_grad()
 with torch._dynamo.config.patch(optimize_ddp=reducer, compiled_autograd=True):
     parallel = DistributedDataParallel(model)
     try:
-        torch.compile(lambda: parallel(x).square().sum().backward(), backend="aot_eager")()
+        torch.compile(lambda: parallel(rows[rank]).square().sum().backward(), backend="aot_eager")()
     except Exception as error:
-        print(type(error).__name__, " ".join(str(error).split())[:300])
+        line = type(error).__name__ + " " + " ".join(str(error).split())[:300]
     else:
-        same = [torch.equal(found.grad, wanted) for found, wanted in zip(model.parameters(), expected)]
+        same = [torch.allclose(found.grad, wanted) for found, wanted in zip(model.parameters(), expected)]
         captures = torch._dynamo.utils.counters["compiled_autograd"]["captures"]
-        print("same" if all(same) else "different", captures)
+        line = "same " * all(same) + "different " * (not all(same)) + str(captures)
+    print(line + chr(10), end="", flush=True)
 dist.destroy_process_group()
+if other:
+    _, status = os.waitpid(other, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
 def ended(store: Path, reducer: str | bool) -> list[str]:
-    return children.run(SCRIPT.format(store=str(store), reducer=reducer), limit=250).lines()
+    """A line of each of the two processes."""
+    lines = children.run(SCRIPT.format(store=str(store), reducer=reducer), limit=250).lines()
+    assert len(lines) == 2, lines
+    return lines
 
 
 @pytest.mark.covers(f"{ROW}test_ddp_cpp_reducer_error")
 def test_the_reducer_in_cpp_is_refused(tmp_path: Path) -> None:
     """Contract: the reducer in C++, whose hooks the compiler cannot see, is refused with an error that names it, and
     does not reduce something silently."""
-    (line,) = ended(tmp_path / "store", True)
-
-    assert "compiled autograd" in line.lower().replace("_", " ")
-    assert "same" not in line.split()[0]
+    for line in ended(tmp_path / "store", True):
+        assert "compiled autograd" in line.lower().replace("_", " ")
+        assert line.split()[0] not in ("same", "different")
 
 
 @pytest.mark.covers(f"{ROW}test_ddp_python_reducer")
 def test_the_reducer_in_python_reduces_within_the_pass(tmp_path: Path) -> None:
-    """Contract: with the reducer in Python a data-parallel model's pass is captured, and has the model's gradients
-    (a group of one: the mean is the gradient itself)."""
-    (line,) = ended(tmp_path / "store", "python_reducer")
-
-    what, captures = line.split()[:2]
-    assert what == "same", line
-    assert int(captures) >= 1
+    """Contract: with the reducer in Python a data-parallel model's pass is captured, and both processes have the mean
+    of the gradients of each one's rows."""
+    for line in ended(tmp_path / "store", "python_reducer"):
+        what, captures = line.split()[:2]
+        assert what == "same", line
+        assert int(captures) >= 1
