@@ -85,6 +85,7 @@ def test_emptying_the_cache_spares_what_is_in_use(device: torch.device) -> None:
     assert torch.accelerator.memory_reserved(device) >= kept.nbytes + fresh.nbytes
 
 
+@pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_the_peak_is_kept_until_it_is_reset(device: torch.device) -> None:
     """Contract: the peak of allocated bytes is at least what lived at once, outlives the tensors, and is the current
     count right after a reset."""
@@ -100,16 +101,44 @@ def test_the_peak_is_kept_until_it_is_reset(device: torch.device) -> None:
     assert torch.accelerator.max_memory_allocated(device) == torch.accelerator.memory_allocated(device)
 
 
+@pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
+def test_totals_begin_anew_when_they_are_reset(device: torch.device) -> None:
+    """Contract: what came and went in all counts on until it is reset, then from zero; what there is, and the peak,
+    stay through that reset."""
+    settle(device)
+    kept = torch.empty(MIB, dtype=torch.uint8, device=device)
+    before = torch.accelerator.memory_stats(device)
+    assert before["allocated_bytes.all.allocated"] >= MIB
+
+    torch.accelerator.reset_accumulated_memory_stats(device)
+    zero = torch.accelerator.memory_stats(device)
+    for _ in range(3):
+        torch.empty(MIB, dtype=torch.uint8, device=device)
+    after = torch.accelerator.memory_stats(device)
+
+    for name in ("allocation", "allocated_bytes", "active_bytes", "reserved_bytes", "segment"):
+        assert zero[f"{name}.all.allocated"] == zero[f"{name}.all.freed"] == 0
+        assert zero[f"{name}.all.current"] == before[f"{name}.all.current"]
+        assert zero[f"{name}.all.peak"] == before[f"{name}.all.peak"]
+    assert (after["allocation.all.allocated"], after["allocation.all.freed"]) == (3, 3)
+    assert after["allocated_bytes.all.allocated"] == 3 * kept.nbytes
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_statistics_have_torchs_names_and_hang_together(device: torch.device) -> None:
-    """Contract: the dictionary of statistics has the documented names; current is allocated less freed, the peak is
-    never below current, and the pools add up to the whole."""
-    tensors = [torch.empty(size, device=device) for size in (10, 1000, 3 << 20)]
+    """Contract: the dictionary of statistics has the documented names; current moves by what was allocated less what
+    was freed (the totals may have been reset before), the peak is never below current, and the pools add up to the
+    whole."""
+    before = torch.accelerator.memory_stats(device)
+    tensors = [torch.empty(size, device=device) for size in (10, 1000, 3 << 20, 500)]
+    del tensors[-1]
     statistics = torch.accelerator.memory_stats(device)
 
     for name in ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes"):
         for pool in ("all", "small_pool", "large_pool"):
             each = {key: statistics[f"{name}.{pool}.{key}"] for key in ("current", "peak", "allocated", "freed")}
-            assert each["current"] == each["allocated"] - each["freed"], (name, pool)
+            moved = {key: value - before[f"{name}.{pool}.{key}"] for key, value in each.items()}
+            assert moved["current"] == moved["allocated"] - moved["freed"], (name, pool)
             assert 0 <= each["current"] <= each["peak"], (name, pool)
         parts = sum(statistics[f"{name}.{pool}.current"] for pool in ("small_pool", "large_pool"))
         assert statistics[f"{name}.all.current"] == parts, name
@@ -155,6 +184,7 @@ def test_a_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device
     assert (result == sum(range(1, 21))).all()
 
 
+@pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory")
 def test_too_large_a_request_is_refused_and_harms_nothing(device: torch.device) -> None:
     """Contract: an allocation beyond the device's memory raises torch.OutOfMemoryError; tensors from before are intact,
     the count of allocated bytes is unchanged, and a fitting allocation works afterwards."""

@@ -1,1 +1,1 @@
-"""Mixed precision: autocast."""
+"""Mixed precision: autocast and the gradient scaler."""

@@ -25,7 +25,7 @@ from harness.reporting.ledger import Ledger
 
 SUITES = Path(__file__).with_name("fixture_suites")
 #: Seconds after which a run, or a wait for something in it, is given up: far more than any takes.
-PATIENCE = 120.0
+PATIENCE = 600.0
 #: A variable that every process of a run inherits, however it detaches itself.
 MARK = "ACCEPTANCE_RUN"
 

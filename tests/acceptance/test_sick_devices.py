@@ -352,7 +352,9 @@ def test_a_device_is_examined_after_a_case_that_breaks(machine: Machine, how: st
     ("how", "alone"), [("crashed", False), ("timeout", False), ("poisoned", False), ("crashed", True)]
 )
 def test_a_case_that_broke_on_a_sick_device_is_tried_on_another(machine: Machine, how: str, alone: bool) -> None:
-    source = _BREAKS.format(limit=2, when='gpu()[4] == "0"', first='sicken("crashes")', how=how)
+    source = _BREAKS.format(
+        limit=2 if how == "timeout" else 60, when='gpu()[4] == "0"', first='sicken("crashes")', how=how
+    )
     machine.suite(source)
     result = machine.run("-n0", *(["--isolation=case"] if alone else []))
     assert result.status == 1, result.tail()

@@ -1,0 +1,150 @@
+"""The allocator of an accelerator, as programs see it: by tensors and by `torch.accelerator`'s counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, sleep_on
+from .model import DERIVED, KEPT, POOLS, Count
+from .programs import STREAMS
+
+#: For how long a stream that reads a block late sleeps first.
+SLEEP_MS = 10.0
+TOO_MUCH = 1 << 46
+
+
+def counters(device: torch.device) -> dict[str, Count]:
+    """All counters, as they are."""
+    statistics = torch.accelerator.memory_stats(device)
+    return {
+        f"{name}.{pool}": Count(
+            *(statistics[f"{name}.{pool}.{what}"] for what in ("current", "peak", "allocated", "freed"))
+        )
+        for name in (*KEPT, *DERIVED)
+        for pool in (*POOLS, "all")
+    }
+
+
+def settle(device: torch.device) -> None:
+    """Everything launched is done and nothing is cached."""
+    torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()
+
+
+def unused_streams(device: torch.device, number: int) -> list[torch.Stream]:
+    """Streams with no memory: what they ask for first, of either pool, is a new segment.
+
+    A stream can have some from before, since streams are few and used again, and what lives on it cannot be told.
+    """
+    found: dict[int, torch.Stream] = {}
+    for _ in range(64):
+        stream = torch.Stream(device)
+        if stream.stream_id not in found and all(_asks_the_device(stream, size) for size in (512, 2 << 20)):
+            found[stream.stream_id] = stream
+        if len(found) == number:
+            return list(found.values())
+    pytest.skip(f"{number} streams that have no memory were not found")
+
+
+def _asks_the_device(stream: torch.Stream, size: int) -> bool:
+    device = stream.device
+    settle(device)
+    before = counters(device)["segment.all"].current
+    with stream:
+        block = torch.empty(size, dtype=torch.uint8, device=device)
+    grown = counters(device)["segment.all"].current > before
+    del block
+    return grown
+
+
+@dataclass
+class Use:
+    done: torch.Event
+    read: torch.Tensor
+
+
+class Accelerator:
+    """Subject for programs on a device: its streams are the caller's, its counters begin at zero."""
+
+    def __init__(self, device: torch.device, streams: list[torch.Stream]) -> None:
+        self._device = device
+        self._streams = streams
+        self._blocks: dict[int, tuple[torch.Tensor, int]] = {}
+        self._use: Use | None = None
+        settle(device)
+        torch.accelerator.reset_accumulated_memory_stats(device)
+        torch.accelerator.reset_peak_memory_stats(device)
+        self._base = counters(device)
+
+    def allocate(self, size: int, stream: int) -> int:
+        with self._streams[stream]:
+            block = torch.empty(size, dtype=torch.uint8, device=self._device)
+        address = block.data_ptr()
+        if size:
+            self._blocks[address] = block, stream
+        return address
+
+    def free(self, address: int) -> None:
+        del self._blocks[address]
+
+    def write(self, address: int, value: int) -> None:
+        block, stream = self._blocks[address]
+        with self._streams[stream]:
+            block.fill_(value)
+
+    def holds(self, address: int, value: int) -> bool:
+        block, stream = self._blocks[address]
+        with self._streams[stream]:
+            return bool((block.cpu() == value).all())
+
+    def use(self, address: int, stream: int) -> None:
+        block, own = self._blocks[address]
+        read = torch.empty(block.shape, dtype=torch.uint8, pin_memory=True)
+        reader = self._streams[stream]
+        reader.wait_stream(self._streams[own])
+        sleep_on(reader, SLEEP_MS)
+        with reader:
+            read.copy_(block, non_blocking=True)
+        block.record_stream(reader)
+        self._use = Use(reader.record_event(), read)
+
+    def use_is_done(self) -> bool:
+        return self._use is None or self._use.done.query()
+
+    def use_read(self, value: int) -> bool:
+        assert self._use is not None
+        return bool((self._use.read == value).all())
+
+    def synchronize(self) -> None:
+        torch.accelerator.synchronize(self._device)
+
+    def empty(self) -> None:
+        torch.accelerator.empty_cache()
+
+    def ask_too_much(self) -> None:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(TOO_MUCH, dtype=torch.uint8, device=self._device)
+
+    def counters(self) -> dict[str, Count]:
+        return {name: _less(count, self._base[name].current) for name, count in counters(self._device).items()}
+
+    def reset_peaks(self) -> None:
+        torch.accelerator.reset_peak_memory_stats(self._device)
+
+    def reset_accumulated(self) -> None:
+        torch.accelerator.reset_accumulated_memory_stats(self._device)
+
+
+def _less(count: Count, base: int) -> Count:
+    return Count(count.current - base, count.peak - base, count.allocated, count.freed)
+
+
+def maker(device: torch.device) -> Callable[[], Accelerator]:
+    """Makes subjects on the same streams, one after the other: each must have given everything back."""
+    calibrate(device)
+    streams = unused_streams(device, STREAMS)
+    return lambda: Accelerator(device, streams)

@@ -1,0 +1,37 @@
+"""Questions put to a process of its own, since an allocator's settings cannot be taken back in this one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from .. import children
+
+#: The names under which settings are read, the last one being one of ROCm's.
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+#: What a script finds: `tell` gives the answer.
+PREAMBLE = """
+import gc, json, torch
+MIB = 1 << 20
+def tell(answer):
+    print(json.dumps(answer), flush=True)
+def counter(name, what="current"):
+    return torch.accelerator.memory_stats(DEVICE)[f"{name}.all.{what}"]
+def new(size):
+    return torch.empty(size, dtype=torch.uint8, device=DEVICE)
+def failure(action):
+    try:
+        action()
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+"""
+
+
+def ask(script: str, device: torch.device | None = None, conf: str = "") -> Any:
+    """What a script told last, in a process whose allocator has the settings `conf`, whatever this one's are."""
+    environ = dict.fromkeys(VARIABLES, conf)
+    return json.loads(children.run(PREAMBLE + script, device, environ=environ).lines()[-1])

@@ -1,0 +1,141 @@
+"""Out of memory on CUDA: observers, records, captures and the settings that concern it."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from .. import children
+from .answers import ask
+from .limits import LEFT, MIB, block, settle, short_of_memory
+
+pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
+
+#: Of an observer, which stays attached: the process is the script's own.
+OBSERVED = """
+calls = []
+torch._C._cuda_attach_out_of_memory_observer(lambda *told: calls.append(told))
+before = failure(lambda: new(100 * MIB))
+seen_when_caught = None
+try:
+    new(1 << 46)
+except torch.OutOfMemoryError:
+    seen_when_caught = len(calls)
+total = torch.cuda.get_device_properties(0).total_memory
+tell({"before": before, "seen": seen_when_caught, "calls": calls, "total": total})
+"""
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_notifies_oom")
+def test_observers_are_called_before_the_error(device: torch.device) -> None:
+    """Contract: an observer is called once for a refusal, before the exception is caught, and not for what was had; it
+    is told the device, and free bytes that are no more than the device has."""
+    told = ask(OBSERVED, device)
+
+    assert told["before"] == ""
+    assert told["seen"] == 1
+    ((index, asked, allowed, free),) = told["calls"]
+    assert index == 0
+    assert asked >= 1 << 46
+    assert 0 <= free <= told["total"]
+    assert allowed <= told["total"]
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_raises_oom")
+@pytest.mark.parametrize("conf", ["", "max_split_size_mb:200"], ids=["default", "max_split_size"])
+def test_a_refusal_is_recorded(device: torch.device, conf: str) -> None:
+    """Contract: with and without a limit to what may be split, a request beyond the device is refused with
+    OutOfMemoryError, and where history is recorded it is in the trace, with the bytes that were free, after the
+    requests before it."""
+    script = """
+torch.cuda.memory._record_memory_history("all")
+kept = new(10 * MIB)
+error = failure(lambda: new(1 << 46))
+events = torch.cuda.memory._snapshot()["device_traces"][0]
+tell({"error": error, "actions": [event["action"] for event in events],
+      "free": [event["device_free"] for event in events if event["action"] == "oom"]})
+"""
+    told = ask(script, device, conf)
+
+    assert told["error"].startswith("OutOfMemoryError: ")
+    assert told["actions"].count("oom") == 1
+    assert told["actions"].index("alloc") < told["actions"].index("oom")
+    assert told["free"][0] >= 0
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_graph_capture_oom")
+def test_running_out_in_a_capture_raises_and_ends_it(device: torch.device) -> None:
+    """Contract: a request that cannot be met while a graph is captured raises; the capture is over, memory that it had
+    is given back with the graph, and the same process can compute and capture."""
+    settle(device)
+    before = torch.accelerator.memory_reserved(device)
+
+    def fail() -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            some = torch.zeros(MIB, device=device)
+            some.add_(block(device, 1 << 46)[0])
+
+    with pytest.raises(RuntimeError, match=r"(?i)out of memory|captur"):
+        fail()
+    assert not torch.cuda.is_current_stream_capturing()
+    gc.collect()
+    settle(device)
+
+    assert torch.accelerator.memory_reserved(device) == before
+    x = torch.zeros(1000, device=device)
+    again = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(again):
+        x.add_(1)
+    again.replay()
+    assert bool((x == 1).all())
+
+
+@pytest.mark.requires(torch=">=2.12")
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_throw_on_cudamalloc_oom")
+@pytest.mark.parametrize("setting", ["True", "False"])
+def test_early_refusals_are_refusals(device: torch.device, setting: str) -> None:
+    """Contract: with `throw_on_cudamalloc_oom` a request that the device has no room for is refused before the driver
+    is asked: with the same exception as without, tensors intact, and with requests met afterwards that do fit."""
+    script = """
+kept = torch.arange(1000, device=DEVICE)
+error = failure(lambda: new(torch.cuda.get_device_properties(0).total_memory + 2 * MIB))
+fits = failure(lambda: new(20 * MIB))
+tell({"error": error, "fits": fits, "kept": bool((kept.cpu() == torch.arange(1000)).all())})
+"""
+    told = ask(script, device, f"throw_on_cudamalloc_oom:{setting}")
+
+    assert told["error"].startswith("OutOfMemoryError: ")
+    assert told["fits"] == ""
+    assert told["kept"]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
+def test_reserved_bytes_stay_bounded_while_a_stream_lags(device: torch.device) -> None:
+    """Contract: what waits for a lagging stream is reused once that is through: the reserved bytes never pass what
+    torch was allowed."""
+    side = torch.cuda.Stream(device)
+    with short_of_memory(device):
+        allowed = torch.accelerator.memory_reserved(device) + LEFT
+        torch.accelerator.reset_peak_memory_stats(device)
+        for _ in range(100):
+            x = torch.ones(LEFT // 8, dtype=torch.uint8, device=device)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = x * 2
+            x.record_stream(side)
+            del x, y
+
+        assert torch.accelerator.max_memory_reserved(device) <= allowed
+
+
+def test_an_unhandled_refusal_ends_the_process_cleanly(device: torch.device) -> None:
+    """Contract: nobody catching it, OutOfMemoryError ends the process as any exception: status 1, a traceback, and no
+    signal while the device is taken down with tensors alive."""
+    ended = children.run(
+        "import torch\nx = torch.ones(1000, device=DEVICE)\ntorch.empty(1 << 46, device=DEVICE)", device
+    )
+
+    assert ended.status == 1
+    assert "OutOfMemoryError" in ended.err

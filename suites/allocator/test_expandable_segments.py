@@ -1,0 +1,139 @@
+"""Expandable segments: address ranges that grow, in processes that begin with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .answers import ask
+
+pytestmark = [pytest.mark.requires(device="cuda", expandable_segments=True), pytest.mark.timeout(300)]
+
+CONF = "expandable_segments:True"
+
+
+def test_a_segment_grows(device: torch.device) -> None:
+    """Contract: requests that grow from step to step, each freed before the next, are served by one segment that is
+    expanded in place; without the setting each needs one of its own."""
+    script = """
+for size in range(20, 200, 20):
+    x = new(size * MIB)
+    del x
+segments = [each for each in torch.cuda.memory_snapshot() if each["segment_type"] == "large"]
+tell([len(segments), all(each["is_expandable"] for each in segments)])
+"""
+    assert ask(script, device, CONF) == [1, True]
+    number, expandable = ask(script, device)
+    assert number > 1
+    assert not expandable
+
+
+def test_values_stay_when_a_segment_grows(device: torch.device) -> None:
+    """Contract: tensors at the front of a segment keep address and values while it grows behind them and shrinks when
+    the cache is emptied."""
+    script = """
+kept = [torch.full((8 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in range(5)]
+addresses = [x.data_ptr() for x in kept]
+for size in (100, 300, 500):
+    x = torch.zeros(size * MIB, dtype=torch.uint8, device=DEVICE)
+    del x
+    torch.cuda.empty_cache()
+tell([all(bool((x == value).all()) for value, x in enumerate(kept)), [x.data_ptr() for x in kept] == addresses])
+"""
+    assert ask(script, device, CONF) == [True, True]
+
+
+def test_what_is_free_goes_back_though_its_segment_is_in_use(device: torch.device) -> None:
+    """Contract: emptying the cache unmaps what is free of a segment, in the middle of it too: no more is reserved than
+    the blocks in use need, in pages of 2 MiB for small ones and 20 for others; the hole can be filled again."""
+    script = """
+kept = [new(40 * MIB) for _ in range(5)]
+for number in (1, 3):
+    kept[number] = None
+before = counter("reserved_bytes")
+torch.cuda.empty_cache()
+after = counter("reserved_bytes")
+again = [torch.full((40 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in (1, 2)]
+tell([before - after, all(bool((x == value).all()) for x, value in zip(again, (1, 2)))])
+"""
+    given_back, right = ask(script, device, CONF)
+
+    assert given_back >= 40 << 20
+    assert right
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_max_split_expandable")
+def test_a_limit_of_splitting_holds_with_a_cap(device: torch.device) -> None:
+    """Contract: with a limit to what is split, and little memory allowed, requests that fit are met by giving back what
+    is cached, and one that does not fit is refused, with what lives whole."""
+    script = """
+total = torch.cuda.get_device_properties(0).total_memory
+torch.cuda.set_per_process_memory_fraction(600 * MIB / total, 0)
+a = new(200 * MIB)
+b = torch.full((100 * MIB,), 6, dtype=torch.uint8, device=DEVICE)
+del a
+c = failure(lambda: new(400 * MIB))
+d = failure(lambda: new(590 * MIB))
+tell([c, d.partition(":")[0], bool((b.cpu() == 6).all())])
+"""
+    assert ask(script, device, f"{CONF},max_split_size_mb:40") == ["", "OutOfMemoryError", True]
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_garbage_collect_expandable")
+def test_a_threshold_of_collection_holds(device: torch.device) -> None:
+    """Contract: with a threshold of garbage collection too, requests are met within the cap, and what lives is whole,
+    though the total of all requests is many times what is allowed."""
+    script = """
+total = torch.cuda.get_device_properties(0).total_memory
+torch.cuda.set_per_process_memory_fraction(600 * MIB / total, 0)
+kept = torch.full((100 * MIB,), 6, dtype=torch.uint8, device=DEVICE)
+errors = []
+for number in range(40):
+    size = 20 + number * 37 % 300
+    def once():
+        x = torch.full((size * MIB,), number, dtype=torch.uint8, device=DEVICE)
+        assert x[-1].item() == number
+    errors.append(failure(once))
+tell([[error for error in errors if error], counter("reserved_bytes", "peak") <= 600 * MIB, bool((kept == 6).all())])
+"""
+    script = script.replace("bool((kept == 6).all())", "bool((kept.cpu() == 6).all())")
+    assert ask(script, device, f"{CONF},garbage_collection_threshold:0.5") == [[], True, True]
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_expandable")
+def test_a_pool_may_be_expandable(device: torch.device) -> None:
+    """Contract: a pool's segments are expandable too; what is made in it is right, is the pool's, and goes back with
+    it."""
+    script = """
+torch.cuda.empty_cache()
+before = counter("reserved_bytes")
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    x = torch.arange(MIB, device=DEVICE)
+segments = pool.snapshot()
+right = bool((x.cpu() == torch.arange(MIB)).all())
+expandable = bool(segments) and all(each["is_expandable"] for each in segments)
+del x, pool
+gc.collect()
+torch.cuda.empty_cache()
+tell([right, expandable, counter("reserved_bytes") - before])
+"""
+    assert ask(script, device, CONF) == [True, True, 0]
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools_expandable")
+def test_reserved_bytes_are_told_by_pool(device: torch.device) -> None:
+    """Contract: what a pool has reserved is told by its id with expandable segments too: what its segments add up
+    to."""
+    script = """
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    x = new(30 * MIB)
+told = torch.cuda.memory_stats(0)["reserved_bytes_by_private_pools.%d_%d.all.current" % pool.id]
+tell([told, sum(each["total_size"] for each in pool.snapshot())])
+"""
+    told, segments = ask(script, device, CONF)
+
+    assert told == segments
+    assert told >= 30 << 20

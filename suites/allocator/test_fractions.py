@@ -1,0 +1,122 @@
+"""The share of a GPU's memory that a process may have: what sets it, what holds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .answers import ask
+from .limits import MIB, block, settle
+
+pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
+
+#: Some fraction of a device.
+FRACTION = 0.5
+
+
+@pytest.fixture
+def whole(device: torch.device) -> Iterator[int]:
+    """Bytes of the device, whose fraction is put back."""
+    before = torch.cuda.get_per_process_memory_fraction(device)
+    settle(device)
+    yield torch.cuda.get_device_properties(device).total_memory
+    settle(device)
+    torch.cuda.set_per_process_memory_fraction(before, device)
+
+
+def limit(device: torch.device, whole: int, more: int) -> None:
+    """Let torch have `more` bytes above what it has reserved."""
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(device) + more) / whole, device)
+
+
+@pytest.mark.usefixtures("whole")
+@pytest.mark.covers("test_cuda::TestCuda::test_get_per_process_memory_fraction")
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 1.0])
+def test_the_fraction_is_what_was_set(device: torch.device, fraction: float) -> None:
+    """Contract: the fraction that was set is told, by device, index or nothing for the current one."""
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+    assert torch.cuda.get_per_process_memory_fraction(device) == pytest.approx(fraction, rel=1e-9)
+    assert torch.cuda.get_per_process_memory_fraction(device.index) == pytest.approx(fraction, rel=1e-9)
+    assert torch.cuda.get_per_process_memory_fraction() == pytest.approx(fraction, rel=1e-9)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_get_per_process_memory_fraction")
+def test_a_process_may_have_all_at_first(device: torch.device) -> None:
+    """Contract: without a setting the fraction is 1."""
+    assert ask("tell(torch.cuda.get_per_process_memory_fraction(0))", device) == 1.0
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
+def test_more_than_the_fraction_is_refused(device: torch.device, whole: int) -> None:
+    """Contract: up to the fraction requests are met, one beyond it is refused with OutOfMemoryError though the device
+    has room, what is freed can be had again, and a larger fraction lets the refused request through."""
+    limit(device, whole, 100 * MIB)
+
+    first = block(device, 60 * MIB)
+    with pytest.raises(torch.OutOfMemoryError):
+        block(device, 60 * MIB)
+    del first
+    assert block(device, 90 * MIB).nbytes == 90 * MIB
+
+    settle(device)
+    limit(device, whole, 200 * MIB)
+    both = [block(device, 60 * MIB) for _ in range(2)]
+    assert len(both) == 2
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
+def test_a_fraction_counts_what_is_cached(device: torch.device, whole: int) -> None:
+    """Contract: cached memory is within the fraction too: reserved bytes never pass it, and cached blocks are given
+    back to make room for a request that fits only without them."""
+    limit(device, whole, 100 * MIB)
+    allowed = torch.cuda.memory_reserved(device) + 100 * MIB
+    for size in (30, 50, 70, 90):
+        block(device, size * MIB)
+        assert torch.cuda.memory_reserved(device) <= allowed
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize(
+    ("fraction", "error"),
+    [(1.5, ValueError), (-0.1, ValueError), ("half", TypeError), (1, TypeError)],
+    ids=str,
+)
+def test_what_is_no_fraction_is_refused(device: torch.device, fraction: float, error: type) -> None:
+    """Contract: a fraction is a float from 0 to 1: others are a ValueError, other types a TypeError, and the fraction
+    stays."""
+    torch.cuda.set_per_process_memory_fraction(FRACTION, device)
+
+    with pytest.raises(error):
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+    assert torch.cuda.get_per_process_memory_fraction(device) == pytest.approx(FRACTION)
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_memory_fraction_setting")
+def test_the_fraction_can_be_a_setting(device: torch.device) -> None:
+    """Contract: `per_process_memory_fraction` in the environment holds as the call would: that is what the process is
+    told, requests within it are met, and one of more than it is refused."""
+    script = """
+fraction = torch.cuda.get_per_process_memory_fraction(0)
+total = torch.cuda.get_device_properties(0).total_memory
+tell({"fraction": fraction, "within": failure(lambda: new(20 * MIB)),
+      "beyond": failure(lambda: new(int(total * 0.02)))})
+"""
+    told = ask(script, device, "per_process_memory_fraction:0.01")
+
+    assert told["fraction"] == pytest.approx(0.01)
+    assert told["within"] == ""
+    assert told["beyond"].startswith("OutOfMemoryError: ")
+
+
+@pytest.mark.requires(devices=2)
+@pytest.mark.usefixtures("whole")
+def test_a_fraction_is_of_one_device(device: torch.device) -> None:
+    """Contract: a fraction holds for its device and leaves the other's alone."""
+    torch.cuda.set_per_process_memory_fraction(FRACTION, device)
+
+    assert torch.cuda.get_per_process_memory_fraction(1) == 1.0

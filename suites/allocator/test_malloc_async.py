@@ -1,0 +1,139 @@
+"""The `cudaMallocAsync` back end, which is chosen when a process begins: the same promises, kept by the driver."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .answers import ask
+
+pytestmark = [pytest.mark.requires(device="cuda", cuda_malloc_async=True), pytest.mark.timeout(300)]
+
+CONF = "backend:cudaMallocAsync"
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_backend")
+@pytest.mark.parametrize(
+    ("conf", "name"), [("", "native"), ("backend:native", "native"), (CONF, "cudaMallocAsync")], ids=str
+)
+def test_the_back_end_is_told(device: torch.device, conf: str, name: str) -> None:
+    """Contract: the name of the back end in use is what was asked for when the process began, before and after the
+    first allocation."""
+    script = """
+before = torch.cuda.get_allocator_backend()
+x = new(1000)
+tell([before, torch.cuda.get_allocator_backend()])
+"""
+    assert ask(script, device, conf) == [name, name]
+
+
+def test_counts_follow_tensors(device: torch.device) -> None:
+    """Contract: allocated bytes grow by a tensor's size at least while it lives and are then as before; the peak stays
+    until it is reset; reserved bytes are no fewer than allocated ones."""
+    script = """
+torch.cuda.synchronize()
+before = counter("allocated_bytes")
+x = new(30 * MIB)
+during, reserved = counter("allocated_bytes"), counter("reserved_bytes")
+del x
+after, peak = counter("allocated_bytes"), counter("allocated_bytes", "peak")
+torch.cuda.reset_peak_memory_stats()
+tell([during - before, reserved >= during, after - before, peak >= during, counter("allocated_bytes", "peak") - after])
+"""
+    grown, covered, left, kept, reset = ask(script, device, CONF)
+
+    assert grown >= 30 << 20
+    assert covered
+    assert left == 0
+    assert kept
+    assert reset == 0
+
+
+def test_live_tensors_never_share_memory(device: torch.device) -> None:
+    """Contract: over requests and frees on three streams no two tensors that live overlap, and each keeps its value."""
+    script = """
+import random
+draw = random.Random(7)
+streams = [torch.cuda.Stream() for _ in range(3)]
+live = []
+wrong = 0
+for step in range(1500):
+    if draw.random() < 0.55 or not live:
+        stream = draw.choice(streams)
+        with torch.cuda.stream(stream):
+            x = torch.full((int(2 ** draw.uniform(0, 20)),), step % 251, dtype=torch.uint8, device=DEVICE)
+        live.append((x, step % 251, stream))
+        spans = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each, _, _ in live)
+        wrong += any(left[1] > right[0] for left, right in zip(spans, spans[1:]))
+    else:
+        x, value, stream = live.pop(draw.randrange(len(live)))
+        with torch.cuda.stream(stream):
+            wrong += not bool((x.cpu() == value).all())
+        del x
+tell(wrong)
+"""
+    assert ask(script, device, CONF) == 0
+
+
+def test_running_out_is_told_and_survived(device: torch.device) -> None:
+    """Contract: a request that cannot be met is an OutOfMemoryError; what lives is whole, and smaller requests are
+    met."""
+    script = """
+x = torch.arange(1000, device=DEVICE)
+error = failure(lambda: new(1 << 46))
+tell([error.partition(":")[0], x.sum().item(), failure(lambda: new(MIB))])
+"""
+    assert ask(script, device, CONF) == ["OutOfMemoryError", 499_500, ""]
+
+
+def test_a_fraction_holds(device: torch.device) -> None:
+    """Contract: more than the fraction that was set is refused, though the device has room."""
+    script = """
+total = torch.cuda.get_device_properties(0).total_memory
+torch.cuda.set_per_process_memory_fraction(300 * MIB / total, 0)
+tell([failure(lambda: new(100 * MIB)), failure(lambda: new(400 * MIB)).partition(":")[0]])
+"""
+    assert ask(script, device, CONF) == ["", "OutOfMemoryError"]
+
+
+def test_memory_of_another_stream_waits_for_it(device: torch.device) -> None:
+    """Contract: a tensor that another stream reads late, recorded there and dropped, is not overwritten before."""
+    script = """
+side = torch.cuda.Stream()
+wrong = 0
+for value in range(5):
+    x = torch.full((MIB,), value, dtype=torch.uint8, device=DEVICE)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        y = x.clone()
+    x.record_stream(side)
+    del x
+    others = [torch.full((MIB,), 99, dtype=torch.uint8, device=DEVICE) for _ in range(4)]
+    torch.cuda.synchronize()
+    wrong += not bool((y == value).all())
+tell(wrong)
+"""
+    assert ask(script, device, CONF) == 0
+
+
+def test_graphs_work(device: torch.device) -> None:
+    """Contract: work that allocates is captured and replayed with right results."""
+    script = """
+x = torch.ones(1000, device=DEVICE)
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    y = (x * 2) + 1
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = (x * 2) + 1
+results = []
+for value in (1, 5, 7):
+    x.fill_(value)
+    graph.replay()
+    results.append(y.sum().item())
+tell(results)
+"""
+    assert ask(script, device, CONF) == [3000.0, 11000.0, 15000.0]

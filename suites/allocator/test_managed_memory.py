@@ -1,0 +1,82 @@
+"""Managed memory (`torch.cuda._use_uvm`): tensors that the driver pages between device and host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from .limits import MIB, settle
+
+pytestmark = [pytest.mark.requires(device="cuda", torch=">=2.13", platform="linux-*"), pytest.mark.timeout(300)]
+
+
+def inside(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:
+    return any(
+        segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
+        for segment in pool.snapshot()
+    )
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm")
+def test_what_the_device_cannot_hold_is_held(device: torch.device) -> None:
+    """Contract: tensors made within are in the pool that the context gives, and others are not; together they may be
+    more than is free on the device, since the driver pages them, and each keeps its values.
+
+    Ordinary memory takes all but 256 MiB of the device; managed memory then gets twice that.
+    """
+    settle(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    hoard = torch.empty(max(free - 256 * MIB, 1), dtype=torch.uint8, device=device)
+
+    with private.managed_memory(device) as pool:
+        kept = [torch.full((64 * MIB,), value, dtype=torch.uint8, device=device) for value in range(8)]
+    placed = [inside(pool, x) for x in kept]
+    right = [int(x[0]) == int(x[-1]) == value for value, x in enumerate(kept)]
+    elsewhere = inside(pool, hoard)
+    del kept, pool, hoard
+    settle(device)
+
+    assert placed == [True] * 8
+    assert right == [True] * 8
+    assert not elsewhere
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm_numerics")
+def test_results_are_those_of_ordinary_memory(device: torch.device) -> None:
+    """Contract: the same operations on the same numbers give the same bits in managed memory."""
+
+    def compute() -> torch.Tensor:
+        x = torch.arange(64 * 64, device=device, dtype=torch.float32).reshape(64, 64) / 4096
+        return ((x @ x.T).softmax(dim=1) * x).cumsum(0)
+
+    expected = compute()
+    with private.managed_memory(device) as pool:
+        got = compute()
+    equal = torch.equal(got, expected)
+    del got, pool
+
+    assert equal
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm_backward")
+def test_gradients_are_those_of_ordinary_memory(device: torch.device) -> None:
+    """Contract: a backward pass on the calling thread takes its memory from the pool too, and gradients are the same
+    bits."""
+
+    def gradient() -> torch.Tensor:
+        weight = (torch.arange(64 * 64, device=device, dtype=torch.float32).reshape(64, 64) / 4096).requires_grad_()
+        with torch.autograd.set_multithreading_enabled(False):
+            (weight @ weight.T).tanh().sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    expected = gradient()
+    with private.managed_memory(device) as pool:
+        got = gradient()
+    placed = inside(pool, got)
+    equal = torch.equal(got, expected)
+    del got, pool
+
+    assert placed
+    assert equal

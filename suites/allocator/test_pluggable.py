@@ -1,0 +1,193 @@
+"""Allocators of one's own: loaded from a library, used by a pool or by everything."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from .answers import ask
+from .counting import Counting, build
+from .limits import MIB, block, settle
+
+pytestmark = [pytest.mark.requires(cpp_compiler=True), pytest.mark.timeout(300)]
+
+FOR_GPUS = pytest.mark.requires(any=[{"cuda": True}, {"rocm": True}])
+ON_CUDA = pytest.mark.requires(device="cuda")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("counting"))
+
+
+@pytest.fixture
+def counting(library: Path) -> Counting:
+    return Counting(library)
+
+
+def pool_of(counting: Counting, **options: bool) -> torch.cuda.MemPool:
+    return torch.cuda.MemPool(private.own_allocator(counting.for_torch()), **options)
+
+
+def test_a_library_without_the_function_is_refused(library: Path) -> None:
+    """Contract: a library that is not there is an OSError that names it, and a function that it lacks an AttributeError
+    that names that."""
+    with pytest.raises(OSError, match="no_such_library"):
+        torch.cuda.memory.CUDAPluggableAllocator("no_such_library.so", "counting_allocate", "counting_free")
+    with pytest.raises(AttributeError, match="no_such_function"):
+        torch.cuda.memory.CUDAPluggableAllocator(str(library), "no_such_function", "counting_free")
+    with pytest.raises(AttributeError, match="no_such_function"):
+        torch.cuda.memory.CUDAPluggableAllocator(str(library), "counting_allocate", "no_such_function")
+
+
+@pytest.mark.requires(cuda=True)
+def test_torch_brings_the_runtime_that_the_library_needs(counting: Counting) -> None:
+    """Contract, and the control of the cases on a GPU: in a process that has imported torch for CUDA, a library finds
+    the runtime's functions; nothing was asked of it yet."""
+    assert counting.has_runtime()
+    assert (counting.requests, counting.returns, counting.held) == (0, 0, 0)
+
+
+@FOR_GPUS
+def test_an_allocator_can_be_put_in_place_before_the_first_use(library: Path) -> None:
+    """Contract: before anything was allocated the allocator can be replaced, and the name of the back end says so."""
+    script = f"""
+mine = torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "counting_allocate", "counting_free")
+before = torch.cuda.get_allocator_backend()
+torch.cuda.memory.change_current_allocator(mine)
+tell([before, torch.cuda.get_allocator_backend()])
+"""
+    assert ask(script) == ["native", "pluggable"]
+
+
+@ON_CUDA
+def test_everything_comes_from_an_allocator_that_was_put_in_place(device: torch.device, library: Path) -> None:
+    """Contract: each tensor is then had from it and given back to it, and results are right."""
+    script = f"""
+from pathlib import Path
+from suites.allocator.counting import Counting
+counting = Counting(Path({str(library)!r}))
+torch.cuda.memory.change_current_allocator(counting.for_torch())
+x = torch.arange(1000, device=DEVICE)
+y = (x * 2).sum().item()
+during = counting.requests, counting.held
+del x
+gc.collect()
+tell([y, *during, counting.requests - counting.returns, counting.held])
+"""
+    result, requests, held, live, left = ask(script, device)
+
+    assert result == 999_000
+    assert requests >= 2
+    assert held >= 8000
+    assert live >= 0
+    assert left <= held - 8000
+
+
+@ON_CUDA
+def test_an_allocator_in_use_cannot_be_replaced(device: torch.device, library: Path) -> None:
+    """Contract: once something was allocated the allocator stays: another is refused with RuntimeError, and what was
+    allocated is whole."""
+    script = f"""
+x = torch.arange(1000, device=DEVICE)
+mine = torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "counting_allocate", "counting_free")
+error = failure(lambda: torch.cuda.memory.change_current_allocator(mine))
+tell([error, torch.cuda.get_allocator_backend(), x.sum().item()])
+"""
+    error, back_end, total = ask(script, device)
+
+    assert error.startswith("RuntimeError: ")
+    assert back_end == "native"
+    assert total == 499_500
+
+
+@ON_CUDA
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_with_allocator")
+def test_a_pool_gets_its_segments_from_its_allocator(device: torch.device, counting: Counting) -> None:
+    """Contract: an allocator given to a pool is asked once for each segment, not for each tensor, and not for what is
+    made outside; it gets each segment back when pool and tensors are gone. Values are right meanwhile."""
+    pool = pool_of(counting)
+    with torch.cuda.use_mem_pool(pool):
+        kept = [torch.full((1000,), value, device=device) for value in range(10)]
+    outside = block(device, 30 * MIB)
+
+    assert counting.requests == 1
+    assert counting.held == 2 * MIB == sum(segment["total_size"] for segment in pool.snapshot())
+    assert all(bool((x == value).all()) for value, x in enumerate(kept))
+    del kept, pool, outside
+    gc.collect()
+    settle(device)
+    assert (counting.returns, counting.held) == (1, 0)
+
+
+@ON_CUDA
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_empty_cache_inactive")
+def test_an_unused_pools_segments_go_back_when_it_goes(device: torch.device, counting: Counting) -> None:
+    """Contract: emptying the cache while no `with` uses the pool frees nothing of a tensor that lives; when it and the
+    pool are gone, the allocator has all its segments back, and the totals of torch are as before."""
+    settle(device)
+    before = torch.cuda.memory_reserved(device)
+    pool = pool_of(counting)
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.full((4 * MIB,), 7, dtype=torch.uint8, device=device)
+        y = block(device, 40 * MIB)
+    del y
+    torch.cuda.empty_cache()
+    assert bool((x == 7).all())
+    assert counting.held >= 4 * MIB
+    del x, pool
+    gc.collect()
+    settle(device)
+
+    assert counting.returns == counting.requests
+    assert counting.held == 0
+    assert torch.cuda.memory_reserved(device) == before
+
+
+@ON_CUDA
+@pytest.mark.covers("test_cuda::TestMemPool::test_tensor_delete_after_allocator_delete")
+def test_a_tensor_outlives_the_allocator_object(device: torch.device, counting: Counting) -> None:
+    """Contract: a tensor is whole, and is given back rightly, though the pool and the Python object of its allocator
+    went before it."""
+    allocator = counting.for_torch()
+    pool = torch.cuda.MemPool(private.own_allocator(allocator))
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.arange(MIB, device=device)
+    del pool, allocator
+    gc.collect()
+    settle(device)
+    assert torch.equal(x.cpu(), torch.arange(MIB))
+    del x
+    settle(device)
+
+    assert counting.held == 0
+    assert counting.returns == counting.requests
+
+
+@ON_CUDA
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_limited_memory_with_allocator")
+def test_an_allocator_may_refuse(device: torch.device, counting: Counting) -> None:
+    """Contract: when the pool's allocator returns nothing, the request is refused with OutOfMemoryError, what lives is
+    whole, requests outside go on, and when the allocator has room again so does the pool."""
+    pool = pool_of(counting)
+    counting.limit(64 * MIB)
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.full((40 * MIB,), 3, dtype=torch.uint8, device=device)
+        with pytest.raises(torch.OutOfMemoryError):
+            block(device, 40 * MIB)
+    assert counting.refusals >= 1
+    outside = block(device, 40 * MIB)
+    counting.limit(-1)
+    with torch.cuda.use_mem_pool(pool):
+        y = block(device, 40 * MIB)
+
+    assert bool((x == 3).all())
+    assert counting.held >= 80 * MIB
+    del x, y, outside, pool
+    gc.collect()
+    settle(device)
+    assert counting.held == 0

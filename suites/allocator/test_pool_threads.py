@@ -1,0 +1,123 @@
+"""Pools and threads: a pool that is in use is in use for the thread that uses it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from .limits import MIB, block, settle
+from .test_pools import inside
+
+pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
+
+THREADS = 4
+
+
+def in_threads(work: Callable[[int], object]) -> list[object]:
+    """What each of some threads, which start together, returned; what one raised is raised."""
+    ready = threading.Barrier(THREADS)
+
+    def run(number: int) -> object:
+        ready.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(run, range(THREADS)))
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_multithread")
+def test_threads_have_their_own_pools(device: torch.device) -> None:
+    """Contract: threads that each use a pool of their own at the same time find each tensor in the thread's pool and in
+    no other, with the values that the thread wrote."""
+    pools = [torch.cuda.MemPool() for _ in range(THREADS)]
+    made: dict[int, list[torch.Tensor]] = {}
+
+    def work(number: int) -> None:
+        with torch.cuda.use_mem_pool(pools[number]):
+            made[number] = [torch.full((MIB // 4,), number * 100 + each, device=device) for each in range(20)]
+
+    in_threads(work)
+    torch.cuda.synchronize(device)
+
+    for number, tensors in made.items():
+        assert all(inside(pool, x) == (each == number) for each, pool in enumerate(pools) for x in tensors)
+        assert all(bool((x == number * 100 + each).all()) for each, x in enumerate(tensors))
+    del tensors
+    made.clear()
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_ctx_multithread")
+def test_other_threads_do_not_use_the_pool(device: torch.device) -> None:
+    """Contract: what other threads allocate while this one uses a pool is not in it, and what they use is not this
+    one's."""
+    pool, other = torch.cuda.MemPool(), torch.cuda.MemPool()
+
+    def elsewhere(number: int) -> torch.Tensor:
+        if number % 2:
+            with torch.cuda.use_mem_pool(other):
+                return block(device, MIB)
+        return block(device, MIB)
+
+    with torch.cuda.use_mem_pool(pool):
+        theirs = in_threads(elsewhere)
+        mine = block(device, MIB)
+
+    assert inside(pool, mine)
+    assert [inside(pool, x) for x in theirs] == [False] * THREADS  # type: ignore[arg-type]
+    assert [inside(other, x) for x in theirs] == [False, True] * (THREADS // 2)  # type: ignore[arg-type]
+    del theirs, mine
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_emptycache_multithread")
+def test_emptying_the_cache_from_threads_is_safe(device: torch.device) -> None:
+    """Contract: threads that make tensors in pools, drop the pools and empty the cache at the same time do not fail and
+    spoil no tensor, and all memory goes back."""
+    gc.collect()
+    settle(device)
+    before = torch.cuda.memory_reserved(device)
+
+    def work(number: int) -> bool:
+        right = True
+        for each in range(20):
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool):
+                x = torch.full((MIB // 4,), number * 100 + each, device=device)
+            torch.cuda.empty_cache()
+            right = right and bool((x == number * 100 + each).all())
+            del x, pool
+        return right
+
+    assert in_threads(work) == [True] * THREADS
+    settle(device)
+    assert torch.cuda.memory_reserved(device) == before
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_multi_threads_alloc_in_same_order")
+def test_a_pool_shared_by_threads_gives_each_its_own(device: torch.device) -> None:
+    """Contract: a pool that several threads use one after the other gives all of them memory, and no two tensors the
+    same; the same requests in the same order, once all is freed, get the same addresses."""
+    pool = torch.cuda.MemPool()
+
+    def round_of_requests() -> list[int]:
+        kept: list[torch.Tensor] = []
+
+        def one() -> None:
+            with torch.cuda.use_mem_pool(pool):
+                kept.append(block(device, 3 * MIB))
+
+        for _ in range(THREADS):
+            thread = threading.Thread(target=one)
+            thread.start()
+            thread.join()
+        return [x.data_ptr() for x in kept]
+
+    first = round_of_requests()
+    second = round_of_requests()
+
+    assert len(set(first)) == THREADS
+    assert first == second

@@ -1,0 +1,312 @@
+"""`torch.cuda.MemPool`: allocations that go to a pool of their own, and what becomes of its memory."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .limits import LEFT, MIB, block, settle, short_of_memory
+
+pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
+
+Pool = torch.cuda.MemPool
+use = torch.cuda.use_mem_pool
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(device: torch.device) -> Iterator[None]:
+    """Nothing is cached when a case begins; pools go with it."""
+    settle(device)
+    yield
+    gc.collect()
+    settle(device)
+
+
+def addresses(pool: Pool) -> set[int]:
+    """Of the pool's segments."""
+    return {segment["address"] for segment in pool.snapshot()}
+
+
+def inside(pool: Pool, tensor: torch.Tensor) -> bool:
+    """Whether a tensor is in one of the pool's segments."""
+    return any(
+        segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
+        for segment in pool.snapshot()
+    )
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_id")
+def test_ids_are_unique_and_grow() -> None:
+    """Contract: each pool has an id of two numbers which no pool and no handle of a graph's pool has; those of later
+    pools are larger."""
+    pools = [Pool() for _ in range(5)]
+    handles = [torch.cuda.graph_pool_handle() for _ in range(5)]
+    ids = [pool.id for pool in pools]
+
+    assert len({*ids, *handles, (0, 0)}) == 11
+    assert ids == sorted(ids)
+    assert handles == sorted(handles)
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_pool_id_in_snapshot")
+def test_snapshots_name_the_pool(device: torch.device) -> None:
+    """Contract: a pool's snapshot has the segments of what was made in it, which name its id; in the snapshot of all
+    they are among others, which do not."""
+    pool = Pool()
+    with use(pool):
+        x = block(device, 3 * MIB)
+    y = block(device, 3 * MIB)
+    everything = torch.cuda.memory_snapshot()
+
+    assert {segment["segment_pool_id"] for segment in pool.snapshot()} == {pool.id}
+    assert inside(pool, x)
+    assert not inside(pool, y)
+    assert {each["address"] for each in everything if each["segment_pool_id"] == pool.id} == addresses(pool)
+    assert {each["segment_pool_id"] for each in everything} >= {pool.id, (0, 0)}
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
+def test_a_pools_memory_is_its_own(device: torch.device, size: int) -> None:
+    """Contract: memory freed in a pool serves that pool's next request and none outside; memory freed outside serves
+    none in the pool."""
+    pool = Pool()
+    outside = block(device, size)
+    outside_address = outside.data_ptr()
+    del outside
+    with use(pool):
+        x = block(device, size)
+        address = x.data_ptr()
+        assert address != outside_address
+        del x
+    y = block(device, size)
+    assert not inside(pool, y)
+    with use(pool):
+        z = block(device, size)
+
+    assert z.data_ptr() == address
+    assert y.data_ptr() == outside_address
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_nested_mempool")
+def test_pools_nest(device: torch.device) -> None:
+    """Contract: the innermost pool in use gets the allocations; behind each `with` it is again the one around it, also
+    when an exception left it."""
+    outer, inner = Pool(), Pool()
+
+    def fail() -> None:
+        with use(inner):
+            raise KeyError
+
+    with use(outer):
+        first = block(device, MIB)
+        with use(inner):
+            second = block(device, MIB)
+        third = block(device, MIB)
+        with pytest.raises(KeyError):
+            fail()
+        fourth = block(device, MIB)
+    fifth = block(device, MIB)
+
+    assert [inside(outer, x) for x in (first, second, third, fourth, fifth)] == [True, False, True, True, False]
+    assert [inside(inner, x) for x in (first, second, third, fourth, fifth)] == [False, True, False, False, False]
+
+
+def test_uses_are_counted(device: torch.device) -> None:
+    """Contract: a pool counts its uses: one by whoever has it, one more in a `with`, and one again behind it."""
+    pool = Pool()
+    assert pool.use_count() == 1
+    with use(pool):
+        block(device, MIB)
+        assert pool.use_count() == 2
+    assert pool.use_count() == 1
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_empty_cache")
+def test_a_pools_memory_goes_with_it(device: torch.device) -> None:
+    """Contract: when a pool and what is in it are gone, its memory goes back to the device, at the latest when the
+    cache is emptied."""
+    before = torch.cuda.memory_reserved(device)
+    pool = Pool()
+    with use(pool):
+        x = block(device, 30 * MIB)
+    assert torch.cuda.memory_reserved(device) >= before + 30 * MIB
+    del x, pool
+    settle(device)
+
+    assert torch.cuda.memory_reserved(device) == before
+
+
+def test_a_tensor_outlives_its_pool(device: torch.device) -> None:
+    """Contract: a tensor made in a pool keeps its values when the pool is gone, whatever is allocated since, and its
+    memory goes back with it."""
+    before = torch.cuda.memory_reserved(device)
+    pool = Pool()
+    with use(pool):
+        x = torch.arange(MIB, device=device)
+    del pool
+    settle(device)
+    others = [torch.zeros(MIB, device=device) for _ in range(5)]
+
+    assert torch.equal(x.cpu(), torch.arange(MIB))
+    del x, others
+    settle(device)
+    assert torch.cuda.memory_reserved(device) == before
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_no_split")
+@pytest.mark.parametrize("no_split", [False, True])
+def test_a_pool_may_be_told_not_to_split(device: torch.device, no_split: bool) -> None:
+    """Contract: with `no_split` each tensor has a segment of its own, as one block; without, small ones share one."""
+    pool = Pool(no_split=no_split)
+    with use(pool):
+        tensors = [block(device, 1024) for _ in range(3)]
+    segments = pool.snapshot()
+
+    assert len({x.data_ptr() for x in tensors}) == 3
+    assert len(segments) == (3 if no_split else 1)
+    if no_split:
+        assert [len(segment["blocks"]) for segment in segments] == [1, 1, 1]
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_release_cached_blocks_during_diversion")
+def test_cached_memory_makes_room_for_a_pool(device: torch.device) -> None:
+    """Contract: a request in a pool for which there is room only if cached memory outside goes back to the device is
+    met."""
+    pool = Pool()
+    with short_of_memory(device):
+        outside = block(device, LEFT * 3 // 4)
+        del outside
+        with use(pool):
+            x = torch.full((LEFT * 3 // 4,), 9, dtype=torch.uint8, device=device)
+
+        assert inside(pool, x)
+        assert bool((x.cpu() == 9).all())
+        del x, pool
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_oom_recovery_releases_cached_blocks")
+def test_a_pools_cached_memory_makes_room_for_it(device: torch.device) -> None:
+    """Contract: memory cached in a pool goes back to the device before a larger request in that pool is refused."""
+    pool = Pool()
+    with short_of_memory(device):
+        with use(pool):
+            x = block(device, LEFT // 2)
+            del x
+            y = block(device, LEFT * 3 // 4)
+            assert y.nbytes == LEFT * 3 // 4
+            del y
+        del pool
+
+
+@pytest.mark.parametrize("last_resort", [False, True], ids=["own_use_only", "last_resort"])
+def test_a_pool_may_be_the_last_resort(device: torch.device, last_resort: bool) -> None:
+    """Contract: with `use_on_oom` a request outside that would be refused is met from what the pool has cached;
+    without, it is refused."""
+    pool = Pool(use_on_oom=last_resort)
+    with short_of_memory(device):
+        with use(pool):
+            x = block(device, LEFT * 3 // 4)
+        address = x.data_ptr()
+        del x
+        if last_resort:
+            y = torch.full((LEFT * 3 // 4,), 5, dtype=torch.uint8, device=device)
+            assert y.data_ptr() == address
+            assert bool((y.cpu() == 5).all())
+            del y
+        else:
+            with pytest.raises(torch.OutOfMemoryError):
+                block(device, LEFT * 3 // 4)
+        del pool
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_deleted_mempool_not_used_on_oom")
+def test_a_pool_that_is_gone_is_no_last_resort(device: torch.device) -> None:
+    """Contract: a pool that was deleted is not asked when memory is short, even though a tensor of it lives: what does
+    not fit is refused, the tensor is whole, and the process goes on."""
+    pool = Pool(use_on_oom=True)
+    with short_of_memory(device):
+        with use(pool):
+            x = torch.full((LEFT // 2,), 4, dtype=torch.uint8, device=device)
+        del pool
+        with pytest.raises(torch.OutOfMemoryError):
+            block(device, LEFT * 3 // 4)
+        assert bool((x.cpu() == 4).all())
+        del x
+        y = block(device, LEFT * 3 // 4)
+        del y
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestMemPool::test_mempool_block_free_not_deferred")
+def test_what_a_stream_is_through_with_is_free_in_a_pool(device: torch.device) -> None:
+    """Contract: with no capture under way, a block of a pool that another stream used serves the pool's next request
+    once that stream is through, inside the same `with`."""
+    side = torch.cuda.Stream(device)
+    pool = Pool()
+    with use(pool):
+        x = block(device, 4 * MIB)
+        x.record_stream(side)
+        address = x.data_ptr()
+        del x
+        torch.cuda.synchronize(device)
+        y = block(device, 4 * MIB)
+
+    assert y.data_ptr() == address
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools")
+def test_reserved_bytes_are_told_by_pool(device: torch.device) -> None:
+    """Contract: the statistics tell of each pool how much it has reserved: what its segments add up to, nothing of what
+    was made outside, and none of another pool's."""
+    pools = [Pool(), Pool()]
+    kept = []
+    for pool, size in zip(pools, (3 * MIB, 30 * MIB), strict=True):
+        with use(pool):
+            kept.append(block(device, size))
+    kept.append(block(device, 50 * MIB))
+    statistics = torch.cuda.memory_stats(device)
+
+    for pool in pools:
+        name = f"reserved_bytes_by_private_pools.{pool.id[0]}_{pool.id[1]}.all.current"
+        assert statistics[name] == sum(segment["total_size"] for segment in pool.snapshot()) > 0
+
+
+@pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces")
+@pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces_correctness")
+def test_a_snapshot_without_traces_has_the_same_segments(device: torch.device) -> None:
+    """Contract: traces can be left out of a pool's snapshot; segments and blocks are the same either way."""
+    pool = Pool()
+    with use(pool):
+        tensors = [block(device, size) for size in (1000, 3 * MIB)]
+    plain, whole = pool.snapshot(include_traces=False), pool.snapshot(include_traces=True)
+
+    def shape(segments: list[dict[str, object]]) -> list[tuple[object, ...]]:
+        return sorted((each["address"], each["total_size"], len(each["blocks"])) for each in segments)  # type: ignore[arg-type]
+
+    assert len(tensors) == 2
+    assert shape(plain) == shape(whole)
+    assert len(plain) == 2
+
+
+def test_pools_change_no_result(device: torch.device) -> None:
+    """Contract: a training step computes the same in a pool as outside, whose gradients live on after the `with`."""
+
+    def step() -> torch.Tensor:
+        torch.manual_seed(5)
+        weight = torch.randn(64, 64, device=device, requires_grad=True)
+        x = torch.randn(32, 64, device=device)
+        (x @ weight).relu().sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    expected = step()
+    pool = Pool()
+    with use(pool):
+        got = step()
+
+    assert torch.equal(got, expected)

@@ -1,0 +1,102 @@
+"""Memory without tensors: `caching_allocator_alloc` and `caching_allocator_delete`, for other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+
+from .limits import MIB, settle
+
+pytestmark = pytest.mark.requires(device="cuda")
+
+allocate = torch.cuda.caching_allocator_alloc
+delete = torch.cuda.caching_allocator_delete
+
+
+@pytest.fixture(autouse=True)
+def all_given_back(device: torch.device) -> Iterator[None]:
+    """Cases give back what they were given: allocated bytes are then as before."""
+    settle(device)
+    before = torch.cuda.memory_allocated(device)
+    yield
+    assert torch.cuda.memory_allocated(device) == before
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_memory_allocation")
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_cachingAllocator_raw_alloc")
+@pytest.mark.parametrize(
+    ("size", "taken"),
+    [
+        (1, 512),
+        (512, 512),
+        (513, 1024),
+        (1024, 1024),
+        (MIB, MIB),
+        (MIB + 1, MIB + 512),
+        (10 * MIB + 1, 10 * MIB + 512),
+        (11 * MIB + 1, 12 * MIB),
+    ],
+    ids=str,
+)
+def test_memory_is_counted_until_it_is_given_back(device: torch.device, size: int, taken: int) -> None:
+    """Contract: raw memory is an address, counted as allocated, rounded to 512 bytes, until it is given back. What
+    leaves no more than 1 MiB of a large segment gets all of it."""
+    before = torch.cuda.memory_allocated(device)
+    address = allocate(size, device)
+    grown = torch.cuda.memory_allocated(device) - before
+    delete(address)
+
+    assert address > 0
+    assert address % 512 == 0
+    assert grown == taken
+    assert torch.cuda.memory_allocated(device) == before
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_memory_allocation")
+def test_blocks_are_apart_and_used_again(device: torch.device) -> None:
+    """Contract: blocks in use do not overlap, and one given back is what the next request of the size gets."""
+    addresses = sorted(allocate(1000, device) for _ in range(20))
+    assert all(right - left >= 1024 for left, right in pairwise(addresses))
+    again = addresses[7]
+    delete(again)
+    assert allocate(1000, device) == again
+    for address in addresses:
+        delete(address)
+
+
+def test_a_stream_may_be_named(device: torch.device) -> None:
+    """Contract: memory is asked for on a stream, given as an object or as its number; another stream's is not given
+    out for it."""
+    streams = [torch.cuda.Stream(device) for _ in range(2)]
+    first = allocate(1000, device, streams[0])
+    delete(first)
+    second = allocate(1000, device, streams[1].cuda_stream)
+    third = allocate(1000, device, streams[0].cuda_stream)
+    delete(second)
+    delete(third)
+
+    assert second != first
+    assert third == first
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_alloc_negative_size")
+@pytest.mark.parametrize("size", [-1, -512, -(1 << 40)])
+def test_negative_sizes_are_refused(device: torch.device, size: int) -> None:
+    """Contract: less than no memory cannot be asked for: an exception tells so and nothing is given."""
+    with pytest.raises((RuntimeError, ValueError, OverflowError, TypeError)):
+        allocate(size, device)
+
+
+def test_what_is_no_stream_is_refused(device: torch.device) -> None:
+    """Contract: a stream that is neither a stream nor a number is a TypeError."""
+    with pytest.raises(TypeError, match="stream"):
+        allocate(1000, device, "a stream")
+
+
+def test_too_much_is_refused(device: torch.device) -> None:
+    """Contract: raw requests run out of memory as tensors do: OutOfMemoryError."""
+    with pytest.raises(torch.OutOfMemoryError):
+        allocate(1 << 46, device)

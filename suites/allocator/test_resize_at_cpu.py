@@ -1,0 +1,19 @@
+"""Memory of the CPU has no allocator that could place a storage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ._torch_private import resize_at
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_memory_of_the_cpu_cannot_be_placed() -> None:
+    """Contract: a storage of the CPU's is refused, and left as it is."""
+    x = torch.full((16,), 3, dtype=torch.uint8)
+
+    with pytest.raises(RuntimeError):
+        resize_at(x.untyped_storage(), 32, x.data_ptr())
+
+    assert x.tolist() == [3] * 16

@@ -1,0 +1,179 @@
+"""Workspaces of cuBLAS: memory of torch's allocator that matrix products take for as long as the process lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from ._torch_private import clear_workspaces
+from .answers import ask
+from .limits import MIB, settle
+
+pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
+
+KIB = 1024
+#: Products of matrices so small that what they take beyond their tensors is workspace.
+SIDE = 64
+
+
+@pytest.fixture(autouse=True)
+def no_workspaces(device: torch.device) -> Iterator[None]:
+    """Cases begin and end without any."""
+    clear_workspaces()
+    settle(device)
+    yield
+    clear_workspaces()
+    settle(device)
+
+
+def peak_of(device: torch.device, work: Callable[[], object]) -> int:
+    """Bytes that work had above what there was before, at the most."""
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+#: Bytes that a first product leaves allocated, and a second one more.
+PRODUCT = """
+torch._C._cuda_clearCublasWorkspaces()
+x = torch.ones(64, 64, device=DEVICE)
+y = torch.empty(64, 64, device=DEVICE)
+before = counter("allocated_bytes")
+torch.mm(x, x, out=y)
+first = counter("allocated_bytes") - before
+torch.mm(x, x, out=y)
+second = counter("allocated_bytes") - before
+torch._C._cuda_clearCublasWorkspaces()
+tell([first, second, counter("allocated_bytes") - before])
+"""
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_explicit_allocation")
+@pytest.mark.parametrize(("config", "size"), [(":4096:2:16:8", 8320), (":4096:8", 32768), (":16:8", 128)], ids=str)
+def test_a_workspace_has_the_size_that_was_set(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, config: str, size: int
+) -> None:
+    """Contract: with CUBLAS_WORKSPACE_CONFIG, pairs of a size in KiB and a number, the first product allocates as much,
+    rounded as any allocation, later ones no more, and clearing workspaces gives it back."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
+    first, second, cleared = ask(PRODUCT, device)
+
+    assert size * KIB <= first <= size * KIB + 2 * MIB
+    assert second == first
+    assert cleared == 0
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_matmul_memory_use")
+def test_products_of_expanded_matrices_need_no_copies(device: torch.device) -> None:
+    """Contract: a product of a batch that is one matrix expanded needs no more memory than the same written as other
+    operations: nobody copies the matrix for each of the batch."""
+    a = torch.randn(1, 64, 512, device=device)
+    b = torch.randn(512, 64, 512, device=device)
+    left = a.expand(512, 64, 512)
+    torch.matmul(a[0], b[0].T)
+
+    matmul = peak_of(device, lambda: torch.matmul(left, b.mT))
+    broadcast = peak_of(device, lambda: torch.matmul(a, b.mT))
+    bmm = peak_of(device, lambda: torch.bmm(left, b.mT))
+    output = 512 * 64 * 64 * 4
+
+    assert output <= broadcast
+    assert matmul <= bmm
+    assert broadcast <= bmm
+    assert bmm < output + left.numel() * 4
+
+
+def has(name: str) -> Callable[..., int]:
+    found: Callable[..., int] | None = getattr(torch.backends.cuda, name, None)
+    if found is None:
+        pytest.skip(f"torch {torch.__version__} has no torch.backends.cuda.{name}")
+    return found
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_size_api")
+@pytest.mark.parametrize("name", ["cublas_workspace_size", "cublaslt_workspace_size"])
+def test_the_size_can_be_set(name: str) -> None:
+    """Contract: the size of a workspace, in bytes, is what was set last, and is told when nothing is given; less than
+    nothing is refused and changes nothing."""
+    size = has(name)
+    before = size()
+    try:
+        assert size(3 * MIB) == 3 * MIB
+        assert size() == 3 * MIB
+        with pytest.raises((RuntimeError, ValueError, TypeError)):
+            size(-1)
+        assert size() == 3 * MIB
+    finally:
+        size(before)
+    assert size() == before
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestCuda::test_blas_workspace_size_api")
+@pytest.mark.parametrize("backend", ["cublas", "cublaslt"])
+def test_the_size_can_be_set_by_the_back_ends_name(backend: str) -> None:
+    """Contract: the generic interface sets and tells the same number as the back end's own; a back end that is not
+    known is refused by name."""
+    generic, own = has("blas_workspace_size"), has(f"{backend}_workspace_size")
+    before = own()
+    try:
+        assert generic(5 * MIB, backend) == 5 * MIB == own()
+        own(6 * MIB)
+        assert generic(backend=backend) == 6 * MIB
+        with pytest.raises(RuntimeError, match=r"(?i)unknown|choose"):
+            generic(backend="no_such_back_end")
+    finally:
+        own(before)
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_lazy_reallocation")
+def test_a_new_size_holds_from_the_next_product(device: torch.device) -> None:
+    """Contract: setting a size allocates nothing; the next product has a workspace of that size in place of the old
+    one, and its result is right."""
+    size = has("cublas_workspace_size")
+    before = size()
+    x = torch.ones(SIDE, SIDE, device=device)
+    y = torch.empty(SIDE, SIDE, device=device)
+    try:
+        size(2 * MIB)
+        torch.mm(x, x, out=y)
+        small = torch.cuda.memory_allocated(device)
+        size(24 * MIB)
+        assert torch.cuda.memory_allocated(device) == small
+        torch.mm(x, x, out=y)
+        large = torch.cuda.memory_allocated(device)
+    finally:
+        size(before)
+
+    assert 20 * MIB <= large - small <= 26 * MIB
+    assert bool((y == SIDE).all())
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers("test_cuda::TestCuda::test_cublas_unified_workspace")
+def test_cublas_and_cublaslt_share_a_workspace(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: with the workspace unified, a product by cuBLASLt (one with a bias) after one by cuBLAS takes no second
+    workspace."""
+    monkeypatch.setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1")
+    script = """
+torch._C._cuda_clearCublasWorkspaces()
+x = torch.ones(64, 64, device=DEVICE)
+bias = torch.ones(64, device=DEVICE)
+torch.mm(x, x)
+first = counter("allocated_bytes")
+y = torch.nn.functional.linear(x, x, bias)
+torch.cuda.synchronize()
+grown = counter("allocated_bytes") - first - y.nbytes
+tell([grown, bool((y == 65).all())])
+"""
+    grown, right = ask(script, device)
+
+    assert grown < MIB
+    assert right

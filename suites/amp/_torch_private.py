@@ -1,0 +1,103 @@
+"""The names of torch, undocumented or not in every release, that this suite depends on. Nothing else reaches for one.
+
+A release that lacks a name makes the case *skipped*, with the name in the reason, not failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+#: Where torch keeps the operations that autocast treats on purpose, with arguments for each; written for its own tests.
+LISTS = "torch.testing._internal.autocast_test_lists"
+#: What that module imports. It is large, freezes `torch.backends` and reads the command line, for two names.
+COMMON = "torch.testing._internal.common_utils"
+
+
+class _NoTestCase:
+    """In place of the test class that the lists' module derives another one from, which is not used here."""
+
+
+@contextmanager
+def _without_common() -> Iterator[None]:
+    """Let the lists' module be imported without what it imports, unless that is there already."""
+    if COMMON in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(COMMON)
+    vars(stand_in).update(TEST_WITH_ROCM=torch.version.hip is not None, TestCase=_NoTestCase)
+    sys.modules[COMMON] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[COMMON]
+
+
+@functools.cache
+def _module() -> ModuleType:
+    """torch's module of lists, under a name of its own, so that nothing finds one that lacks its base class."""
+    spec = importlib.util.find_spec(LISTS)
+    if spec is None or spec.loader is None:
+        pytest.skip(f"torch {torch.__version__} has no {LISTS}")
+    module = importlib.util.module_from_spec(spec)
+    with _without_common():
+        spec.loader.exec_module(module)
+    return module
+
+
+def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, ...]]]:
+    """torch's lists of operations with arguments on the device, by name: those `of` the "cpu" or of an "accelerator".
+
+    The arguments are drawn from torch's generator.
+    """
+    name = "AutocastCPUTestLists" if of == "cpu" else "AutocastTestLists"
+    found: Any = getattr(_module(), name, None)
+    if found is None:
+        pytest.skip(f"torch {torch.__version__} has no {LISTS}.{name}")
+    return {key: value for key, value in vars(found(device)).items() if isinstance(value, list)}
+
+
+def nn_function(name: str) -> Callable[..., Any]:
+    """A function of `torch._C._nn`, which has the operations behind `torch.nn.functional` as autocast sees them."""
+    found: Any = getattr(torch._C._nn, name, None)
+    if found is None:
+        pytest.skip(f"torch {torch.__version__} has no torch._C._nn.{name}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def counting_casts(tally: list[torch.dtype]) -> Any:
+    """A context in which the target type of every conversion between floating-point types is added to `tally`, those
+    that autocast asks for among them. The mode that operations pass through below autocast is no public name."""
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        pytest.skip(f"torch {torch.__version__} has no torch.utils._python_dispatch.TorchDispatchMode")
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            wanted = (kwargs or {}).get("dtype")
+            if func is torch.ops.aten._to_copy.default and wanted is not None and wanted != args[0].dtype:
+                tally.append(wanted)
+            return func(*args, **(kwargs or {}))
+
+    return Counting()
+
+
+def growth_tracker(scaler: torch.amp.GradScaler) -> int:
+    """How many steps without infinity the scaler has counted since its scale last changed. Its state dictionary has
+    the same number under a name with an underscore."""
+    found: Any = scaler.state_dict().get("_growth_tracker")
+    if found is None:
+        pytest.skip(f"torch {torch.__version__}: GradScaler.state_dict() has no '_growth_tracker'")
+    return int(found)

@@ -1,0 +1,223 @@
+"""What autocast converts and what it leaves alone: types it does not touch, and the copies of weights it keeps.
+
+How often it converts is counted by a mode below autocast, through which every conversion passes.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from ._torch_private import counting_casts
+from .lower import BF16, LOWER
+
+UNTOUCHED = pytest.mark.parametrize("ignored", [torch.float64, torch.int32], ids=["float64", "int32"])
+
+
+# ---- types that are left alone ----
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_autocast_ignored_types")
+@LOWER
+@UNTOUCHED
+def test_double_and_whole_numbers_are_left_alone(
+    device: torch.device, dtype: torch.dtype, ignored: torch.dtype
+) -> None:
+    """Contract: autocast does not convert float64 and whole numbers, neither for operations of lower precision nor for
+    those of float32: what they give is of the type that they give without autocast."""
+    x = torch.arange(1, 5, device=device).reshape(2, 2).to(ignored)
+    # CUDA has no product of matrices of whole numbers.
+    calls = {"pow": lambda: x.pow(2.0), "sum": lambda: x.sum(), "cumsum": lambda: x.cumsum(0), "prod": lambda: x.prod()}
+    if ignored == torch.float64:
+        calls |= {"mm": lambda: x.mm(x), "norm": lambda: x.norm(), "softmax": lambda: x.softmax(0)}
+
+    with torch.autocast(device.type, dtype=dtype):
+        inside = {name: function() for name, function in calls.items()}
+
+    for name, function in calls.items():
+        outside = function()
+        assert inside[name].dtype == outside.dtype, name
+        assert torch.equal(inside[name], outside), name
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_autocast_ignored_types")
+@pytest.mark.requires(not_={"device": "soft"})  # which finds arguments that do not fit late, as a broken device
+@LOWER
+def test_a_product_of_double_and_half_is_an_error(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: since float64 is left alone, a product of it and a matrix of the autocast type stays the error that it
+    is without autocast."""
+    double = torch.ones(2, 2, dtype=torch.float64, device=device)
+    half = torch.ones(2, 2, dtype=dtype, device=device)
+
+    with torch.autocast(device.type, dtype=dtype), pytest.raises(RuntimeError):
+        torch.mm(double, half)
+
+
+@LOWER
+def test_results_in_place_and_into_a_tensor_are_not_converted(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: `out=` and in-place forms are not autocast (torch.amp, autocast op reference): they give what they
+    give without it, of the type of the tensor that is written to."""
+    a, b = (torch.randn(4, 4, device=device) for _ in range(2))
+    into, here = torch.empty(4, 4, device=device), a.clone()
+
+    with torch.autocast(device.type, dtype=dtype):
+        torch.mm(a, b, out=into)
+        here.addmm_(a, b)
+
+    assert into.dtype == here.dtype == torch.float32
+    assert torch.equal(into, a.mm(b))
+    assert torch.equal(here, torch.addmm(a, a, b))
+
+
+@LOWER
+def test_a_type_that_is_asked_for_wins(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: where a caller asks for a result's type, autocast does not change it."""
+    x = torch.ones(4, device=device, dtype=dtype)
+
+    with torch.autocast(device.type, dtype=dtype):
+        found = [x.sum(dtype=torch.float64), x.softmax(0, dtype=torch.float32), x.cumsum(0, dtype=dtype)]
+
+    assert [result.dtype for result in found] == [torch.float64, torch.float32, dtype]
+
+
+# ---- weights that are converted once ----
+
+
+def casts(device: torch.device, dtype: torch.dtype, layer: nn.Module, rounds: int = 3, **options: bool) -> int:
+    """How often something is converted to `dtype` when a layer is called several times in a region of its own."""
+    x = torch.ones(2, 4, device=device)
+    tally: list[torch.dtype] = []
+    with counting_casts(tally), torch.autocast(device.type, dtype=dtype, **options):
+        for _ in range(rounds):
+            layer(x)
+    return tally.count(dtype)
+
+
+@LOWER
+def test_a_weight_is_converted_once_a_region(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: in a region, parameters are converted once, however often they are used, and data each time; in the
+    next region parameters are converted again."""
+    layer = nn.Linear(4, 4, device=device)
+
+    assert casts(device, dtype, layer, rounds=1) == 3
+    assert casts(device, dtype, layer, rounds=3) == 2 + 3
+    assert casts(device, dtype, layer, rounds=3) == 2 + 3
+
+
+@LOWER
+def test_without_the_cache_a_weight_is_converted_each_time(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: with `cache_enabled=False` nothing is kept: parameters too are converted at each use."""
+    layer = nn.Linear(4, 4, device=device)
+
+    assert casts(device, dtype, layer, cache_enabled=False) == 3 * 3
+    assert torch.is_autocast_cache_enabled()
+
+
+@LOWER
+def test_what_needs_no_gradient_is_not_kept(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: only leaves that require a gradient are kept converted: a frozen layer's weights are not."""
+    layer = nn.Linear(4, 4, device=device).requires_grad_(requires_grad=False)
+
+    assert casts(device, dtype, layer) == 3 * 3
+
+
+@LOWER
+def test_clearing_the_cache_drops_what_is_kept(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: a converted weight hides a change made in place in the same region, until the cache is cleared; the
+    next region sees the change in any case."""
+    weight = torch.ones(2, 2, device=device, requires_grad=True)
+    x = torch.ones(1, 2, device=device)
+
+    with torch.autocast(device.type, dtype=dtype):
+        first = x @ weight
+        with torch.no_grad():
+            weight.fill_(3)
+        torch.clear_autocast_cache()
+        cleared = x @ weight
+        with torch.no_grad():
+            weight.fill_(5)
+    with torch.autocast(device.type, dtype=dtype):
+        later = x @ weight
+
+    assert [result[0, 0].item() for result in (first, cleared, later)] == [2, 6, 10]
+
+
+@LOWER
+def test_a_region_inside_keeps_what_the_outer_one_converted(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: what is kept is dropped when the outermost region ends, not before: an inner region of the same type
+    shares it, and its end does not drop it."""
+    layer = nn.Linear(4, 4, device=device)
+    x = torch.ones(2, 4, device=device)
+    tally: list[torch.dtype] = []
+
+    with counting_casts(tally), torch.autocast(device.type, dtype=dtype):
+        layer(x)
+        with torch.autocast(device.type, dtype=dtype):
+            layer(x)
+        layer(x)
+
+    assert tally.count(dtype) == 2 + 3
+
+
+@LOWER
+def test_what_was_converted_without_gradients_does_not_cut_them_off(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: a weight first used under `no_grad` and then with gradients, in one region, gets its gradient: that of
+    a region in which it was not used before."""
+    layer = nn.Linear(4, 4, device=device)
+    x = torch.randn(2, 4, device=device)
+
+    gradients = []
+    for before in (False, True):
+        layer.zero_grad()
+        with torch.autocast(device.type, dtype=dtype):
+            if before:
+                with torch.no_grad():
+                    layer(x)
+            loss = layer(x).float().square().sum()
+        loss.backward()
+        assert layer.weight.grad is not None
+        gradients.append(layer.weight.grad.clone())
+
+    assert gradients[0].count_nonzero() > 0
+    assert torch.equal(*gradients)
+
+
+@LOWER
+def test_under_no_grad_a_weight_is_kept_once(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: under `no_grad` too, parameters are converted once a region, so that nothing piles up."""
+    with torch.no_grad():
+        assert casts(device, dtype, nn.Linear(4, 4, device=device)) == 2 + 3
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_autocast_cache_leak")
+@pytest.mark.requires(accelerator=True)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.bfloat16, id="bf16", marks=BF16), pytest.param(torch.float16, id="fp16")]
+)
+def test_under_no_grad_no_memory_piles_up(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: calls of a layer under `no_grad`, in one region, take no more memory after the first; that counts is
+    shown by the first, which takes some, and all of it comes back with the region's end."""
+    layer = nn.Linear(64, 64, device=device)
+    x = torch.randn(1, 64, device=device)
+    layer(x)
+    gc.collect()
+
+    def allocated() -> int:
+        torch.accelerator.synchronize(device)
+        return torch.accelerator.memory_allocated(device)
+
+    start = allocated()
+    with torch.autocast(device.type, dtype=dtype), torch.no_grad():
+        out = layer(x)
+        first = allocated()
+        for _ in range(5):
+            out = layer(x)
+        last = allocated()
+    del out
+
+    assert first >= start + 64 * 64 * 2
+    assert last == first
+    assert allocated() == start

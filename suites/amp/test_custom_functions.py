@@ -1,0 +1,182 @@
+"""`custom_fwd` and `custom_bwd`: autograd functions whose two passes run in one state of autocast."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from .lower import LOWER, other
+
+
+def state(device: torch.device) -> tuple[bool, torch.dtype]:
+    """Whether autocast is on, and with which type."""
+    return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+
+
+def matrices(device: torch.device, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = (torch.randn(4, 4, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
+    return first, second
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_enabled")
+@LOWER
+def test_the_backward_function_runs_as_the_forward_one_did(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: with `custom_fwd` and `custom_bwd`, the backward function runs with autocast on and with the type that
+    the forward one saw, though `backward` is called outside, or in a region of another type; a forward call outside
+    has its backward run without autocast, though `backward` is called in a region."""
+    seen: list[tuple[str, bool, torch.dtype, torch.dtype]] = []
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device.type)
+        def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            assert a.dtype == b.dtype == torch.float32
+            ctx.save_for_backward(a, b)
+            result = a.mm(b)
+            seen.append(("forward", *state(device), result.dtype))
+            return result
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device.type)
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            a, b = ctx.saved_tensors
+            result = gradient.mm(b.t())
+            seen.append(("backward", *state(device), result.dtype))
+            return result, a.t().mm(gradient)
+
+    a, b = matrices(device)
+    with torch.autocast(device.type, dtype=dtype):
+        first, second = Product.apply(a, b), Product.apply(a, b)
+    first.float().sum().backward()
+    with torch.autocast(device.type, dtype=other(dtype), enabled=False):
+        second.float().sum().backward()
+    on = [("forward", True, dtype, dtype)] * 2 + [("backward", True, dtype, dtype)] * 2
+    assert seen == on
+    assert a.grad is not None
+    assert a.grad.dtype == torch.float32
+
+    seen.clear()
+    outside = Product.apply(a, b)
+    with torch.autocast(device.type, dtype=dtype):
+        outside.sum().backward()
+    assert [(name, on, result) for name, on, _, result in seen] == [
+        ("forward", False, torch.float32),
+        ("backward", False, torch.float32),
+    ]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_cast_inputs")
+@LOWER
+def test_inputs_are_converted_wherever_they_are(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: with `cast_inputs` a forward function called in a region gets its floating-point tensors converted, in
+    tuples, lists, dictionaries and keywords' places too, and runs with autocast off, as its backward does. Called
+    outside, it gets what it was given."""
+    seen: list[tuple[str, bool, list[torch.dtype]]] = []
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device.type, cast_inputs=torch.float32)
+        def forward(ctx: Any, a: torch.Tensor, held: tuple[int, dict[int, list[torch.Tensor]]]) -> torch.Tensor:
+            b = held[1][0][0]
+            seen.append(("forward", torch.is_autocast_enabled(device.type), [a.dtype, b.dtype]))
+            assert held[0] == 17
+            ctx.save_for_backward(a, b)
+            return a.mm(b)
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device.type)
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+            _, b = ctx.saved_tensors
+            result = gradient.mm(b.t())
+            seen.append(("backward", torch.is_autocast_enabled(device.type), [gradient.dtype, result.dtype]))
+            return result, None
+
+    a, b = matrices(device, dtype)
+    held = (17, {0: [b.detach()]})
+
+    with torch.autocast(device.type, dtype=dtype):
+        inside = Product.apply(a, held)
+        inside.sum().backward()
+    outside = Product.apply(a, held)
+    outside.sum().backward()
+
+    assert [inside.dtype, outside.dtype] == [torch.float32, dtype]
+    wide, narrow = [torch.float32] * 2, [dtype] * 2
+    assert seen == [
+        ("forward", False, wide),
+        ("backward", False, wide),
+        ("forward", False, narrow),
+        ("backward", False, narrow),
+    ]
+    assert a.grad is not None
+    assert a.grad.dtype == dtype
+
+
+@LOWER
+def test_what_is_no_such_tensor_stays_what_it_is(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: `cast_inputs` leaves alone tensors of whole numbers, of float64 and of another kind of device, texts,
+    bytes, NumPy's arrays and numbers."""
+    whole = torch.ones(2, dtype=torch.int64, device=device)
+    double = torch.ones(2, dtype=torch.float64, device=device)
+    elsewhere = torch.ones(2, device="meta")
+    array = numpy.ones(2, dtype=numpy.float32)
+    seen: list[Any] = []
+
+    class Taking(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device.type, cast_inputs=torch.float16)
+        def forward(ctx: Any, x: torch.Tensor, *others: Any) -> torch.Tensor:  # noqa: ARG004
+            seen.extend([x.dtype, *others])
+            return x.clone()
+
+    with torch.autocast(device.type, dtype=dtype):
+        Taking.apply(torch.ones(2, device=device), whole, double, elsewhere, array, "text", b"bytes", 1.5)
+
+    assert seen[0] == torch.float16
+    assert all(found is given for found, given in zip(seen[1:5], (whole, double, elsewhere, array), strict=True))
+    assert seen[5:] == ["text", b"bytes", 1.5]
+
+
+def test_a_device_type_is_a_name() -> None:
+    """Contract: both say with a ValueError that a device type is a text."""
+    for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd):
+        with pytest.raises(ValueError, match="str"):
+            decorate(device_type=torch.device("cpu"))  # type: ignore[call-overload]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_deprecated_warning")
+@pytest.mark.filterwarnings("ignore:CUDA is not available", "ignore:User provided device_type of 'cuda'")
+def test_the_old_names_warn_and_work() -> None:
+    """Contract: `torch.cuda.amp.custom_fwd` and `custom_bwd` warn with a FutureWarning that names the new form, when
+    they decorate, and do what the new ones do: `cast_inputs` switches autocast off in both passes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+
+        class Sum(torch.autograd.Function):
+            @staticmethod
+            @torch.cuda.amp.custom_fwd(cast_inputs=torch.float32)
+            def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+                assert not torch.is_autocast_enabled("cuda")
+                return x + y
+
+            @staticmethod
+            @torch.cuda.amp.custom_bwd
+            def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG004
+                assert not torch.is_autocast_enabled("cuda")
+                return gradient, gradient * 2
+
+    assert [warning.category for warning in caught] == [FutureWarning] * 2
+    for warning, name in zip(caught, ("custom_fwd", "custom_bwd"), strict=True):
+        assert f"torch.cuda.amp.{name}" in str(warning.message)
+        assert f"torch.amp.{name}" in str(warning.message)
+
+    x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+    with torch.autocast("cuda"):
+        Sum.apply(x, y).sum().backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    assert [x.grad.tolist(), y.grad.tolist()] == [[1.0] * 3, [2.0] * 3]

@@ -1,0 +1,311 @@
+"""The gradient scaler: what it scales, how its scale moves, what it refuses.
+
+Scales are powers of two, so that scaling and unscaling are exact in float32 and nothing here needs a tolerance.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from ._torch_private import growth_tracker
+from .training import Scale, push, scales, weight
+
+BAD = pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")], ids=["inf", "minus_inf", "nan"])
+
+
+# ---- scaling ----
+
+
+def test_a_loss_is_multiplied_by_the_scale(device: torch.device) -> None:
+    """Contract: `scale` gives the loss times the scale, on the loss's device, and gradients that are as much larger."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
+    x = weight(device)
+
+    scaled = scaler.scale((x * 3).sum())
+    scaled.backward()
+
+    assert scaled.item() == 8 * 3 * 4
+    assert scaled.device == device
+    assert x.grad is not None
+    assert x.grad.tolist() == [24.0] * 4
+
+
+def test_everything_in_a_container_is_scaled(device: torch.device) -> None:
+    """Contract: tuples and lists, nested too, come back as such with each tensor scaled; other iterables come back as
+    ones of scaled tensors; what is no tensor is a ValueError."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
+    one, two, three = (torch.tensor(float(number), device=device) for number in (1, 2, 3))
+
+    found = scaler.scale((one, [two, (three,)]))
+
+    assert isinstance(found, tuple)
+    assert isinstance(found[1], list)
+    assert isinstance(found[1][1], tuple)
+    assert [found[0].item(), found[1][0].item(), found[1][1][0].item()] == [4.0, 8.0, 12.0]
+    assert [item.item() for item in scaler.scale(iter([one, two]))] == [4.0, 8.0]
+    with pytest.raises(ValueError, match="iterable of Tensors"):
+        scaler.scale(3.0)
+
+
+def test_a_scaled_loss_keeps_its_type(device: torch.device) -> None:
+    """Contract: a float16 loss is scaled in float16, so that an overflow shows; a float32 one is not rounded."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16)
+
+    half = scaler.scale(torch.ones((1,), dtype=torch.float16, device=device))
+    single = scaler.scale(torch.ones((1,), device=device))
+
+    assert half.dtype == torch.float16
+    assert half.isinf().all()
+    assert single.item() == 2.0**16
+
+
+# ---- how the scale moves ----
+
+
+@pytest.mark.parametrize(
+    ("overflows", "interval"),
+    [
+        pytest.param([False] * 7, 3, id="grows"),
+        pytest.param([True] * 4, 3, id="backs_off"),
+        pytest.param([False, False, True, False, False, False, True, True, False], 3, id="starts_again_after_overflow"),
+        pytest.param([False, True] * 3, 1, id="at_every_step"),
+    ],
+)
+def test_the_scale_grows_and_backs_off(device: torch.device, overflows: list[bool], interval: int) -> None:
+    """Contract: a step with an infinite gradient multiplies the scale by the back-off factor and starts the count
+    again; `growth_interval` steps in a row without one multiply it by the growth factor. Compared with a model of that
+    in Python, after each step; a step with an overflow leaves the weight as it is and any other moves it."""
+    scaler = torch.amp.GradScaler(
+        device.type, init_scale=64.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=interval
+    )
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=0.5)
+    expected = scales(Scale(64.0, growth=4.0, backoff=0.25, interval=interval), overflows)
+
+    for overflow, (scale, good) in zip(overflows, expected, strict=True):
+        before = x.detach().clone()
+        optimiser.zero_grad()
+        push(scaler, x, float("inf") if overflow else 1.0)
+        scaler.step(optimiser)
+        scaler.update()
+
+        assert scaler.get_scale() == scale
+        assert growth_tracker(scaler) == good
+        assert torch.equal(x.detach(), before if overflow else before - 0.5)
+
+
+def test_the_scale_does_not_grow_to_infinity(device: torch.device) -> None:
+    """Contract: a scale whose growth would overflow float32 stays what it is."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, growth_interval=1)
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=0.5)
+
+    push(scaler, x, 0.0)
+    scaler.step(optimiser)
+    scaler.update()
+
+    assert scaler.get_scale() == 2.0**127
+
+
+@BAD
+@pytest.mark.parametrize("place", [0, 511, 999])
+def test_one_bad_element_anywhere_is_found(device: torch.device, bad: float, place: int) -> None:
+    """Contract: one infinite or undefined element, wherever it is in whichever of many gradients of several types,
+    makes the step be left out: no weight moves."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
+    parameters = [weight(device, size) for size in (3, 1000, 17)] + [
+        torch.ones(5, device=device, dtype=torch.float64, requires_grad=True)
+    ]
+    optimiser = torch.optim.SGD(parameters, lr=1.0)
+    scaler.scale(sum(p.float().sum() for p in parameters)).backward()
+    gradient = parameters[1].grad
+    assert gradient is not None
+    gradient[place] = bad
+
+    scaler.step(optimiser)
+    scaler.update()
+
+    assert all(bool((p == 1).all()) for p in parameters)
+    assert scaler.get_scale() == 1.0
+
+
+def test_large_but_finite_gradients_are_good(device: torch.device) -> None:
+    """Contract: the largest finite number is no overflow."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=1.0, growth_interval=1)
+    x = weight(device)
+    x.grad = torch.full_like(x, torch.finfo(torch.float32).max)
+    scaler.scale(torch.zeros((), device=device))
+    optimiser = torch.optim.SGD([x], lr=2.0**-127)
+
+    scaler.step(optimiser)
+    scaler.update()
+
+    assert scaler.get_scale() == 2.0
+    assert not torch.equal(x.detach(), torch.ones_like(x))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param((), id="number"),
+        pytest.param(
+            (1,),
+            id="one_element",
+            marks=pytest.mark.xfail(
+                raises=RuntimeError,
+                reason="GradScaler.update asks for a tensor of one element, and copies it into one of no dimension "
+                "(torch/amp/grad_scaler.py)",
+            ),
+        ),
+    ],
+)
+def test_a_new_scale_is_taken(device: torch.device, shape: tuple[int, ...]) -> None:
+    """Contract: `update(new_scale)` sets the scale, from a float or a tensor of one element, and does not follow the
+    tensor later."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
+    scaler.scale(torch.ones((), device=device))
+
+    scaler.update(16.0)
+    first = scaler.get_scale()
+    wanted = torch.full(shape, 32.0, device=device)
+    scaler.update(wanted)
+    wanted.fill_(1.0)
+
+    assert (first, scaler.get_scale()) == (16.0, 32.0)
+
+
+def test_the_factors_can_be_changed(device: torch.device) -> None:
+    """Contract: growth factor, back-off factor and interval can be set in the middle and hold from then on."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=100)
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=0.0)
+
+    def step(gradient: float) -> float:
+        push(scaler, x, gradient)
+        scaler.step(optimiser)
+        scaler.update()
+        optimiser.zero_grad()
+        return scaler.get_scale()
+
+    assert step(1.0) == 8.0
+    scaler.set_growth_factor(16.0)
+    scaler.set_growth_interval(2)
+    assert step(1.0) == 128.0
+    scaler.set_backoff_factor(0.125)
+    assert step(float("nan")) == 16.0
+    assert (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()) == (16.0, 0.125, 2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"growth_factor": 1.0}, {"backoff_factor": 1.0}, {"growth_factor": 0.5}, {"backoff_factor": 2.0}],
+    ids=str,
+)
+def test_factors_that_do_not_grow_or_back_off_are_refused(device: torch.device, options: dict[str, float]) -> None:
+    """Contract: a growth factor must be above one, a back-off factor below."""
+    with pytest.raises(AssertionError, match="factor"):
+        torch.amp.GradScaler(device.type, **options)
+
+
+# ---- order of calls ----
+
+
+def test_the_order_of_calls_is_kept_up(device: torch.device) -> None:
+    """Contract: a step before anything was scaled is an AssertionError; between two updates a second `unscale_`, an
+    `unscale_` after `step`, and a second `step` are RuntimeErrors, as is a closure. After `update` all is well
+    again."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=1.0)
+    with pytest.raises(AssertionError, match="scale"):
+        scaler.step(optimiser)
+
+    for _ in range(2):
+        push(scaler, x, 1.0)
+        scaler.unscale_(optimiser)
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.unscale_(optimiser)
+        scaler.step(optimiser)
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.step(optimiser)
+        with pytest.raises(RuntimeError, match=r"after step"):
+            scaler.unscale_(optimiser)
+        scaler.update()
+        optimiser.zero_grad()
+
+    push(scaler, x, 1.0)
+    with pytest.raises(RuntimeError, match="Closure"):
+        scaler.step(optimiser, closure=lambda: 0.0)
+    assert x.tolist() == [-1.0] * 4
+
+
+def test_an_update_without_a_step_is_an_error(device: torch.device) -> None:
+    """Contract: `update` needs to have seen a step or an `unscale_` since the one before."""
+    scaler = torch.amp.GradScaler(device.type)
+    scaler.scale(torch.ones((), device=device))
+
+    with pytest.raises(AssertionError, match="inf checks"):
+        scaler.update()
+
+
+def test_gradients_of_lower_precision_are_refused(device: torch.device) -> None:
+    """Contract: float16 weights, whose gradients would overflow, are a ValueError: weights are to stay in float32."""
+    scaler = torch.amp.GradScaler(device.type)
+    x = torch.ones(2, device=device, dtype=torch.float16, requires_grad=True)
+    optimiser = torch.optim.SGD([x], lr=1.0)
+    x.grad = torch.ones_like(x)
+    scaler.scale(torch.ones((), device=device))
+
+    with pytest.raises(ValueError, match="FP16"):
+        scaler.unscale_(optimiser)
+
+
+# ---- switched off ----
+
+
+def test_a_scaler_that_is_off_does_nothing(device: torch.device) -> None:
+    """Contract: with `enabled=False`, a loss comes back as the same tensor, a step is the optimiser's, infinities
+    included, the scale is one and the state dictionary empty."""
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=1.0)
+    loss = (x * 2).sum()
+
+    assert scaler.scale(loss) is loss
+    loss.backward()
+    scaler.unscale_(optimiser)
+    assert scaler.step(optimiser, closure=lambda: 17.0) == 17.0
+    scaler.update()
+    assert x.tolist() == [-1.0] * 4
+    assert (scaler.get_scale(), scaler.is_enabled(), scaler.state_dict()) == (1.0, False, {})
+
+    x.grad = torch.full_like(x, float("inf"))
+    scaler.step(optimiser)
+    assert x.isinf().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
+@pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
+def test_the_old_scaler_warns_and_works(module: object, of: str) -> None:
+    """Contract: `torch.cuda.amp.GradScaler` and `torch.cpu.amp.GradScaler` warn with a FutureWarning that names the new
+    form, and are scalers for their device."""
+    with pytest.warns(FutureWarning, match=rf"torch\.amp\.GradScaler\('{of}'"):
+        scaler = module.GradScaler(init_scale=4.0)  # type: ignore[attr-defined]
+
+    assert isinstance(scaler, torch.amp.GradScaler)
+    if of == "cpu":
+        assert scaler.scale(torch.ones(())).item() == 4.0
+
+
+@pytest.mark.requires(not_={"device": "cuda"})
+def test_without_a_gpu_a_scaler_for_cuda_warns_and_is_off() -> None:
+    """Contract: on a machine without a GPU, a scaler for CUDA, the default, warns that it is off, and is."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scaler = torch.amp.GradScaler()
+
+    assert ["CUDA is not available" in str(warning.message) for warning in caught] == [True]
+    assert not scaler.is_enabled()

@@ -1,0 +1,377 @@
+"""The gradient scaler with optimisers: unscaling, clipping, several of them, sparse and fused ones, whole training.
+
+Scales are powers of two: scaled training is that without a scaler to the last bit, so nothing here needs a tolerance
+but where a comment says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from ._torch_private import growth_tracker
+from .training import FUSED, push, weight
+
+#: Before torch 2.12 Adagrad's fused form left scaling to the scaler.
+SINCE = {"Adagrad": pytest.mark.requires(torch=">=2.12")}
+WITH_FUSED = pytest.mark.parametrize(
+    "make", [pytest.param(make, id=name, marks=SINCE.get(name, ())) for name, make in FUSED.items()]
+)
+INF = float("inf")
+
+
+def test_unscaling_gives_the_gradients_themselves(device: torch.device) -> None:
+    """Contract: `unscale_` divides gradients by the scale in place; a step after it does not divide again; weights
+    without a gradient are left alone."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
+    x, unused = weight(device), weight(device)
+    optimiser = torch.optim.SGD([x, unused], lr=1.0)
+    push(scaler, x, 3.0)
+    gradient = x.grad
+    assert gradient is not None
+    assert gradient.tolist() == [3.0 * 1024] * 4
+
+    scaler.unscale_(optimiser)
+    assert x.grad is gradient
+    assert gradient.tolist() == [3.0] * 4
+    scaler.step(optimiser)
+    scaler.update()
+
+    assert x.tolist() == [-2.0] * 4
+    assert unused.tolist() == [1.0] * 4
+
+
+def test_a_step_alone_unscales(device: torch.device) -> None:
+    """Contract: a step without `unscale_` before it does that first, and gives back what the optimiser's step gives."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
+    x = weight(device)
+
+    class Telling(torch.optim.SGD):
+        def step(self, closure: None = None) -> float:  # type: ignore[override]
+            super().step(closure)
+            return 17.0
+
+    optimiser = Telling([x], lr=1.0)
+    push(scaler, x, 3.0)
+
+    assert scaler.step(optimiser) == 17.0
+    assert x.tolist() == [-2.0] * 4
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
+def test_gradients_are_clipped_after_unscaling(device: torch.device, foreach: bool) -> None:
+    """Contract: clipping between `unscale_` and `step` is clipping of the true gradients: the update is that of the
+    same clipping without a scaler."""
+
+    def train(scale: float | None) -> list[float]:
+        scaler = torch.amp.GradScaler(device.type, init_scale=scale or 1.0, enabled=scale is not None)
+        x = weight(device)
+        optimiser = torch.optim.SGD([x], lr=1.0)
+        push(scaler, x, torch.tensor([3.0, -4.0, 0.0, 0.0], device=device))
+        scaler.unscale_(optimiser)
+        norm = nn.utils.clip_grad_norm_([x], 1.0, foreach=foreach)
+        scaler.step(optimiser)
+        return [norm.item(), *x.tolist()]
+
+    plain = train(None)
+
+    assert plain[0] == 5.0
+    assert plain[1] == pytest.approx(1 - 0.6, abs=1e-5)  # clipping divides by the norm and a millionth
+    assert train(4096.0) == plain
+
+
+def test_gradients_of_several_backward_passes_add_up(device: torch.device) -> None:
+    """Contract: gradients accumulated under one scale are unscaled once, together."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=16.0)
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=1.0)
+    for gradient in (1.0, 2.0, 4.0):
+        push(scaler, x, gradient)
+    scaler.step(optimiser)
+
+    assert x.tolist() == [-6.0] * 4
+
+
+def test_a_penalty_on_gradients_sees_them_unscaled(device: torch.device) -> None:
+    """Contract: gradients taken of a scaled loss by `torch.autograd.grad` are the scale times too large, so that a
+    penalty computed of them, divided by it, is the true one (CUDA AMP examples)."""
+
+    def train(scale: float | None) -> list[float]:
+        scaler = torch.amp.GradScaler(device.type, init_scale=scale or 1.0, enabled=scale is not None)
+        x = weight(device)
+        optimiser = torch.optim.SGD([x], lr=0.125)
+        loss = (x**3).sum()
+        (gradient,) = torch.autograd.grad(scaler.scale(loss), x, create_graph=True)
+        penalty = (gradient / scaler.get_scale()).square().sum()
+        scaler.scale(loss + penalty).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        return x.tolist()
+
+    assert train(256.0) == train(None) == [1 - 0.125 * (3 + 36)] * 4
+
+
+def test_only_the_optimiser_with_the_overflow_is_left_out(device: torch.device) -> None:
+    """Contract: of two optimisers the one whose gradients overflow is left out and the other takes its step; the scale
+    that they share backs off once, and both go on at the next step."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=1)
+    first, second = weight(device), weight(device)
+    optimisers = [torch.optim.SGD([first], lr=1.0), torch.optim.SGD([second], lr=1.0)]
+
+    def step(gradients: tuple[float, float]) -> tuple[float, float, float]:
+        for x, gradient in zip((first, second), gradients, strict=True):
+            x.grad = None
+            push(scaler, x, gradient)
+        for optimiser in optimisers:
+            scaler.step(optimiser)
+        scaler.update()
+        return scaler.get_scale(), first[0].item(), second[0].item()
+
+    assert step((INF, 1.0)) == (4.0, 1.0, 0.0)
+    assert step((1.0, 1.0)) == (8.0, 0.0, -1.0)
+    assert step((INF, INF)) == (4.0, 0.0, -1.0)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+@pytest.mark.requires(not_={"device": "soft"})  # which has no sparse tensors
+def test_sparse_gradients_are_unscaled(device: torch.device) -> None:
+    """Contract: a sparse gradient, with an index that comes twice, is unscaled as the dense one is, and an infinity in
+    it is found."""
+
+    def train(*, sparse: bool, factor: float) -> tuple[list[list[float]], float]:
+        scaler = torch.amp.GradScaler(device.type, init_scale=32.0)
+        table = nn.Embedding(5, 2, sparse=sparse, device=device)
+        nn.init.ones_(table.weight)
+        optimiser = torch.optim.SGD(table.parameters(), lr=1.0)
+        scaler.scale((table(torch.tensor([1, 3, 1], device=device)) * factor).sum()).backward()
+        assert table.weight.grad is not None
+        assert table.weight.grad.is_sparse == sparse
+        scaler.step(optimiser)
+        scaler.update()
+        return table.weight.tolist(), scaler.get_scale()
+
+    expected = [[1.0, 1.0], [-3.0, -3.0], [1.0, 1.0], [-1.0, -1.0], [1.0, 1.0]]
+
+    assert train(sparse=True, factor=2.0) == train(sparse=False, factor=2.0) == (expected, 32.0)
+    assert train(sparse=True, factor=INF) == train(sparse=False, factor=INF) == ([[1.0, 1.0]] * 5, 16.0)
+
+
+# ---- fused optimisers ----
+
+
+@pytest.mark.covers("test_cuda::TestCudaOptims::test_grad_scaler_with_preset_grad_scale")
+@WITH_FUSED
+@pytest.mark.parametrize("unscaled", [False, True], ids=["in_the_step", "before_it"])
+def test_a_fused_optimiser_keeps_to_a_scale_of_its_own(
+    device: torch.device, make: Callable[..., torch.optim.Optimizer], unscaled: bool
+) -> None:
+    """Contract: a fused optimiser that has `grad_scale` set already divides by it and by the scaler's scale, unless
+    `unscale_` has taken that part before; gradients are left divided by both; afterwards the optimiser has neither
+    `grad_scale` nor `found_inf` left. 15, over a scale of 5, over 3, is 1, exactly in float32 with division."""
+    x = weight(device, 5, 5)
+    x.grad = torch.full_like(x, 15.0)
+    optimiser = make([x], lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler(device.type, init_scale=5.0)
+    scaler.scale(torch.ones(5, device=device))
+
+    if unscaled:
+        scaler.unscale_(optimiser)
+        torch.testing.assert_close(x.grad, torch.full_like(x, 3.0))
+    optimiser.grad_scale = torch.tensor([3.0], device=device)  # type: ignore[attr-defined]
+    scaler.step(optimiser)
+
+    # A fused kernel may multiply by the inverse of the product of the scales: within float32's rounding of one.
+    torch.testing.assert_close(x.grad, torch.ones_like(x))
+    assert not hasattr(optimiser, "grad_scale")
+    assert not hasattr(optimiser, "found_inf")
+
+
+@pytest.mark.covers("test_cuda::TestCudaOptims::test_grad_scaling_autocast_fused_optimizers")
+@WITH_FUSED
+@pytest.mark.parametrize("separate", [False, True], ids=["in_the_step", "unscaled_before"])
+def test_a_fused_optimiser_with_a_scaler_is_the_plain_one(
+    device: torch.device, make: Callable[..., torch.optim.Optimizer], separate: bool
+) -> None:
+    """Contract: a fused optimiser, which unscales and leaves out steps in its kernel, trains as the plain one does:
+    the same scales, the same weights, and a step with an overflow moves nothing. Within 1e-5 of weights near one,
+    since the order of operations in a fused kernel is its own: a hundred roundings of float32."""
+
+    def train(*, fused: bool) -> tuple[list[float], torch.Tensor]:
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(device)
+        options = {} if make is torch.optim.Adagrad else {"weight_decay": 0.01}
+        optimiser = make(model.parameters(), lr=0.05, fused=fused, foreach=False, **options)
+        scaler = torch.amp.GradScaler(device.type, init_scale=128.0, growth_interval=2)
+        found: list[float] = []
+        for step in range(6):
+            x = torch.randn(4, 8).to(device)
+            optimiser.zero_grad()
+            with torch.autocast(device.type, dtype=torch.float16):
+                out = model(x)
+            loss = nn.functional.mse_loss(out.float(), x)
+            scaler.scale(loss).backward()
+            if step == 3:
+                first = next(model.parameters()).grad
+                assert first is not None
+                first[2, 3] = INF
+            before = [p.detach().clone() for p in model.parameters()]
+            if separate:
+                scaler.unscale_(optimiser)
+            scaler.step(optimiser)
+            scaler.update()
+            still = all(map(torch.equal, before, (p.detach() for p in model.parameters())))
+            assert still == (step == 3)
+            found.append(scaler.get_scale())
+        return found, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    plain, fused = train(fused=False), train(fused=True)
+
+    assert plain[0] == fused[0] == [128.0, 256.0, 256.0, 128.0, 128.0, 256.0]
+    torch.testing.assert_close(fused[1], plain[1], rtol=1e-5, atol=1e-5)
+
+
+@WITH_FUSED
+def test_a_step_that_is_left_out_does_not_count(
+    device: torch.device, make: Callable[..., torch.optim.Optimizer]
+) -> None:
+    """Contract: a fused optimiser that leaves a step out counts it nowhere: neither in its number of steps nor in what
+    it remembers of gradients."""
+    x = weight(device)
+    optimiser = make([x], lr=0.1, fused=True, **({"momentum": 0.5} if make is torch.optim.SGD else {}))
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
+
+    def step(gradient: float) -> dict[str, torch.Tensor]:
+        x.grad = None
+        push(scaler, x, gradient)
+        scaler.step(optimiser)
+        scaler.update()
+        return {name: value.clone() for name, value in optimiser.state[x].items() if isinstance(value, torch.Tensor)}
+
+    good = step(1.0)
+    after = step(INF)
+
+    assert good
+    assert good.keys() == after.keys()
+    for name, value in good.items():
+        assert torch.equal(after[name], value), name
+
+
+# ---- whole training ----
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adadelta"])
+def test_scaled_training_is_unscaled_training(device: torch.device, name: str, foreach: bool) -> None:
+    """Contract: with a scale that is a power of two, training with a scaler is that without one, to the last bit: no
+    gradient is rounded by scaling."""
+
+    def train(scale: float | None) -> list[torch.Tensor]:
+        torch.manual_seed(11)
+        model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)).to(device)
+        optimiser = getattr(torch.optim, name)(model.parameters(), lr=0.05, foreach=foreach)
+        scaler = torch.amp.GradScaler(
+            device.type, init_scale=scale or 1.0, growth_interval=2, enabled=scale is not None
+        )
+        for _ in range(5):
+            x = torch.randn(8, 6).to(device)
+            optimiser.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimiser)
+            scaler.update()
+        return [p.detach() for p in model.parameters()]
+
+    assert all(map(torch.equal, train(512.0), train(None)))
+
+
+# ---- state ----
+
+
+def trained(device: torch.device) -> torch.amp.GradScaler:
+    """A scaler with nothing at its default: scale 24, one good step towards the next growth."""
+    scaler = torch.amp.GradScaler(
+        device.type, init_scale=48.0, growth_factor=3.0, backoff_factor=0.5, growth_interval=7
+    )
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=0.1)
+    for gradient in (INF, 1.0):
+        x.grad = None
+        push(scaler, x, gradient)
+        scaler.step(optimiser)
+        scaler.update()
+    return scaler
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "in_use"])
+def test_a_state_dictionary_brings_everything_back(device: torch.device, used: bool) -> None:
+    """Contract: a state dictionary has scale, factors, interval and count, and brings them back in a scaler that is
+    new and in one that is in use; that one then goes on as the first would have."""
+    scaler = trained(device)
+    state = scaler.state_dict()
+    assert (state["scale"], state["growth_factor"], state["backoff_factor"], state["growth_interval"]) == (
+        24,
+        3,
+        0.5,
+        7,
+    )
+    assert growth_tracker(scaler) == 1
+
+    other = torch.amp.GradScaler(device.type)
+    if used:
+        other.scale(torch.ones((), device=device))
+    other.load_state_dict(copy.deepcopy(state))
+
+    assert other.state_dict() == state
+    assert other.scale(torch.ones((), device=device)).item() == 24.0
+
+
+def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
+    """Contract: a scaler can be pickled between iterations, with its scale and count, and not in the middle of one."""
+    scaler = trained(device)
+    other = pickle.loads(pickle.dumps(scaler))
+
+    assert other.state_dict() == scaler.state_dict()
+    assert other.scale(torch.ones((), device=device)).item() == 24.0
+
+    x = weight(device)
+    push(scaler, x, 1.0)
+    scaler.unscale_(torch.optim.SGD([x], lr=0.1))
+    with pytest.raises(AssertionError, match="pickled"):
+        pickle.dumps(scaler)
+
+
+def test_the_state_of_a_scaler_that_was_off_is_refused(device: torch.device) -> None:
+    """Contract: an empty state, which a scaler that is off gives, is a RuntimeError for one that is on, and nothing to
+    one that is off."""
+    off = torch.amp.GradScaler(device.type, enabled=False)
+
+    with pytest.raises(RuntimeError, match="empty"):
+        torch.amp.GradScaler(device.type).load_state_dict(off.state_dict())
+    off.load_state_dict(trained(device).state_dict())
+    assert off.state_dict() == {}
+
+
+@pytest.mark.requires(accelerator=True, devices=2)
+def test_gradients_on_two_devices_share_a_scale(device: torch.device) -> None:
+    """Contract: weights on two devices, one optimiser each and together: an infinity on the second device is known
+    where the scale is."""
+    there = torch.device(device.type, 1)
+    near, far = weight(device), weight(there)
+    scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
+    optimiser = torch.optim.SGD([near, far], lr=1.0)
+
+    push(scaler, near, 1.0)
+    push(scaler, far, 1.0)
+    scaler.step(optimiser)
+    scaler.update()
+    good = [scaler.get_scale(), near[0].item(), far[0].item()]
+    far.grad.fill_(INF)  # type: ignore[union-attr]
+    scaler.step(optimiser)
+    scaler.update()
+
+    assert good == [4.0, 0.0, 0.0]
+    assert [scaler.get_scale(), near[0].item(), far[0].item()] == [2.0, 0.0, 0.0]

@@ -1,0 +1,184 @@
+"""The names of torch, undocumented, that this suite depends on. Nothing else reaches for one.
+
+What is documented of CUDA graph trees is `torch.compile(mode="reduce-overhead")`, the back end "cudagraphs" and
+`torch.compiler.cudagraph_mark_step_begin`. None of them tells whether a graph was recorded or replayed, or skipped and
+why: without that, a device that never replayed would pass every case. So the cases look at the manager of the trees
+(which function ran warm-up, recording or replay), at a counter and at a log; and they set what inductor reads from its
+settings. A release that lacks a name makes the case *skipped*, with the name in the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from suites._torch_private_compiled import compiler_unheard
+
+
+def load(module: str) -> ModuleType:
+    """A module of torch. The first of inductor's brings in others, whose warnings are torch's own affair."""
+    with compiler_unheard():
+        return importlib.import_module(module)
+
+
+def reach(module: str, path: str) -> Any:
+    """The object at the dotted `path` in a module of torch; skips the case if torch no longer has it."""
+    try:
+        found: Any = load(module)
+        for step in path.split("."):
+            found = getattr(found, step)
+    except (ImportError, AttributeError):
+        pytest.skip(f"torch {torch.__version__} has no {module}.{path}")
+    return found
+
+
+def trees() -> ModuleType:
+    """The module of the trees: manager, nodes, generations. It can be imported where there is no GPU."""
+    return load("torch._inductor.cudagraph_trees")
+
+
+def utilities(name: str) -> Any:
+    """One of the plain decisions that trees, inductor and the back end "cudagraphs" share."""
+    return reach("torch._inductor.cudagraph_utils", name)
+
+
+def manager_class() -> Any:
+    """The class whose methods `run_eager`, `record_function` and `execute_node` warm up, record and replay."""
+    return reach("torch._inductor.cudagraph_trees", "CUDAGraphTreeManager")
+
+
+def manager(device: torch.device) -> Any:
+    """The manager of a device's trees in this thread, or None while there is none; none is made."""
+    get = reach("torch._inductor.cudagraph_trees", "get_manager")
+    return get(device.index or 0, create_if_none_exists=False)
+
+
+def descendants(device: torch.device) -> list[int]:
+    """How many recordings hang below each root of the device's trees; no root, an empty list."""
+    found = manager(device)
+    return [] if found is None else [root.num_descendants() for root in found.get_roots()]
+
+
+def generation() -> int:
+    """The generation that a call would belong to now: outputs of earlier ones may be overwritten."""
+    current: int = manager_class().get_curr_generation()
+    return current
+
+
+def skips() -> int:
+    """How many graphs were skipped since the process began, by the counter that inductor keeps."""
+    found: int = reach("torch._dynamo.utils", "counters")["inductor"]["cudagraph_skips"]
+    return found
+
+
+@contextmanager
+def messages(level: int) -> Iterator[list[str]]:
+    """What is logged of CUDA graphs in the block, from that level on: by the decisions, the trees and the partition.
+
+    It is heard here and nowhere else, and levels and handlers are put back.
+    """
+    heard: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    listener = Listener(level)
+    loggers = [utilities("cudagraphs_log"), reach("torch._inductor.cudagraph_trees", "log")]
+    scheduler = getattr(load("torch._inductor.scheduler"), "cudagraphs_log", None)
+    loggers += [scheduler] if scheduler is not None else []
+    different = list({id(logger): logger for logger in loggers}.values())
+    before = [(logger, logger.level, logger.propagate, logger.handlers[:]) for logger in different]
+    for logger in different:
+        logger.setLevel(level)
+        logger.propagate = False
+        logger.handlers[:] = [listener]
+    try:
+        yield heard
+    finally:
+        for logger, old, propagate, handlers in before:
+            logger.setLevel(old)
+            logger.propagate = propagate
+            logger.handlers[:] = handlers
+
+
+def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
+    """A context in which `torch._inductor.config` has these settings; skips the case if torch lacks one of them."""
+    module: Any = load("torch._inductor.config")
+    for name in settings:
+        found: Any = module
+        for step in name.split("."):
+            if not hasattr(found, step):
+                pytest.skip(f"torch {torch.__version__} has no setting {name} of inductor")
+            found = getattr(found, step)
+    context: AbstractContextManager[None] = module.patch(settings)
+    return context
+
+
+def dynamo_config(**settings: Any) -> AbstractContextManager[None]:
+    """A context in which `torch._dynamo.config` has these settings; skips the case if torch lacks one of them."""
+    module: Any = load("torch._dynamo.config")
+    for name in settings:
+        if not hasattr(module, name):
+            pytest.skip(f"torch {torch.__version__} has no setting {name} of dynamo")
+    context: AbstractContextManager[None] = module.patch(**settings)
+    return context
+
+
+def override_cudagraphs(**directions: bool) -> Any:
+    """A context manager and decorator that switches CUDA graphs on or off for what is traced in it."""
+    return reach("torch._dynamo", "override_cudagraphs")(**directions)
+
+
+def unsafe_tag() -> Any:
+    """The tag of operators that cannot be captured."""
+    return reach("torch._C", "Tag.cudagraph_unsafe")
+
+
+def generated_code(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What `work` returns, and the sources that inductor generated meanwhile."""
+    result, sources = reach("torch._inductor.utils", "run_and_get_code")(work)
+    return result, list(sources)
+
+
+@contextmanager
+def generated_modules_stay() -> Iterator[None]:
+    """A block after which code that inductor had generated before is in `sys.modules` as it was.
+
+    A compiler that was reset loads the file of the same code again, as another module of the same name.
+    """
+    prefix = "torch._inductor.runtime.compile_tasks."
+    before = {name: module for name, module in sys.modules.items() if name.startswith(prefix)}
+    try:
+        yield
+    finally:
+        sys.modules.update(before)
+
+
+def graph_segments() -> list[dict[str, Any]]:
+    """The allocator's segments that belong to graphs, on all devices."""
+    segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()
+    return [segment for segment in segments if tuple(segment["segment_pool_id"]) != (0, 0)]
+
+
+def live_bytes_of_graphs() -> int:
+    """Bytes in blocks of graphs' pools that something holds."""
+    return sum(
+        block["size"]
+        for segment in graph_segments()
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    )
+
+
+def storage_reference(of: torch.Tensor, **options: Any) -> Any:
+    """The weak reference by which trees watch the storage of an output."""
+    return reach("torch._inductor.cudagraph_trees", "StorageWeakRefWrapper")(of, **options)

@@ -1,0 +1,91 @@
+"""Operators that cases about skipping and partition use, defined once for the process, as a library that is imported
+does. Those with the tag `cudagraph_unsafe` tell the compiler that they cannot be captured; they are harmless."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+LIBRARY = "conformance_trees"
+
+UNSAFE = (torch.Tag.cudagraph_unsafe,)
+
+
+@custom_op(f"{LIBRARY}::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@custom_op(f"{LIBRARY}::unsafe_twice", mutates_args=(), tags=UNSAFE)
+def unsafe_twice(x: Tensor) -> Tensor:
+    """The same; an operation that reads back to the host shows if it is captured after all."""
+    assert x.sum().item() is not None
+    return x * 2
+
+
+@unsafe_twice.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _of_twice(_: Any, gradient: Tensor) -> Tensor:
+    return gradient * 2
+
+
+twice.register_autograd(_of_twice)
+
+
+@custom_op(f"{LIBRARY}::unsafe_add_", mutates_args=("x",), tags=UNSAFE)
+def unsafe_add_(x: Tensor, y: Tensor) -> None:
+    x.add_(y)
+
+
+@custom_op(f"{LIBRARY}::positive", mutates_args=())
+def positive(x: Tensor) -> Tensor:
+    """The positive elements, as many as there are."""
+    return x[x > 0]
+
+
+@positive.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+@custom_op(f"{LIBRARY}::beside", mutates_args=())
+def beside(x: Tensor) -> Tensor:
+    """Two more, computed and allocated on a stream of its own where the device has streams."""
+    if x.device.type != "cuda":
+        return x + 2
+    main, side = torch.cuda.current_stream(x.device), torch.cuda.Stream(x.device)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        result = torch.full_like(x, 2) + x
+    main.wait_stream(side)
+    result.record_stream(main)
+    return result
+
+
+@beside.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class SafeForward(torch.autograd.Function):
+    """Twice, whose backward pass cannot be captured."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(_: Any, *gradients: Tensor) -> Tensor:
+        result: Tensor = unsafe_twice(gradients[0])
+        return result

@@ -1,0 +1,245 @@
+"""`torch._dynamo.override_cudagraphs`: CUDA graphs switched off or on for parts of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import trees
+from .trees import Counts, repeated, watched, whole_numbers, with_triton
+
+ROW = "test_cudagraph_trees::CudaGraphTreeTests::test_cudagraph_annotation_"
+
+DISABLED = "disabling cudagraphs due to override_cudagraphs annotation"
+
+pytestmark = [pytest.mark.requires(torch=">=2.12"), pytest.mark.timeout(trees.LIMIT)]
+
+cpp = pytest.mark.requires(cpp_compiler=True)
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x * x + 1
+
+
+def marked(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`plain`, decorated."""
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        return plain(x)
+
+    decorated: Callable[[torch.Tensor], torch.Tensor] = private.override_cudagraphs(**directions)(work)
+    return decorated
+
+
+def nested(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Called by a function that is called by the one that is compiled."""
+    deep = marked(**directions)
+
+    def middle(x: torch.Tensor) -> torch.Tensor:
+        return deep(x)
+
+    return lambda x: middle(x)
+
+
+def fresh_cache() -> AbstractContextManager[None]:
+    """A block in which the caches of compiled graphs are empty."""
+    context: AbstractContextManager[None] = private.reach("torch._inductor.utils", "fresh_cache")()
+    return context
+
+
+class Annotated(torch.nn.Module):
+    """A module whose forward is decorated."""
+
+    def __init__(self, **directions: bool) -> None:
+        super().__init__()
+        self.work = marked(**directions)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.work(x)
+
+
+FORMS: dict[str, tuple[Callable[..., Callable[[torch.Tensor], torch.Tensor]], str]] = {
+    "decorator": (marked, f"{ROW}disable"),
+    "module": (Annotated, f"{ROW}module_forward"),
+    "nested": (nested, f"{ROW}deeply_nested"),
+}
+
+forms = pytest.mark.parametrize(
+    "form", [pytest.param(name, marks=pytest.mark.covers(covered)) for name, (_, covered) in FORMS.items()]
+)
+
+
+def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, steps: int) -> None:
+    """Steps that are marked: a backward that is no graph does not tell torch that its forward's outputs may go."""
+    for step in range(steps):
+        torch.compiler.cudagraph_mark_step_begin()
+        x = whole_numbers(8, device=device, start=step).requires_grad_()
+        y = fast(x)
+        trees.assert_same(trees.values(y), [plain(x).detach()], f"step {step}")
+        y.sum().backward()
+        assert x.grad is not None
+        trees.assert_same([x.grad], [2 * x.detach()], f"gradient of step {step}")
+
+
+@forms
+@cpp
+def test_an_annotation_is_heard_wherever_it_is(form: str) -> None:
+    """Contract: the annotation holds for the graph that its function is inlined in: as decorator, on a module's
+    forward, however deep. On the host, where nothing is recorded anyway, the log and the counter tell that it was
+    heard; without it they are silent of it."""
+    make, _ = FORMS[form]
+    host = torch.device("cpu")
+    calls = repeated(lambda n: [whole_numbers(8, device=host, start=n)], 3)
+    with watched() as watch:
+        counts = trees.compare(make(fwd=False), calls, trees.INDUCTOR, watch, eager=plain)
+        assert counts == Counts(skips=1)
+        assert any(DISABLED in message for message in watch.messages())
+    with watched() as watch:
+        trees.compare(plain, calls, trees.INDUCTOR, watch)
+        assert not any("override_cudagraphs" in message for message in watch.messages())
+
+
+@forms
+@with_triton
+def test_an_annotation_switches_graphs_off(form: str, device: torch.device) -> None:
+    """Contract: with `fwd=False` the graph is not recorded, is counted as skipped with the annotation as reason, and
+    is right."""
+    make, _ = FORMS[form]
+    calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
+    with watched() as watch:
+        assert trees.compare(make(fwd=False), calls, trees.INDUCTOR, watch, eager=plain) == Counts(skips=1)
+        assert any(DISABLED in message for message in watch.messages())
+
+
+@pytest.mark.parametrize(
+    ("directions", "expected"),
+    [
+        pytest.param(
+            {"fwd": False, "bwd": False}, (0, 0), id="neither", marks=pytest.mark.covers(f"{ROW}disable_fwd_bwd")
+        ),
+        pytest.param({"fwd": False}, (0, 0), id="no_forward", marks=pytest.mark.covers(f"{ROW}disable_fwd_only")),
+        pytest.param({"bwd": False}, (1, 4), id="no_backward", marks=pytest.mark.covers(f"{ROW}disable_bwd_only")),
+        pytest.param({}, (2, 8), id="both"),
+    ],
+)
+@with_triton
+def test_directions_are_switched_off(
+    directions: dict[str, bool], expected: tuple[int, int], device: torch.device
+) -> None:
+    """Contract: the backward can be left out alone; a forward that is left out takes its backward along. What is not
+    left out is recorded and replayed, and gradients are right."""
+    with fresh_cache(), watched() as watch:
+        train(trees.compiled(marked(**directions), trees.INDUCTOR), device, 6)
+        counts = watch.counts()
+        assert (counts.recordings, counts.replays) == expected
+
+
+@pytest.mark.parametrize(
+    ("directions", "expected"),
+    [
+        pytest.param({"fwd": True, "bwd": True}, (2, 8), id="both", marks=pytest.mark.covers(f"{ROW}enable_fwd_bwd")),
+        pytest.param({"fwd": True}, None, id="forward", marks=pytest.mark.covers(f"{ROW}enable_fwd_only")),
+        pytest.param({"fwd": True, "bwd": False}, (1, 4), id="forward_alone", marks=pytest.mark.covers(f"{ROW}enable")),
+    ],
+)
+@with_triton
+def test_directions_are_switched_on(
+    directions: dict[str, bool], expected: tuple[int, int] | None, device: torch.device
+) -> None:
+    """Contract: without `reduce-overhead` nothing is recorded, but what an annotation with `True` asks for is."""
+    with fresh_cache(), watched() as watch:
+        train(torch.compile(plain), device, 4)
+        assert watch.counts() == Counts()
+    with fresh_cache(), watched() as watch:
+        train(torch.compile(marked(**directions)), device, 6)
+        counts = watch.counts()
+        assert counts.recordings >= 1
+        if expected is not None:
+            assert (counts.recordings, counts.replays) == expected
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.xfail(
+    reason="the backward found in the cache of compiled graphs is recorded all the same: the key does not hold the "
+    "annotation (seen with torch 2.13, recordings simulated on the host; not reported yet)",
+    strict=True,
+)
+@with_triton
+def test_an_annotated_backward_from_the_cache(device: torch.device) -> None:
+    """Contract: a backward that is left out is left out also where the same code was compiled before without the
+    annotation, and is found in the cache."""
+    with fresh_cache():
+        with watched():
+            train(torch.compile(marked(fwd=True, bwd=True)), device, 3)
+        with watched() as watch:
+            train(torch.compile(marked(fwd=True, bwd=False)), device, 6)
+            assert watch.counts().recordings == 1
+
+
+@pytest.mark.covers(f"{ROW}context_manager")
+@with_triton
+def test_a_block_switches_graphs_off(device: torch.device) -> None:
+    """Contract: as a context manager inside the compiled function, for the graph that its block is in."""
+    override: Any = private.reach("torch._dynamo", "override_cudagraphs")
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        with override(fwd=False):
+            return x * x + 1
+
+    calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
+    with watched() as watch:
+        assert trees.compare(work, calls, trees.INDUCTOR, watch, eager=plain) == Counts(skips=1)
+
+
+@pytest.mark.covers(f"{ROW}enable_context_manager")
+@with_triton
+def test_a_block_switches_graphs_on(device: torch.device) -> None:
+    """Contract: the same with `True`, where graphs are off."""
+    override: Any = private.reach("torch._dynamo", "override_cudagraphs")
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        with override(fwd=True):
+            return x * x + 1
+
+    with watched() as watch:
+        fast = torch.compile(work)
+        for number in range(4):
+            x = whole_numbers(8, device=device, start=number)
+            trees.assert_same(trees.values(fast(x)), [plain(x)], f"call {number}")
+        assert watch.counts() == Counts(warm_ups=1, recordings=1, replays=2)
+
+
+@pytest.mark.covers(f"{ROW}graph_break_selective")
+@with_triton
+def test_only_the_annotated_part_of_a_broken_graph(device: torch.device) -> None:
+    """Contract: of the graphs that a break leaves, only that with the annotated function is left out."""
+    off = marked(fwd=False)
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = off(x) % 5
+        torch._dynamo.graph_break()
+        return plain(y)
+
+    calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 5)
+    with watched() as watch:
+        counts = trees.compare(work, calls, trees.INDUCTOR, watch, eager=lambda x: plain(plain(x) % 5))
+    assert (counts.recordings, counts.replays, counts.skips) == (1, 3, 1)
+
+
+@pytest.mark.covers(f"{ROW}multiple_functions")
+@with_triton
+def test_functions_of_which_some_are_annotated(device: torch.device) -> None:
+    """Contract: the annotation of one function does not touch another that is compiled by itself, before or after."""
+    calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
+    with watched() as watch:
+        for work, expected in (
+            (plain, Counts(1, 1, 2)),
+            (marked(fwd=False), Counts(skips=1)),
+            (lambda x: plain(x) + 0, Counts(1, 1, 2)),
+        ):
+            assert trees.compare(work, calls, trees.INDUCTOR, watch, eager=plain) == expected

@@ -1,0 +1,209 @@
+"""Selective checkpointing in compiled training: what backward computes again has the random numbers of its forward."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from suites._torch_private_compiled import compiler_unheard
+
+from . import _torch_private as private
+from . import trees
+from .trees import CUDAGRAPHS, INDUCTOR, on_cuda, watched, with_triton
+
+ROW = "test_cudagraph_trees::TestSAC::test_"
+
+pytestmark = pytest.mark.timeout(trees.LIMIT)
+
+SEED = 31
+
+
+def again(_: object, operator: object, *__: object, **___: object) -> CheckpointPolicy:
+    """Random numbers are drawn again in backward, all else is kept."""
+    if operator in (torch.ops.aten.rand_like.default, torch.ops.aten.rand.default, torch.ops.aten.bernoulli.p):
+        return CheckpointPolicy.MUST_RECOMPUTE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+CONTEXT = functools.partial(create_selective_checkpoint_contexts, again)
+
+
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    """Its gradient is the noise: another draw in backward shows."""
+    return x * torch.rand_like(x)
+
+
+def checkpointed(work: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def run(*arguments: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = checkpoint(work, *arguments, use_reentrant=False, context_fn=CONTEXT)
+        return result
+
+    return run
+
+
+def noise_and_gradient(fast: Callable[..., torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The noise that the forward multiplied by (its input is ones), and the gradient."""
+    leaf = x.detach().clone().requires_grad_()
+    out = fast(leaf)
+    noise = out.detach().clone()
+    out.sum().backward()
+    assert leaf.grad is not None
+    return noise, leaf.grad.clone()
+
+
+def compilers() -> Any:
+    return pytest.mark.parametrize("compiler", [CUDAGRAPHS, pytest.param(INDUCTOR, marks=with_triton)])
+
+
+@pytest.mark.covers(f"{ROW}simple", f"{ROW}cudagraphs_aot_eager_compat_equal")
+def test_noise_is_the_same_in_backward_without_graphs() -> None:
+    """Contract: on the host, under "aot_eager", which knows no CUDA graphs, the gradient of a checkpointed product with
+    noise is that noise, in each of several steps, and each step has other noise."""
+    torch.compiler.reset()
+    x = torch.ones(64)
+    with compiler_unheard(), torch.random.fork_rng([]):
+        torch.manual_seed(SEED)
+        fast = torch.compile(checkpointed(noisy), backend="aot_eager")
+        steps = [noise_and_gradient(fast, x) for _ in range(4)]
+    torch.compiler.reset()
+    for noise, gradient in steps:
+        assert torch.equal(noise, gradient)
+    assert not torch.equal(steps[0][0], steps[1][0])
+
+
+@on_cuda
+@compilers()
+@pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
+@pytest.mark.covers(
+    f"{ROW}simple", f"{ROW}cudagraphs_aot_eager_compat_equal", f"{ROW}graph_partition_cudagraphs_aot_eager_compat_equal"
+)
+def test_noise_is_the_same_in_backward(partition: bool, compiler: str, device: torch.device) -> None:
+    """Contract: the same where forward and backward are CUDA graphs: noise that the backward computes again is that of
+    its forward, in warm-up, recording and replays; and the sequence from a seed is that of "aot_eager"."""
+    x = torch.ones(256, device=device)
+    sequences = []
+    settings = {"graph_partition": partition, "fallback_random": True}
+    for way in (compiler, "aot_eager"):
+        with watched(**settings) as watch, torch.random.fork_rng([device]):
+            torch.manual_seed(SEED)
+            work = checkpointed(noisy)
+            fast = torch.compile(work, backend=way) if way == "aot_eager" else trees.compiled(work, way)
+            steps = [noise_and_gradient(fast, x) for _ in range(5)]
+            counts = watch.counts()
+        for number, (noise, gradient) in enumerate(steps):
+            assert torch.equal(noise, gradient), f"{way}, step {number}"
+        sequences.append([noise for noise, _ in steps])
+        if way != "aot_eager":
+            assert counts.recordings + counts.skips >= 1
+    for number, (one, other) in enumerate(zip(*sequences, strict=True)):
+        assert torch.equal(one, other), f"step {number} has other noise than without graphs"
+
+
+@pytest.mark.requires(device="cuda", devices=2)
+@pytest.mark.covers(f"{ROW}cudagraphs_aot_eager_compat_equal_device_one", f"{ROW}multi_device")
+def test_noise_on_a_second_device(device: torch.device) -> None:
+    """Contract: the same on the second of two devices, and with noise on both in one program."""
+    second = torch.device(device.type, 1)
+    with watched(), torch.random.fork_rng([device, second]):
+        fast = trees.compiled(checkpointed(noisy), CUDAGRAPHS, dynamic=False)
+        for number in range(4):
+            for where in (second, device):
+                noise, gradient = noise_and_gradient(fast, torch.ones(64, device=where))
+                assert torch.equal(noise, gradient), f"step {number} on {where}"
+
+        def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return noisy(x), noisy(y)
+
+        pair = trees.compiled(lambda x, y: checkpoint(both, x, y, use_reentrant=False, context_fn=CONTEXT), CUDAGRAPHS)
+        for number in range(4):
+            leaves = [torch.ones(64, device=where, requires_grad=True) for where in (device, second)]
+            outputs = pair(*leaves)
+            noises = [out.detach().clone() for out in outputs]
+            (outputs[0].sum() + outputs[1].sum().to(device)).backward()
+            for leaf, noise in zip(leaves, noises, strict=True):
+                assert leaf.grad is not None
+                assert torch.equal(leaf.grad, noise), f"step {number}"
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}cpu_and_cuda_rng")
+def test_noise_of_the_host_and_of_the_device(device: torch.device) -> None:
+    """Contract: where a program draws on the host and on the device, both draws are the same in backward."""
+
+    def work(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return noisy(x), noisy(y)
+
+    with watched(), torch.random.fork_rng([device]):
+        fast = trees.compiled(lambda x, y: checkpoint(work, x, y, use_reentrant=False, context_fn=CONTEXT), CUDAGRAPHS)
+        for number in range(4):
+            leaves = [torch.ones(64, device=d, requires_grad=True) for d in (device, torch.device("cpu"))]
+            outputs = fast(*leaves)
+            noises = [out.detach().clone() for out in outputs]
+            torch.autograd.backward([out.sum() for out in outputs])
+            for leaf, noise in zip(leaves, noises, strict=True):
+                assert leaf.grad is not None
+                assert torch.equal(leaf.grad, noise), f"step {number}"
+
+
+@on_cuda
+@pytest.mark.parametrize("way", ["aot_eager", CUDAGRAPHS])
+@pytest.mark.covers(f"{ROW}uneven_forward_backward", f"{ROW}cudagraph_uneven_forward_backward")
+def test_more_forwards_than_backwards(way: str, device: torch.device) -> None:
+    """Contract: forwards whose backward never runs do not shift the noise of those whose does, with and without CUDA
+    graphs."""
+    x = torch.ones(64, device=device)
+    with watched(), torch.random.fork_rng([device]):
+        fast = torch.compile(checkpointed(noisy), backend=way)
+        for number in range(5):
+            for _ in range(number % 3):
+                torch.compiler.cudagraph_mark_step_begin()
+                fast(x.clone().requires_grad_())
+            torch.compiler.cudagraph_mark_step_begin()
+            noise, gradient = noise_and_gradient(fast, x)
+            assert torch.equal(noise, gradient), f"step {number}"
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}retain_graph")
+def test_a_backward_that_runs_twice(device: torch.device) -> None:
+    """Contract: with `retain_graph`, a second backward has the same noise as the first, or says that it cannot: under
+    CUDA graphs random numbers are those of one forward and one backward."""
+    x = torch.ones(64, device=device, requires_grad=True)
+    with watched(), torch.random.fork_rng([device]):
+        fast = torch.compile(checkpointed(noisy), backend="aot_eager")
+        out = fast(x)
+        noise = out.detach().clone()
+        (first,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+        assert torch.equal(first, noise)
+        refused = ""
+        second = noise
+        try:
+            (second,) = torch.autograd.grad(out.sum(), x)
+        except RuntimeError as failure:
+            refused = str(failure)
+        assert torch.equal(second, noise)
+        assert not refused or "backward" in refused
+
+
+def test_the_policy_is_asked() -> None:
+    """Control: the policy of these cases is heard by eager checkpointing, and draws anew where it says so."""
+    asked: list[object] = []
+
+    def telling(ctx: object, operator: object, *arguments: object, **keywords: object) -> CheckpointPolicy:
+        asked.append(operator)
+        return again(ctx, operator, *arguments, **keywords)
+
+    x = torch.ones(8, requires_grad=True)
+    context = functools.partial(create_selective_checkpoint_contexts, telling)
+    out = checkpoint(noisy, x, use_reentrant=False, context_fn=context)
+    noise = out.detach().clone()
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, noise)
+    assert torch.ops.aten.rand_like.default in asked
+    assert private.skips() >= 0

@@ -1,0 +1,325 @@
+"""The plain decisions behind trees, which need no GPU: what is skipped and why, generations, references, metadata."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from .trees import watched
+
+ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
+
+
+def placeholder(name: str, line: str | None = None, change: str | None = None) -> Any:
+    return private.utilities("PlaceholderInfo")(name, line, [], change)
+
+
+def device_nodes(*devices: str) -> dict[torch.device, torch.fx.Node]:
+    """A node for each device, made at a line that says so."""
+    graph = torch.fx.Graph()
+    nodes = {}
+    for number, name in enumerate(devices):
+        node = graph.placeholder(f"on_{number}")
+        user = graph.call_function(torch.neg, (node,))
+        user.meta["stack_trace"] = f"line of {name}"
+        nodes[torch.device(name)] = node
+    return nodes
+
+
+@pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
+@pytest.mark.parametrize(
+    ("devices", "whole", "split"),
+    [
+        pytest.param(["cuda:0"], None, None, id="one_gpu"),
+        pytest.param(["cuda:0", "meta"], None, None, id="one_gpu_and_meta"),
+        pytest.param(["cuda:0", "cpu"], "cpu device (on_1)", None, id="gpu_and_host"),
+        pytest.param(["cpu"], "cpu device (on_0)", "multiple devices", id="host"),
+        pytest.param(["cuda:0", "cuda:1"], "multiple devices", "multiple devices", id="two_gpus"),
+        pytest.param(["xpu:0"], "multiple devices", "multiple devices", id="another_kind"),
+    ],
+)
+@pytest.mark.covers(f"{ROW}test_multiple_devices_msg", f"{ROW}test_graph_partition_multiple_devices_msg")
+def test_which_devices_can_be_recorded(
+    devices: list[str], whole: str | None, split: str | None, partition: bool
+) -> None:
+    """Contract: one GPU can be recorded, `meta` beside it does not matter; the host keeps a whole graph from it, with
+    its line as reason, and a split one not; two GPUs do always."""
+    check = private.utilities("check_multiple_devices_or_any_cpu_nodes")
+    with private.config({"triton.cudagraphs": True, "graph_partition": partition}):
+        reason = check(device_nodes(*devices))
+    expected = split if partition else whole
+    if expected is None:
+        assert reason is None
+    else:
+        assert reason.startswith("skipping cudagraphs due to")
+        assert expected in reason
+        assert ("line of cpu" in reason) == ("cpu device" in expected)
+
+
+@pytest.mark.parametrize("with_trees", [True, False], ids=["trees", "one_by_one"])
+@pytest.mark.parametrize(
+    ("changed", "static", "recorded", "instances"),
+    [
+        pytest.param((), (), (), (0, 0), id="nothing"),
+        pytest.param((0,), (), (), (1, 1), id="the_programs"),
+        pytest.param((0, 2), (2,), (), (1, 2), id="one_is_static"),
+        pytest.param((1, 2), (2,), (1,), (0, 2), id="static_and_recorded"),
+        pytest.param((0, 1, 2), (), (1,), (2, 3), id="one_is_recorded"),
+    ],
+)
+@pytest.mark.covers(f"{ROW}test_mutation_on_inp", f"{ROW}test_mutation_cudagraph_managed_tensors")
+def test_which_changes_can_be_recorded(
+    changed: tuple[int, ...],
+    static: tuple[int, ...],
+    recorded: tuple[int, ...],
+    instances: tuple[int, int],
+    with_trees: bool,
+) -> None:
+    """Contract: with trees, changes of static inputs and of the trees' own outputs are fine and all others counted;
+    without, each change is. The reason has the line of the first."""
+    inputs = [torch.ones(1) for _ in range(3)]
+    own = [inputs[index] for index in recorded]
+    function = private.utilities("WrappedFunction")(
+        model=lambda found: found,
+        static_input_idxs=static,
+        id=private.utilities("FunctionID")(1),
+        constants=(),
+        placeholders=[placeholder(f"arg{i}", None, f"line {i}") for i in range(3)],
+        mutated_input_idxs=changed,
+    )
+    with private.config({"triton.cudagraph_trees": with_trees}):
+        reason = private.utilities("check_for_mutation")(function, inputs, lambda t: any(t is one for one in own))
+    count = instances[0 if with_trees else 1]
+    if count == 0:
+        assert reason is None
+    else:
+        assert f"mutated inputs ({count} instances)" in reason
+        assert "line " in reason
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.parametrize(("of_input", "found"), [(True, True), (False, False)], ids=["of_an_input", "of_a_view"])
+@pytest.mark.covers(f"{ROW}test_input_storage_mutation_skips_cudagraphs")
+def test_inputs_that_are_given_other_memory_are_found(of_input: bool, found: bool) -> None:
+    """Contract: `set_` on an input itself is a reason to skip, with its line; on what was made of one it is none."""
+    graph = torch.fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    target = x if of_input else graph.call_function(torch.ops.aten.alias.default, (x,))
+    changed = graph.call_function(torch.ops.aten.set_.source_Tensor, (target, y))
+    changed.meta["stack_trace"] = "line of set_"
+    graph.output((changed,))
+    information = private.utilities("get_input_storage_mutation_info")(torch.fx.GraphModule({}, graph))
+    reason = private.utilities("get_input_storage_mutation_reason")(information)
+    assert (reason is not None) is found
+    if found:
+        assert "input storage mutation (1 instances)" in reason
+        assert "line of set_" in reason
+
+
+@pytest.mark.parametrize(("limit", "known", "warns"), [(None, 50, False), (3, 2, False), (3, 3, True), (1, 1, True)])
+@pytest.mark.covers(f"{ROW}test_warn_once_if_dynamic_shape_limit_reached")
+def test_when_many_sizes_are_warned_of(limit: int | None, known: int, warns: bool) -> None:
+    """Contract: one more than the limit is warned of, with the number of sizes and what to do; without one, never."""
+    cache = {(size,): None for size in range(known)}
+    settings = {"triton.cudagraph_dynamic_shape_warn_limit": limit}
+    with private.config(settings), private.messages(logging.WARNING) as heard:
+        assert private.utilities("maybe_warning_due_to_dynamic_shape")(cache, (known,)) is warns
+    assert len(heard) == int(warns)
+    if warns:
+        assert f"{known + 1} distinct sizes" in heard[0]
+        assert "cudagraph_skip_dynamic_graphs" in heard[0]
+
+
+@pytest.mark.parametrize(
+    ("listed", "key", "recorded"),
+    [(None, 5, True), ((4, 5), 5, True), ((4, 5), 6, False), (((4, 5),), (4, 5), True), (((4, 5),), (5, 4), False)],
+)
+@pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes2")
+def test_which_sizes_are_on_the_list(listed: object, key: object, recorded: bool) -> None:
+    """Contract: without a list every size is recorded, with one those on it."""
+    decide = private.reach("torch._inductor.cudagraph_trees", "is_cudagraph_capture_sizes")
+    with private.config({"triton.cudagraph_capture_sizes": listed}):
+        assert decide(key) is recorded
+
+
+@pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes1")
+def test_sizes_that_are_not_listed_run_as_they_are() -> None:
+    """Contract: a function for trees, called with a size that is not listed, runs its code and nothing else: there is
+    no GPU here to record on."""
+    cudagraphify = private.reach("torch._inductor.cudagraph_trees", "cudagraphify_impl")
+    run = cudagraphify(
+        lambda inputs: [inputs[1] * inputs[0]],
+        [3, torch.ones(3)],
+        (),
+        device_index=0,
+        is_backward=False,
+        is_inference=True,
+    )
+    with private.config({"triton.cudagraph_capture_sizes": (8,)}):
+        for size in (3, 5, 3):
+            assert torch.equal(run([size, torch.ones(size)])[0], torch.full((size,), float(size)))
+
+
+@pytest.mark.covers(f"{ROW}test_mark_step", f"{ROW}test_forward_generation")
+def test_steps_are_generations() -> None:
+    """Contract: a mark begins a generation that calls of compiled functions do not end; until a program marks its
+    first step, each call of a compiled function begins one. `torch.compiler.reset` ends the marking.
+
+    A function in eager mode stands for any back end.
+    """
+    with watched():
+        fast = torch.compile(lambda x: x + 1, backend="eager")
+        x = torch.ones(2)
+        fast(x)
+        first = private.generation()
+        fast(x)
+        assert private.generation() != first
+
+        torch.compiler.cudagraph_mark_step_begin()
+        marked = private.generation()
+        fast(x)
+        fast(x)
+        assert private.generation() == marked
+        torch.compiler.cudagraph_mark_step_begin()
+        assert private.generation() not in (marked, first)
+        private.trees().reset_cudagraph_trees()
+        assert private.generation() >= first
+
+
+@pytest.mark.covers(f"{ROW}test_aliased_storage_single_weakref")
+def test_a_reference_to_storage_lives_as_long_as_the_storage() -> None:
+    """Contract: the reference by which trees watch an output holds no memory: it gives the storage while any tensor
+    on it lives, views included, and nothing afterwards; the address it remembers stays."""
+    tensor = torch.ones(64)
+    address, storage = tensor.untyped_storage().data_ptr(), tensor.untyped_storage()._cdata
+    reference = private.storage_reference(tensor)
+    view = tensor[8:16]
+
+    assert reference() == storage
+    assert reference.data_ptr() == address
+    del tensor
+    assert reference() == storage
+    assert not reference.expired()
+    del view
+    gc.collect()
+    assert reference.expired()
+    assert reference() is None
+    assert reference.data_ptr() == address
+
+
+@pytest.mark.covers(f"{ROW}test_checkpointing_resets_persistent_refs")
+def test_references_beside_a_cached_tensor() -> None:
+    """Contract: for an output that torch itself keeps (its Python object is given again by each replay), the reference
+    counts as expired when nobody but torch holds the tensor; the check is asked, and can be taken away."""
+    cached = torch.ones(8)
+    storage = cached.untyped_storage()
+    only_torch = False
+    reference = private.storage_reference(cached, extra_ref_check=lambda: only_torch)
+
+    assert not reference.expired()
+    only_torch = True
+    assert reference.expired()  # two are torch's: the tensor and the storage object
+    reference.remove_extra_reference()
+    assert not reference.expired()
+    del cached, storage
+    gc.collect()
+    assert reference.expired()
+
+
+@pytest.mark.requires(cuda=">=12")  # torch is built for it; a GPU is not needed
+@pytest.mark.covers(f"{ROW}test_storage_access_error")
+def test_a_tensor_can_be_told_to_refuse(device: torch.device) -> None:
+    """Contract: a tensor that was told a message raises it at each use of its memory; other tensors on the same
+    storage do not."""
+    tensor = torch.ones(4, device=device)
+    other = tensor.view(2, 2)
+    private.reach("torch._C", "_set_storage_access_error_msg")(tensor, "gone with the replay")
+
+    for use in (lambda: tensor.untyped_storage(), lambda: tensor + 1):
+        with pytest.raises(RuntimeError, match="gone with the replay"):
+            use()
+    assert tensor.shape == (4,)
+    assert other.sum().item() == 4
+
+
+@pytest.mark.requires(cuda=">=12")
+@pytest.mark.covers(f"{ROW}test_clear_storage_data_ptr_access_error")
+def test_storage_can_be_told_to_refuse_and_to_give_again() -> None:
+    """Contract: storage that was told a message raises it whenever its memory is asked for, by any tensor on it, until
+    the message is taken back."""
+    tensor = torch.arange(4.0)
+    view = tensor[1:]
+    key = tensor.untyped_storage()._cdata
+    private.reach("torch._C", "_set_storage_data_ptr_access_error_msg")(key, "gone with the pool")
+    for one in (tensor, view):
+        with pytest.raises(RuntimeError, match="gone with the pool"):
+            one.data_ptr()
+    private.reach("torch._C", "_clear_storage_data_ptr_access_error_msg")(key)
+    assert torch.equal(view + tensor[0], torch.tensor([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.covers(f"{ROW}test_rerecording_logs_reason")
+def test_the_reason_for_recording_again_names_the_input() -> None:
+    """Contract: of the inputs that are looked at, those whose address is another are named, with both addresses and
+    the line they come from; the others are not."""
+    utilities = private.utilities
+    inputs = [torch.ones(2) for _ in range(3)]
+    addresses = [inputs[0].data_ptr(), 4096, 8192]
+    text = utilities("log_data_ptr_mismatch")(
+        [placeholder(f"arg{i}", f"line {i}") for i in range(3)],
+        inputs,
+        addresses,
+        [0, 1],
+        utilities("CheckInvariantStatus").StaticInputIdxMismatch,
+    )
+    assert text.startswith("static input data pointer changed")
+    assert "arg1" in text
+    assert f"from 4096 to {inputs[1].data_ptr()}" in text
+    assert "line 1" in text
+    assert "arg0" not in text
+    assert "arg2" not in text
+
+
+@pytest.mark.covers(f"{ROW}test_graph_partition")
+def test_a_part_knows_its_share_of_the_graph() -> None:
+    """Contract: a part's inputs, outputs and constants are numbered anew; what the graph knows of those that are its
+    own (static, changed, lines) goes along, and those that are made inside are nobody's."""
+    utilities = private.utilities
+    graph = utilities("CudagraphMetadata")(
+        placeholders=[placeholder("a"), placeholder("b"), placeholder("c")],
+        static_input_idxs={0, 2},
+        mutated_input_idxs={2},
+        stack_traces=["first line", "second line"],
+        constants={"k": torch.ones(1), "l": torch.zeros(1)},
+    )
+    part_map = private.reach("torch._inductor.utils", "GraphPartitionMap")(
+        id=3,
+        input_index_mapping=[2, None, 1],
+        output_index_mapping=[None, 1],
+        constant_names=["l"],
+    )
+    part = utilities("get_partition_cudagraph_metadata")(part_map, graph)
+
+    assert [one.name for one in part.placeholders][::2] == ["c", "b"]
+    assert set(part.static_input_idxs) == {0}
+    assert set(part.mutated_input_idxs) == {0}
+    assert part.stack_traces == [None, "second line"]
+    assert list(part.constants) == ["l"]
+
+
+@pytest.mark.requires(device="cpu")
+@pytest.mark.covers(f"{ROW}test_cleanup")
+def test_a_reset_where_nothing_was_recorded() -> None:
+    """Contract: without a GPU in use there is no manager, looking for one makes none, and a reset has nothing to do."""
+    if torch.cuda.is_initialized():
+        pytest.skip("a GPU is in use in this process")
+    with watched():
+        pass
+    assert private.manager(torch.device("cuda", 0)) is None
+    private.trees().reset_cudagraph_trees()
+    assert private.manager(torch.device("cuda", 0)) is None

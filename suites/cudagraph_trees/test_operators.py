@@ -1,0 +1,114 @@
+"""torch's own samples of indexing operators, run as CUDA graphs, with the results of eager runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import trees
+from .trees import CUDAGRAPHS, compiled, on_cuda, watched
+
+pytestmark = pytest.mark.timeout(trees.LIMIT)
+
+#: Operators of torch's sample table that gather, scatter and index, by name and variant.
+INDEXING = (
+    "__getitem__",
+    "gather",
+    "scatter",
+    "scatter_add",
+    "index_select",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "take",
+    "take_along_dim",
+    "put",
+    "masked_fill",
+    "masked_scatter",
+    "select",
+    "select_scatter",
+    "slice",
+    "slice_scatter",
+    "diagonal_scatter",
+)
+
+#: Samples of each that are run: enough for every kind of index, few enough for a compile each.
+SAMPLES = 6
+
+
+def sample_table() -> dict[str, Any]:
+    operators = private.reach("torch.testing._internal.common_methods_invocations", "op_db")
+    return {one.name: one for one in operators if not one.variant_test_name}
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(device), value)
+
+
+def samples(name: str, device: torch.device) -> list[tuple[Callable[..., Any], list[Any], dict[str, Any]]]:
+    one = sample_table().get(name)
+    if one is None:
+        pytest.skip(f"torch {torch.__version__} has no samples of {name}")
+    found = []
+    for sample in list(one.sample_inputs("cpu", torch.float32))[:SAMPLES]:
+        arguments = [moved(value, device) for value in (sample.input, *sample.args)]
+        found.append((one.get_op(), arguments, {key: moved(value, device) for key, value in sample.kwargs.items()}))
+    assert found, f"no samples of {name}"
+    return found
+
+
+@pytest.mark.parametrize("name", INDEXING)
+@pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
+def test_indexing_without_a_gpu_is_skipped_and_right(name: str) -> None:
+    """Contract: on the host, where nothing can be recorded, each sample compiled by the back end "cudagraphs" is
+    skipped for that reason and has the results of an eager run: they are only moved."""
+    with watched() as watch:
+        for number, (operator, arguments, keywords) in enumerate(samples(name, torch.device("cpu"))):
+            check(operator, arguments, keywords, f"{name}, sample {number}", calls=2)
+            torch.compiler.reset()
+        counts = watch.counts()
+        assert (counts.warm_ups, counts.recordings, counts.replays) == (0, 0, 0)
+        assert all("cpu device" in reason for reason in watch.reasons())
+        assert watch.reasons()
+
+
+@pytest.mark.parametrize("name", INDEXING)
+@on_cuda
+@pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
+def test_indexing_as_a_graph(name: str, device: torch.device) -> None:
+    """Contract: each sample has the results of an eager run when it is warmed up, recorded and replayed; what cannot
+    be captured (a mask as index) is skipped with the reason, not captured wrongly."""
+    with watched() as watch:
+        for number, (operator, arguments, keywords) in enumerate(samples(name, device)):
+            check(operator, arguments, keywords, f"{name}, sample {number}", calls=4)
+            torch.compiler.reset()
+        counts = watch.counts()
+        assert counts.replays > 0 or counts.skips > 0
+
+
+def check(operator: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], where: str, calls: int) -> None:
+    """Calls with other values each time: the tensors of floats are shifted, indices stay as they are.
+
+    Additions of several values to one place may be made in any order: a difference of some units in the last place is
+    no error, one of an index is.
+    """
+    warnings.filterwarnings("ignore", "The reduce argument of torch.scatter", UserWarning)  # undone by `watched`
+    fast = compiled(lambda *args: operator(*args, **keywords), CUDAGRAPHS, dynamic=False)
+    for call in range(calls):
+        shifted = [shift(value, call) for value in arguments]
+        theirs, ours = trees.copied(shifted), trees.copied(shifted)
+        wanted = trees.values(operator(*theirs, **keywords))
+        found = trees.values(fast(*ours))
+        trees.assert_same(found, wanted, f"{where}, call {call}", within=1e-4)
+
+
+def shift(value: Any, by: int) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value + by
+    return value

@@ -1,0 +1,291 @@
+"""Graphs that inductor splits, so that what can be captured is recorded and the rest runs in between."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import operators, trees
+from .splits import SPLITS, Split, copied_to_the_host, row, safe_operator, unsafe_operator
+from .trees import Counts, compiled, repeated, watched, whole_numbers, with_triton
+
+pytestmark = pytest.mark.timeout(trees.LIMIT)
+
+on_the_host = pytest.mark.requires(cpp_compiler=True)
+
+CALLS = 6
+
+
+@contextmanager
+def splitting(split: Split, **settings: Any) -> Iterator[trees.Watch]:
+    """A block in which graphs are split, with what that function needs."""
+    capture = {"capture_scalar_outputs": split.capture, "capture_dynamic_output_shape_ops": split.capture}
+    with private.dynamo_config(**capture), watched(graph_partition=True, **settings) as watch:
+        yield watch
+
+
+def run(split: Split, device: torch.device, watch: trees.Watch, calls: int = CALLS) -> Counts:
+    made = repeated(lambda n: split.make(device, n), calls)
+    return trees.compare(split.work, made, trees.INDUCTOR, watch, dynamic=split.dynamic)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.covers(*SPLITS[name].rows)) for name in SPLITS])
+@with_triton
+def test_a_graph_in_parts(name: str, device: torch.device) -> None:
+    """Contract: split, a function has the results of an eager run in every call; nothing is skipped as a whole, its
+    parts are recorded and replayed, and no more parts than the order of its work asks for."""
+    split = SPLITS[name]
+    with splitting(split) as watch:
+        counts = run(split, device, watch, calls=CALLS * split.sizes)
+        assert watch.reasons() == []
+    assert counts.skips == 0
+    assert counts.recordings >= 1
+    assert counts.replays >= counts.recordings
+    if split.parts is not None:
+        assert counts == Counts(split.parts, split.parts, split.parts * (CALLS - 2))
+
+
+@pytest.mark.parametrize("name", ["safe_operator", "unsafe_operator", "reads_item", "unsafe_change"])
+@on_the_host
+@pytest.mark.covers(*row("graph_partition_cpu_only"))
+def test_a_graph_on_the_host_has_no_parts(name: str) -> None:
+    """Contract: a graph with nothing on a GPU is skipped, counted once and quietly, and right, whether or not graphs
+    are split."""
+    split = SPLITS[name]
+    for partition in (True, False):
+        with splitting(split) as watch, private.config({"graph_partition": partition}):
+            counts = run(split, torch.device("cpu"), watch, calls=3)
+            assert counts == Counts(skips=1)
+
+
+@pytest.mark.parametrize(
+    ("size", "recorded"),
+    [
+        pytest.param(2, 0, id="too_small", marks=pytest.mark.covers(*row("cudagraph_min_partition_size_skip_small"))),
+        pytest.param(1, 1, id="large", marks=pytest.mark.covers(*row("cudagraph_min_partition_size_allow_large"))),
+    ],
+)
+@pytest.mark.requires(torch=">=2.12")
+@with_triton
+def test_parts_below_a_size_are_not_recorded(size: int, recorded: int, device: torch.device) -> None:
+    """Contract: with `cudagraph_min_partition_size`, a part with fewer kernels runs without a graph, and is right."""
+    with watched(graph_partition=True, triton__cudagraph_min_partition_size=size) as watch:
+        calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 5)
+        counts = trees.compare(lambda x: x * 2 + 1, calls, trees.INDUCTOR, watch)
+    assert (counts.recordings, counts.replays) == (recorded, 3 * recorded)
+
+
+@pytest.mark.parametrize("name", [f"{operators.LIBRARY}::twice", f"{operators.LIBRARY}::twice.default"])
+@pytest.mark.covers(*row("graph_partition_custom_rule"))
+@with_triton
+def test_operators_can_be_named_to_split_at(name: str, device: torch.device) -> None:
+    """Contract: an operator on the list `custom_should_partition_ops`, by its name with or without the overload,
+    splits the graph; off the list it does not."""
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        return operators.twice(x @ x) @ x
+
+    calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n)], 4)
+    for listed, parts in (([name], 2), ([], 1)):
+        with watched(graph_partition=True, custom_should_partition_ops=listed) as watch:
+            counts = trees.compare(work, calls, trees.INDUCTOR, watch)
+        assert counts == Counts(parts, parts, 2 * parts)
+
+
+@pytest.mark.covers(*row("cudagraph_unsafe_unbacked_ops"))
+@with_triton
+def test_sizes_from_listed_operators_are_left_out(device: torch.device) -> None:
+    """Contract: work whose sizes come from an operator on the list `cudagraph_unsafe_unbacked_ops` is not recorded;
+    it would be, once a size, otherwise. Results are right both ways."""
+
+    def work(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return operators.positive(x) * 3, x @ x
+
+    calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n % 2)], 8)
+    found = []
+    for listed in ([f"{operators.LIBRARY}::positive"], []):
+        capture = {"capture_dynamic_output_shape_ops": True}
+        with private.dynamo_config(**capture), watched(cudagraph_unsafe_unbacked_ops=listed) as watch:
+            found.append(trees.compare(work, calls, trees.INDUCTOR, watch))
+    listed_counts, unlisted_counts = found
+    assert listed_counts == Counts(1, 1, 6)
+    assert unlisted_counts.recordings > listed_counts.recordings
+
+
+@pytest.mark.covers(*row("graph_partition_log_message"))
+@with_triton
+def test_the_log_says_why_a_graph_is_split(device: torch.device) -> None:
+    """Contract: logged for debugging: how many parts there are, how many of them can be recorded, and for what cannot
+    the reason."""
+    with watched(debug=True, graph_partition=True) as watch:
+        compiled(unsafe_operator, trees.INDUCTOR)(whole_numbers(8, 8, device=device))
+        text = "\n".join(watch.messages())
+    assert "graph partitions" in text
+    assert "2 cudagraphable" in text
+    assert "1 non-cudagraphable" in text
+    assert "reason=CUDAGraph-unsafe custom ops" in text
+
+
+@pytest.mark.covers(*row("graph_partition_reduce_overhead_mode_effectiveness"))
+@with_triton
+def test_replays_launch_less(device: torch.device) -> None:
+    """Contract: what `mode="reduce-overhead"` is for: a replayed call launches its graphs and hardly a kernel by
+    itself, where the same code without graphs launches each kernel."""
+    from torch.profiler import ProfilerActivity, profile
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(8):
+            x = (x @ x) % 7
+        return unsafe(x)
+
+    unsafe = operators.unsafe_twice
+    x = whole_numbers(8, 8, device=device)
+    launches = []
+    for graphs in (True, False):
+        with watched(triton__cudagraphs=graphs, graph_partition=True):
+            fast = torch.compile(work)
+            for _ in range(4):
+                found = trees.values(fast(x))
+            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+                found = trees.values(fast(x))
+                torch.cuda.synchronize()
+            trees.assert_same(found, [work(x)], f"graphs: {graphs}")
+        names = [event.name for event in profiled.events()]
+        launches.append(
+            (
+                sum(name.startswith(("cudaLaunchKernel", "cuLaunchKernel")) for name in names),
+                sum(name.startswith(("cudaGraphLaunch", "cuGraphLaunch")) for name in names),
+            )
+        )
+    (with_graphs, graph_launches), (without, none) = launches
+    assert graph_launches >= 1
+    assert none == 0
+    assert with_graphs + 8 <= without
+
+
+@pytest.mark.covers(*row("graph_partition_forward_backward", "graph_partition_symint_cat_backward"))
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "any_size"])
+@with_triton
+def test_both_directions_in_parts(dynamic: bool, device: torch.device) -> None:
+    """Contract: forward and backward are split alike; saved tensors cross the parts, and gradients are right, with
+    sizes that vary too."""
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([x, operators.SafeForward.apply(x * x)])
+        return (y.cpu() * 2).to(x.device) * 3
+
+    with watched(graph_partition=True) as watch:
+        fast = compiled(work, trees.INDUCTOR, dynamic=dynamic)
+        for step in range(8):
+            rows = 4 + 2 * (step % 2) if dynamic else 4
+            x = (whole_numbers(rows, 4, device=device, start=step) % 3).requires_grad_()
+            y = fast(x)
+            trees.assert_same(trees.values(y), [work(x).detach()], f"step {step}")
+            y.sum().backward()
+            assert x.grad is not None
+            trees.assert_same([x.grad], [6 + 24 * x.detach()], f"gradient of step {step}")
+        counts = watch.counts()
+        assert counts.recordings >= 2
+        assert counts.replays >= counts.recordings
+
+
+@pytest.mark.covers(*row("graph_partition_forward_backward_not_called"))
+@with_triton
+def test_split_forwards_whose_backward_never_runs(device: torch.device) -> None:
+    """Contract: outputs of split forwards keep their values while a backward may follow; with marked steps they are
+    overwritten, and each step's are right."""
+    with watched(graph_partition=True):
+        fast = compiled(lambda x: operators.unsafe_twice((x * x).detach()) + x * 3, trees.INDUCTOR)
+        inputs = [whole_numbers(8, device=device, start=n).requires_grad_() for n in range(3)]
+        outputs = [fast(x) for x in inputs]
+        wanted = [(2 * x * x + 3 * x).detach() for x in inputs]
+        trees.assert_same(trees.values(outputs), wanted, "unmarked")
+        del outputs
+        for number in range(3):
+            torch.compiler.cudagraph_mark_step_begin()
+            trees.assert_same(trees.values(fast(inputs[number])), [wanted[number]], f"marked step {number}")
+
+
+@pytest.mark.covers(*row("graph_partition_saved_activation_not_static", "graph_partition_no_partition_keeps_static"))
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+@with_triton
+def test_saved_tensors_may_move(split: bool, device: torch.device) -> None:
+    """Contract: where the forward is split, a saved tensor may lie elsewhere in each step (an operator that was not
+    recorded made it): the backward copies it, and is not recorded anew; unsplit, it reads saved tensors in place."""
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = operators.unsafe_twice(x.detach() + 1) if split else x.detach() * 2 + 2
+        return (x * y) @ y
+
+    with watched(graph_partition=True) as watch:
+        fast = compiled(work, trees.INDUCTOR)
+        kept = []
+        for step in range(10):
+            x = (whole_numbers(4, 4, device=device, start=step) % 3).requires_grad_()
+            kept.append(torch.empty(64 * (step + 1), device=device))  # so that fresh memory lies elsewhere
+            y = (2 * (x + 1)).detach()
+            fast(x).sum().backward()
+            assert x.grad is not None
+            trees.assert_same([x.grad], [y * y.sum(1)], f"gradient of step {step}")
+        counts = watch.counts()
+        assert counts.skips == 0
+        if torch.__version__ >= (2, 13) or not split:
+            assert counts.recordings <= 4
+            assert counts.replays >= 2 * counts.recordings
+
+
+@pytest.mark.covers(*row("graph_partition_gc"))
+@with_triton
+def test_memory_of_parts_is_given_back(device: torch.device) -> None:
+    """Contract: when the compiler is reset and the function is gone, what its parts held in the pools is free."""
+    with watched(graph_partition=True):
+        fast = compiled(copied_to_the_host, trees.INDUCTOR)
+        for number in range(3):
+            fast(whole_numbers(8, 8, device=device, start=number))
+        assert private.live_bytes_of_graphs() > 0
+        del fast
+        torch.compiler.reset()
+        gc.collect()
+        torch.cuda.synchronize()
+        assert private.live_bytes_of_graphs() == 0
+
+
+@pytest.mark.covers(*row("graph_partition_with_memory_plan_reuse"))
+@pytest.mark.parametrize("name", ["memory_reused", "views_across", "unsafe_change_of_what_is_used_before"])
+@with_triton
+def test_parts_and_planned_memory(name: str, device: torch.device) -> None:
+    """Contract: where inductor plans one block of memory for many buffers, parts still do not overwrite what another
+    part reads."""
+    with splitting(SPLITS[name], memory_planning=True) as watch:
+        counts = run(SPLITS[name], device, watch)
+    assert counts.recordings >= 1
+
+
+@pytest.mark.requires(device="cuda", devices=2, triton=True)
+@pytest.mark.covers(*row("graph_partition_multiple_devices_msg"))
+def test_two_gpus_in_one_graph_are_skipped(device: torch.device) -> None:
+    """Contract: work on two GPUs in one graph is skipped as a whole, split or not, and right."""
+    second = torch.device(device.type, 1)
+    with watched(graph_partition=True) as watch:
+        calls = repeated(lambda n: [whole_numbers(8, device=d, start=n) for d in (device, second)], 3)
+        counts = trees.compare(lambda x, y: (x + 1, y * 2), calls, trees.INDUCTOR, watch)
+        assert counts == Counts(skips=1)
+        assert any("multiple devices" in reason for reason in watch.reasons())
+
+
+def test_the_table_covers_what_it_says() -> None:
+    """Contract of the table: each function is there once, by its name, and agrees with itself when it is run twice,
+    so that a difference is the compiler's."""
+    cpu = torch.device("cpu")
+    for name, split in SPLITS.items():
+        if name == "users_kernel":  # needs a GPU
+            continue
+        first, second = (trees.values(split.work(*split.make(cpu, 3))) for _ in range(2))
+        trees.assert_same(first, second, name)
+    assert SPLITS["safe_operator"].work is safe_operator

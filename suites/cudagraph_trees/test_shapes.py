@@ -1,0 +1,105 @@
+"""Trees and sizes that vary: a recording for each, only the listed ones, or none; and how torch warns of many."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from . import trees
+from .trees import Counts, on_cuda, repeated, watched, whole_numbers, with_triton
+
+ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
+
+pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
+
+MANY = "distinct sizes"
+
+
+def work(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0) * 2 + x
+
+
+def warned(watch: trees.Watch) -> int:
+    return sum(MANY in message for message in watch.messages())
+
+
+@with_triton
+@pytest.mark.covers(f"{ROW}test_dynamic_warmup")
+def test_each_size_is_recorded_by_itself(device: torch.device) -> None:
+    """Contract: code for any size is recorded for each size it meets: one warm-up and one recording a size, replays
+    from then on, whatever the order."""
+    sizes = [4, 6, 9]
+    with watched() as watch:
+        calls = repeated(lambda n: [whole_numbers(sizes[n % 3], 5, device=device, start=n)], 12)
+        counts = trees.compare(work, calls, trees.INDUCTOR, watch, dynamic=True)
+
+    assert counts == Counts(warm_ups=3, recordings=3, replays=6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "listed", "recorded"),
+    [
+        pytest.param([(4,), (6,), (9,)], (4, 9), 2, id="one_dimension"),
+        pytest.param([(4, 3), (6, 3), (4, 7), (6, 7)], ((4, 3), (6, 7)), 2, id="two_dimensions"),
+        pytest.param([(4,), (6,)], (5,), 0, id="none_of_them"),
+    ],
+)
+@with_triton
+@pytest.mark.covers(
+    f"{ROW}test_cudagraph_capture_sizes",
+    f"{ROW}test_cudagraph_capture_sizes1",
+    f"{ROW}test_cudagraph_capture_sizes2",
+)
+def test_only_listed_sizes_are_recorded(
+    sizes: list[tuple[int, ...]], listed: tuple[object, ...], recorded: int, device: torch.device
+) -> None:
+    """Contract: with `cudagraph_capture_sizes`, sizes on the list are recorded and others run without graphs; results
+    are right for all, and being unlisted is no skip that is counted."""
+    with watched(triton__cudagraph_capture_sizes=listed) as watch:
+        calls = repeated(lambda n: [whole_numbers(*sizes[n % len(sizes)], device=device, start=n)], 4 * len(sizes))
+        counts = trees.compare(lambda x: x * 2 + 1, calls, trees.INDUCTOR, watch, dynamic=True)
+
+    assert counts == Counts(warm_ups=recorded, recordings=recorded, replays=2 * recorded)
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes", "warnings"),
+    [
+        pytest.param(3, 3, 0, id="at_the_limit"),
+        pytest.param(3, 4, 1, id="above"),
+        pytest.param(3, 7, 1, id="far_above"),
+        pytest.param(None, 7, 0, id="no_limit"),
+    ],
+)
+@with_triton
+@pytest.mark.covers(
+    f"{ROW}test_skip_if_dynamic_shape_limit_reached1",
+    f"{ROW}test_skip_if_dynamic_shape_limit_reached2",
+    f"{ROW}test_warn_once_if_dynamic_shape_limit_reached",
+)
+def test_many_sizes_are_warned_of_once(limit: int | None, sizes: int, warnings: int, device: torch.device) -> None:
+    """Contract: more distinct sizes than the limit are logged as a warning, once a function; all are recorded and
+    right. (Releases before 2.9 skipped sizes above the limit; today's record them.)"""
+    with watched(triton__cudagraph_dynamic_shape_warn_limit=limit) as watch:
+        calls = repeated(lambda n: [whole_numbers(3 + n % sizes, 5, device=device, start=n)], 3 * sizes)
+        counts = trees.compare(work, calls, trees.INDUCTOR, watch, dynamic=True)
+        assert warned(watch) == warnings
+
+    assert counts == Counts(warm_ups=sizes, recordings=sizes, replays=sizes)
+
+
+@pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
+@with_triton
+@pytest.mark.covers(f"{ROW}test_skip_symbolic")
+def test_sizes_that_vary_can_be_left_out(partition: bool, device: torch.device) -> None:
+    """Contract: with `cudagraph_skip_dynamic_graphs`, nothing whose sizes vary is recorded: a whole graph is skipped
+    with the reason and the line, in a partitioned one those operations are left out."""
+    with watched(triton__cudagraph_skip_dynamic_graphs=True, graph_partition=partition) as watch:
+        calls = repeated(lambda n: [whole_numbers(4 + n, device=device, start=n)], 4)
+        counts = trees.compare(lambda x: x + x, calls, trees.INDUCTOR, watch, dynamic=True)
+        assert (counts.warm_ups, counts.recordings, counts.replays) == (0, 0, 0)
+        if not partition:
+            assert counts.skips == 1
+            (reason,) = watch.reasons()
+            assert "symbolic shapes" in reason
+            assert "x + x" in reason

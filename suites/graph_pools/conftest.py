@@ -1,0 +1,21 @@
+"""What every case here promises: the pools that it made are gone when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from . import pools
+
+
+@pytest.fixture
+def nothing_left(device: torch.device) -> Iterator[None]:
+    """Fails a case after which graphs own more memory than before."""
+    pools.settle(device)
+    before = len(pools.segments_of(device))
+    yield
+    pools.settle(device)
+    left = pools.segments_of(device)
+    assert len(left) <= before, f"pools of graphs have kept {[segment['segment_pool_id'] for segment in left]}"

@@ -1,0 +1,144 @@
+"""Graphs and the pools they own: capturing, and what a snapshot says of a pool."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..snapshot.reading import LIVE, Block, blocks, of_device, of_pool
+
+PoolId = tuple[int, int]
+Work = Callable[[], list[torch.Tensor]]
+
+MIB = 1 << 20
+
+#: Of CUDA's allocator: what a small block, a small segment and a large segment are rounded to.
+SMALLEST = 512
+SMALL_SEGMENT = 2 * MIB
+LARGE_SEGMENT = 20 * MIB
+
+
+@dataclass
+class Captured:
+    """A graph that can be replayed, and what its work returned when it was captured."""
+
+    graph: Any
+    outputs: list[torch.Tensor]
+    device: torch.device
+
+    @property
+    def pool(self) -> PoolId:
+        """The pool that the graph's memory is in."""
+        first, second = self.graph.pool()
+        return first, second
+
+    def replay(self) -> None:
+        """Run the work again on the current stream, with the memory it had."""
+        self.graph.replay()
+
+
+def empty_graph(device: torch.device) -> Any:
+    """A graph that waits for its capture; on a GPU one of CUDA's own, since older releases have no other."""
+    return torch.cuda.CUDAGraph() if device.type == "cuda" else torch.accelerator.Graph()
+
+
+@contextmanager
+def capturing(graph: Any, stream: torch.Stream, pool: PoolId | None = None) -> Iterator[None]:
+    """A block whose work on the stream becomes the graph, its memory from a pool of its own or one that is given."""
+    if isinstance(graph, torch.cuda.CUDAGraph):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            yield
+    else:
+        graph.graph_pool = pool
+        with stream, graph:
+            yield
+
+
+def captured(
+    device: torch.device, work: Work, pool: PoolId | None = None, stream: torch.Stream | None = None
+) -> Captured:
+    """A graph of the work, which ran once before on the stream of the capture: what is made at first use is made."""
+    torch.accelerator.synchronize(device)
+    stream = stream or new_stream(device)
+    stream.wait_stream(torch.accelerator.current_stream(device))
+    with stream:
+        work()
+    torch.accelerator.synchronize(device)
+    graph = empty_graph(device)
+    with capturing(graph, stream, pool):
+        outputs = work()
+    torch.accelerator.synchronize(device)
+    return Captured(graph, outputs, device)
+
+
+def new_stream(device: torch.device) -> torch.Stream:
+    """A stream beside the current one."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else torch.Stream(device)
+
+
+def settle(device: torch.device) -> None:
+    """Nothing is under way, nothing waits to be collected, nothing is cached."""
+    torch.accelerator.synchronize(device)
+    gc.collect()
+    torch.accelerator.empty_cache()
+
+
+# What a snapshot says
+
+
+def segments_of(device: torch.device, pool: PoolId | None = None) -> list[dict[str, Any]]:
+    """The segments of one of the device's pools, or of all that graphs own."""
+    here = of_device(torch.get_device_module(device).memory_snapshot(), device.index)
+    if pool is None:
+        return [segment for segment in here if tuple(segment["segment_pool_id"]) != (0, 0)]
+    return of_pool(here, pool)
+
+
+def reserved_in(device: torch.device, *pools: PoolId) -> int:
+    """The bytes of the segments of pools, each counted once."""
+    return sum(segment["total_size"] for pool in set(pools) for segment in segments_of(device, pool))
+
+
+def live_blocks(device: torch.device, pool: PoolId) -> list[Block]:
+    """The blocks that a pool has given out."""
+    return [block for block in blocks(segments_of(device, pool)) if block.state == LIVE]
+
+
+def pool_of(device: torch.device, address: int) -> PoolId | None:
+    """The pool whose segment has an address."""
+    for segment in of_device(torch.get_device_module(device).memory_snapshot(), device.index):
+        if segment["address"] <= address < segment["address"] + segment["total_size"]:
+            first, second = segment["segment_pool_id"]
+            return first, second
+    return None
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+#: What must be the same in a segment that was put back.
+_FIELDS = ("device", "total_size", "allocated_size", "active_size", "segment_type", "segment_pool_id")
+
+
+def changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    """How segments differ from what they were, a line each. Segments that came since are no difference."""
+    found = []
+    now = {segment["address"]: segment for segment in after}
+    for old in before:
+        name = f"segment at {old['address']:#x}"
+        new = now.get(old["address"])
+        if new is None:
+            found.append(f"{name}: gone")
+            continue
+        found += [f"{name}: {f} was {old[f]}, is {new[f]}" for f in _FIELDS if old[f] != new[f]]
+        was, has = ([(block["size"], block["state"]) for block in each["blocks"]] for each in (old, new))
+        if was != has:
+            found.append(f"{name}: blocks were {was}, are {has}")
+    return found

@@ -1,0 +1,72 @@
+"""Handles of pools: made by themselves, given to several graphs, also to those of callables."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from .pools import captured, pool_of, segments_of
+
+
+@pytest.mark.requires(cuda=True)
+def test_every_handle_is_new() -> None:
+    """Contract: `graph_pool_handle` never gives the same handle twice, and none that is of no pool. It needs a build
+    for CUDA and no GPU."""
+    handles = [torch.cuda.graph_pool_handle() for _ in range(100)]
+
+    assert len(set(handles)) == 100
+    assert (0, 0) not in handles
+
+
+@pytest.mark.requires(device="cuda", cuda_graphs=True)
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.covers("test_cuda::TestCuda::test_graph_two_successive")
+def test_graphs_share_a_pool_by_its_handle(device: torch.device) -> None:
+    """Contract: a handle that was made before any graph is the pool of each graph that is given it, and no pool of
+    anything else; graphs in it replay rightly in order."""
+    handle = torch.cuda.graph_pool_handle()
+    x = torch.zeros(1 << 20, dtype=torch.int32, device=device)
+    stream = torch.cuda.Stream(device)
+    first = captured(device, lambda: [x + 1], handle, stream)
+    second = captured(device, lambda: [first.outputs[0] * 3], handle, stream)
+
+    assert first.pool == second.pool == handle
+    for value in (1, -5):
+        x.fill_(value)
+        first.replay()
+        second.replay()
+        torch.accelerator.synchronize(device)
+        assert (second.outputs[0] == (value + 1) * 3).all()
+
+
+@pytest.mark.requires(device="cuda", cuda_graphs=True)
+@pytest.mark.covers("test_cuda::TestCuda::test_graph_make_graphed_callables_same_pool")
+def test_callables_that_share_a_pool_train_as_ever(device: torch.device) -> None:
+    """Contract: several modules made graphs in one pool compute, one after the other, what their like without graphs
+    do, forward and backward, and each has memory of its own for parameters and gradients."""
+    torch.manual_seed(5)
+    models = [
+        torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128)).to(device)
+        for _ in range(3)
+    ]
+    handle = torch.cuda.graph_pool_handle()
+    example = torch.randn(64, 32, device=device)
+    graphed = [torch.cuda.make_graphed_callables(copy.deepcopy(model), (example,), pool=handle) for model in models]
+    assert segments_of(device, handle)
+
+    for model, ours in zip(models, graphed, strict=True):
+        x = torch.randn(64, 32, device=device)
+        plain, result = model(x), ours(x)
+        plain.norm().backward()
+        result.norm().backward()
+
+        assert pool_of(device, result.untyped_storage().data_ptr()) == handle
+        torch.testing.assert_close(result, plain)
+        for parameter, other in zip(model.parameters(), ours.parameters(), strict=True):
+            assert parameter.grad is not None
+            assert other.grad is not None
+            torch.testing.assert_close(other.grad, parameter.grad)
+            assert parameter.data_ptr() != other.data_ptr()
+            assert parameter.grad.data_ptr() != other.grad.data_ptr()

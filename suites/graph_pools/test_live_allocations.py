@@ -1,0 +1,158 @@
+"""Whether a pool has given out just the blocks that somebody knows of; and memory that threads take from a pool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from .pools import LARGE_SEGMENT, PoolId, address, captured, live_blocks, pool_of
+
+pytestmark = [
+    pytest.mark.requires(device="cuda", cuda_graphs=True, not_={"rocm": True}),
+    pytest.mark.usefixtures("nothing_left"),
+]
+
+ROW = "test_cuda::TestBlockStateAbsorption::"
+
+
+@pytest.mark.covers(f"{ROW}test_check_pool_live_allocations")
+def test_live_blocks_are_known_exactly(device: torch.device) -> None:
+    """Contract: the check holds for just the addresses of live outputs: not with one more, not with one fewer, not
+    with another, and as outputs go it follows."""
+    index = device.index or 0
+    graph = captured(device, lambda: [torch.ones(4, device=device) for _ in range(3)])
+    places = list(map(address, graph.outputs))
+
+    while True:
+        assert private.holds_exactly(index, graph.pool, places)
+        assert not private.holds_exactly(index, graph.pool, [*places, 0])
+        assert not private.holds_exactly(index, graph.pool, [*places[1:], 512]) or not places
+        if not places:
+            break
+        assert not private.holds_exactly(index, graph.pool, places[1:])
+        assert not private.holds_exactly(index, graph.pool, [])
+        graph.outputs.pop()
+        places.pop()
+
+
+def test_each_pool_is_asked_by_itself(device: torch.device) -> None:
+    """Contract: live blocks of another pool, or of no graph's, are no matter."""
+    index = device.index or 0
+    one, two = (captured(device, lambda: [torch.ones(4, device=device)]) for _ in range(2))
+    mine = torch.ones(4, device=device)
+
+    for graph, other in ((one, two), (two, one)):
+        assert private.holds_exactly(index, graph.pool, [address(graph.outputs[0])])
+        assert not private.holds_exactly(index, graph.pool, [address(graph.outputs[0]), address(other.outputs[0])])
+        assert not private.holds_exactly(index, graph.pool, [address(mine)])
+
+
+# Threads
+
+
+def run_all(*works: Callable[[], object]) -> None:
+    """Run functions at once, a thread each, and raise the first error of any."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(works))
+
+    def guarded(work: Callable[[], object]) -> None:
+        try:
+            start.wait(timeout=60)
+            work()
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def block(device: torch.device) -> torch.Tensor:
+    return torch.ones(LARGE_SEGMENT, dtype=torch.uint8, device=device)
+
+
+@pytest.mark.covers(f"{ROW}test_allocate_in_thread_to_pool")
+def test_a_threads_allocations_can_go_to_a_pool(device: torch.device) -> None:
+    """Contract: within its block what a thread allocates is in the pool, freed or not, and before and after it in the
+    ordinary one; what another thread allocates at the same time never is."""
+    index = device.index or 0
+    graph = captured(device, lambda: [torch.rand(4, device=device)])
+    graph.outputs.clear()
+    where: dict[str, set[PoolId | None]] = {"before": set(), "within": set(), "after": set(), "other": set()}
+    inside, outside = threading.Event(), threading.Event()
+
+    def three(when: str) -> None:
+        first, second = block(device), block(device)
+        where[when].update(pool_of(device, address(each)) for each in (first, second, first + second))
+
+    def to_the_pool() -> None:
+        stream = torch.cuda.Stream(device)
+        three("before")
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            with private.this_threads_allocations(index, graph.pool):
+                inside.set()
+                for _ in range(10):
+                    three("within")
+                assert outside.wait(60)
+            three("after")
+        stream.synchronize()
+
+    def elsewhere() -> None:
+        try:
+            assert inside.wait(60)
+            for _ in range(10):
+                three("other")
+        finally:
+            outside.set()
+
+    run_all(to_the_pool, elsewhere)
+
+    ordinary: set[PoolId | None] = {(0, 0)}
+    assert where == {"before": ordinary, "within": {graph.pool}, "after": ordinary, "other": ordinary}
+    assert live_blocks(device, graph.pool) == []
+
+
+def test_two_threads_use_two_pools(device: torch.device) -> None:
+    """Contract: threads that allocate to different pools at once do not mix them up."""
+    index = device.index or 0
+    graphs = [captured(device, lambda: [torch.rand(4, device=device)]) for _ in range(2)]
+    where: list[set[PoolId | None]] = [set(), set()]
+
+    def to(number: int) -> Callable[[], None]:
+        def work() -> None:
+            stream = torch.cuda.Stream(device)
+            with torch.cuda.stream(stream), private.this_threads_allocations(index, graphs[number].pool):
+                for _ in range(20):
+                    where[number].add(pool_of(device, address(block(device))))
+            stream.synchronize()
+
+        return work
+
+    run_all(to(0), to(1))
+
+    assert where == [{graphs[0].pool}, {graphs[1].pool}]
+
+
+def test_an_error_ends_a_threads_use_of_a_pool(device: torch.device) -> None:
+    """Contract: when an error leaves the block, allocations are ordinary again."""
+    index = device.index or 0
+    graph = captured(device, lambda: [torch.rand(4, device=device)])
+
+    def failing() -> None:
+        with private.this_threads_allocations(index, graph.pool):
+            assert pool_of(device, address(block(device))) == graph.pool
+            raise LookupError("of the program's own")
+
+    with pytest.raises(LookupError):
+        failing()
+
+    assert pool_of(device, address(block(device))) == (0, 0)

@@ -1,0 +1,117 @@
+"""Graphs of either interface: `torch.accelerator.Graph` on whatever accelerator there is, `torch.cuda.CUDAGraph`.
+
+A case that takes `api` (see `apis`) checks a contract that both share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pytest
+import torch
+
+ELEMENTS = 1 << 12
+
+
+class Api(Protocol):
+    """What the two interfaces have in common, and where they differ in spelling."""
+
+    name: str
+
+    def new(self, *, keep_graph: bool = False) -> Any:
+        """A graph without a capture."""
+
+    def begin(self, graph: Any, pool: Any = None, mode: str = "thread_local") -> None:
+        """Begin to capture the current stream."""
+
+    def capturing(self, graph: Any, stream: torch.Stream, pool: Any = None, mode: str = "thread_local") -> Any:
+        """A block whose work on `stream` is captured."""
+
+
+class Accelerator:
+    """`torch.accelerator.Graph`, whose options are the constructor's or attributes."""
+
+    name = "accelerator"
+
+    def new(self, *, keep_graph: bool = False) -> Any:
+        return torch.accelerator.Graph(keep_graph=keep_graph)
+
+    def begin(self, graph: Any, pool: Any = None, mode: str = "thread_local") -> None:
+        graph.graph_pool, graph.capture_error_mode = pool, mode
+        graph.capture_begin()
+
+    @contextmanager
+    def capturing(
+        self, graph: Any, stream: torch.Stream, pool: Any = None, mode: str = "thread_local"
+    ) -> Iterator[None]:
+        graph.graph_pool, graph.capture_error_mode = pool, mode
+        with stream, graph:
+            yield
+
+
+class Cuda:
+    """`torch.cuda.CUDAGraph`, captured by `torch.cuda.graph`."""
+
+    name = "cuda"
+
+    def new(self, *, keep_graph: bool = False) -> Any:
+        return torch.cuda.CUDAGraph(keep_graph)
+
+    def begin(self, graph: Any, pool: Any = None, mode: str = "thread_local") -> None:
+        options = {} if pool is None else {"pool": pool}
+        graph.capture_begin(capture_error_mode=mode, **options)
+
+    @contextmanager
+    def capturing(
+        self, graph: Any, stream: torch.Stream, pool: Any = None, mode: str = "thread_local"
+    ) -> Iterator[None]:
+        own = torch.cuda.Stream(
+            stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
+        )
+        with torch.cuda.graph(graph, pool=pool, stream=own, capture_error_mode=mode):
+            yield
+
+
+#: Runs a case with both interfaces, where they are.
+apis = pytest.mark.parametrize(
+    "api",
+    [
+        pytest.param(Accelerator(), id="accelerator", marks=pytest.mark.requires(accelerator=True, torch=">=2.13")),
+        pytest.param(Cuda(), id="cuda", marks=pytest.mark.requires(device="cuda")),
+    ],
+)
+
+on_cuda = pytest.mark.requires(device="cuda")
+
+
+def captured(
+    api: Api,
+    device: torch.device,
+    work: Callable[[], object],
+    *,
+    pool: Any = None,
+    stream: torch.Stream | None = None,
+    rehearse: bool = True,
+    **options: Any,
+) -> Any:
+    """A graph of `work`. It ran once before on the stream of the capture, unless told not to: what is made at first
+    use is made then."""
+    stream = torch.Stream(device) if stream is None else stream
+    stream.wait_stream(torch.accelerator.current_stream(device))
+    if rehearse:
+        with stream:
+            work()
+    torch.accelerator.synchronize(device)
+    graph = api.new(**options)
+    with api.capturing(graph, stream, pool):
+        work()
+    torch.accelerator.synchronize(device)
+    return graph
+
+
+def works(device: torch.device) -> bool:
+    """Whether the device still computes: what every error must leave behind."""
+    torch.accelerator.synchronize(device)
+    return bool(torch.arange(100, device=device).sum().item() == 4950)

@@ -1,0 +1,363 @@
+"""Graphs of either interface: what a capture keeps, what can be done with it, and what errors leave behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suites.streams.busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
+
+from .capturing import ELEMENTS, Api, apis, captured, on_cuda, works
+
+ROW = "test_cuda::TestCuda::"
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_graph_is_current_stream_capturing")
+def test_whether_a_stream_is_captured(device: torch.device) -> None:
+    """Contract: `is_current_stream_capturing` is true within a capture, on its stream and on those that joined, and
+    false before, after, and on a stream that has nothing to do with it."""
+    stream, joined, other = (torch.cuda.Stream(device) for _ in range(3))
+    graph, x = torch.cuda.CUDAGraph(), torch.zeros(8, device=device)
+    asked = torch.cuda.is_current_stream_capturing
+
+    assert not asked()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        x.add_(1)
+        assert asked()
+        with torch.cuda.stream(other):
+            assert not asked()
+        joined.wait_stream(stream)
+        with torch.cuda.stream(joined):
+            assert asked()
+            x.add_(1)
+        stream.wait_stream(joined)
+    assert not asked()
+    with torch.cuda.stream(stream):
+        assert not asked()
+
+
+@apis
+@pytest.mark.covers(f"{ROW}test_graph_capture_simple")
+def test_a_chain_of_sums(api: Api, device: torch.device) -> None:
+    """Contract: captured by hand with `capture_begin` and `capture_end` on a side stream, ten sums are ten sums in
+    each replay, and intermediate results live in the graph's own memory."""
+    stream = torch.Stream(device)
+    graph = api.new()
+    a = torch.full((1000,), 1, device=device)
+    stream.wait_stream(torch.accelerator.current_stream(device))
+    with stream:
+        api.begin(graph)
+        b = a
+        for _ in range(10):
+            b = b + 1
+        graph.capture_end()
+    torch.accelerator.current_stream(device).wait_stream(stream)
+
+    for start in (1, 7):
+        a.fill_(start)
+        graph.replay()
+        assert b.sum().item() == 1000 * (start + 10)
+
+
+@apis
+@pytest.mark.covers(f"{ROW}test_graph_capture_reset_recapture")
+def test_reset_and_captured_again_and_again(api: Api, device: torch.device) -> None:
+    """Contract: an instance may be reset and capture other work any number of times; each time it replays what it
+    captured last, and old memory is given back."""
+    graph, stream = api.new(), torch.Stream(device)
+    x = torch.zeros(1 << 20, dtype=torch.int64, device=device)
+    held = []
+    for round_ in range(5):
+        with api.capturing(graph, stream):
+            y = x + round_
+            x.copy_(y * 2)
+        x.fill_(1)
+        graph.replay()
+        graph.replay()
+        assert (x == ((1 + round_) * 2 + round_) * 2).all()
+        held.append(torch.accelerator.memory_allocated(device))
+        del y
+        graph.reset()
+    assert len(set(held)) == 1, f"memory grew: {held}"
+
+
+@apis
+def test_what_was_not_captured_cannot_be_replayed(api: Api, device: torch.device) -> None:
+    """Contract: a graph without a capture, and one that was reset, refuses to be replayed, in words."""
+    graph = api.new()
+    with pytest.raises(RuntimeError, match=r"(?i)without a preceding successful capture"):
+        graph.replay()
+    x = torch.zeros(8, device=device)
+    graph = captured(api, device, lambda: x.add_(1))
+    graph.reset()
+    with pytest.raises(RuntimeError, match=r"(?i)without a preceding successful capture"):
+        graph.replay()
+    assert works(device)
+
+
+@apis
+def test_a_second_capture_needs_a_reset(api: Api, device: torch.device) -> None:
+    """Contract: a graph that holds a capture refuses another until it was reset; the first stays good."""
+    x = torch.zeros(8, device=device)
+    graph = captured(api, device, lambda: x.add_(1))
+    with torch.Stream(device), pytest.raises(RuntimeError):
+        api.begin(graph)
+    x.zero_()
+    graph.replay()
+    assert (x == 1).all()
+    assert works(device)
+
+
+@apis
+def test_an_exception_within_a_capture_is_the_programs(api: Api, device: torch.device) -> None:
+    """Contract: what the program raises within a capture comes out as it is, the capture is over, and the device and
+    a new capture work."""
+
+    class Own(Exception):  # noqa: N818
+        pass
+
+    x = torch.zeros(8, device=device)
+    graph, stream = api.new(), torch.Stream(device)
+
+    def interrupted() -> None:
+        with api.capturing(graph, stream):
+            x.add_(1)
+            raise Own("from inside")
+
+    with pytest.raises(Own, match="from inside"):
+        interrupted()
+    assert works(device)
+    again = captured(api, device, lambda: x.add_(1), rehearse=False)
+    x.zero_()
+    again.replay()
+    assert (x == 1).all()
+
+
+@apis
+@pytest.mark.parametrize("threads", [1, 3])
+def test_graphs_of_several_threads(api: Api, threads: int, device: torch.device) -> None:
+    """Contract: a thread may capture and replay; others may, one after the other, capture their own, and each graph is
+    its own thread's work whoever replays it."""
+    lock = threading.Lock()
+    inputs = [torch.full((ELEMENTS,), n + 1, device=device) for n in range(threads)]
+    outputs = [torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(threads)]
+
+    def capture(number: int) -> Any:
+        with lock:  # one capture at a time, as documented
+            return captured(api, device, lambda: outputs[number].copy_(inputs[number] * 10))
+
+    with ThreadPoolExecutor(threads) as pool:
+        graphs = list(pool.map(capture, range(threads)))
+        for value in (2, 5):
+            for number, one in enumerate(inputs):
+                one.fill_(value + number)
+            torch.accelerator.synchronize(device)
+            list(pool.map(lambda graph: graph.replay(), graphs))
+            torch.accelerator.synchronize(device)
+            for number, out in enumerate(outputs):
+                assert (out == 10 * (value + number)).all()
+
+
+@apis
+@pytest.mark.parametrize("link", ["wait_stream", "event"])
+def test_a_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.device) -> None:
+    """Contract: a replay is work of its stream: another stream that waits for that stream, or for an event behind the
+    replay, sees what the replay wrote; shown by a late replay, and by a control that waits for nothing."""
+    value, buffer = (torch.zeros(1 << 18, dtype=torch.int32, device=device) for _ in range(2))
+    writer, reader = torch.Stream(device), torch.Stream(device)
+    graph = captured(api, device, lambda: buffer.copy_(value), stream=writer)
+    calibrate(device)
+
+    def seen(number: int, *, waiting: bool) -> bool:
+        buffer.fill_(POISON)
+        value.fill_(number)
+        torch.accelerator.synchronize(device)
+        sleep_on(writer)
+        with writer:
+            graph.replay()
+            event = torch.Event(device)
+            event.record(writer)
+        if waiting and link == "event":
+            reader.wait_event(event)
+        elif waiting:
+            reader.wait_stream(writer)
+        with reader:
+            found = buffer.clone()
+        torch.accelerator.synchronize(device)
+        return bool((found == number).all())
+
+    assert ever(lambda: not seen(1, waiting=False)), NOT_SHOWN
+    assert all(seen(number, waiting=True) for number in range(1, 6))
+
+
+@apis
+@pytest.mark.requires(devices=2)
+def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:
+    """Contract: each device has graphs of its own; replays on one do not touch the other."""
+    second = torch.device(device.type, 1)
+    made = []
+    for where in (device, second):
+        torch.accelerator.set_device_index(where.index)
+        x = torch.zeros(ELEMENTS, device=where)
+        made.append((where, x, captured(api, where, lambda x=x: x.add_(where.index + 1))))  # type: ignore[misc]  # noqa: B023
+    for where, x, graph in reversed(made):
+        torch.accelerator.set_device_index(where.index)
+        x.zero_()
+        for _ in range(3):
+            graph.replay()
+        torch.accelerator.synchronize(where)
+    torch.accelerator.set_device_index(device.index)
+    for where, x, _ in made:
+        assert (x == 3 * (where.index + 1)).all()
+
+
+@apis
+@pytest.mark.covers(f"{ROW}test_cuda_graph_inference_mode")
+def test_captured_in_inference_mode(api: Api, device: torch.device) -> None:
+    """Contract: work is captured and replayed in inference mode as outside, a product and random numbers included."""
+    weight = torch.eye(8, device=device) * 2
+    x = torch.ones(8, 8, device=device)
+    with torch.inference_mode():
+        result = torch.zeros(8, 8, device=device)
+        graph = captured(api, device, lambda: result.copy_(x @ weight))
+        for value in (3.0, 5.0):
+            x.fill_(value)
+            graph.replay()
+            assert (result == 2 * value).all()
+
+
+@apis
+@pytest.mark.filterwarnings("ignore:DEBUG. calling:UserWarning")  # by CUDAGraph.debug_dump, of itself
+@pytest.mark.covers(f"{ROW}test_graph_debugdump")
+def test_the_dump_of_a_graph(api: Api, device: torch.device, tmp_path: Path) -> None:
+    """Contract: with debugging enabled before the capture, a graph can be written as a directed graph in Graphviz's
+    language, in which there are nodes for the work and edges for its order."""
+    x = torch.zeros(ELEMENTS, device=device)
+    stream, graph, path = torch.Stream(device), api.new(), tmp_path / "graph.dot"
+    graph.enable_debug_mode()
+    with api.capturing(graph, stream):
+        for _ in range(3):
+            x.add_(1)
+            x.mul_(2)
+    graph.debug_dump(str(path))
+
+    text = path.read_text()
+    assert text.lstrip().startswith("digraph")
+    assert text.count("->") >= 5, "the order of the six steps is not in it"
+    assert text.rstrip().endswith("}")
+    if api.name == "accelerator" and device.type != "cuda":
+        graph.replay()
+        assert (x == 14).all()
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_graph_warn_if_has_zero_nodes")
+def test_an_empty_graph_is_warned_of(device: torch.device) -> None:
+    """Contract: a capture without any work warns, once it has ended; one with work does not."""
+    x = torch.zeros(8, device=device)
+    for work, warned in ((lambda: None, True), (lambda: x.add_(1), False)):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with torch.cuda.stream(stream):
+                graph.capture_begin(capture_error_mode="thread_local")
+                work()
+                graph.capture_end()
+        assert any("CUDA Graph is empty" in str(one.message) for one in caught) is warned
+
+
+@apis
+@pytest.mark.covers(f"{ROW}test_graph_capture_oom")
+def test_too_little_memory_within_a_capture(api: Api, device: torch.device) -> None:
+    """Contract: an allocation that does not fit raises `OutOfMemoryError` within a capture as outside; afterwards the
+    process allocates, computes and captures as before, and nothing is lost."""
+    stream = torch.Stream(device)
+    x = torch.zeros(ELEMENTS, device=device)
+    before = torch.accelerator.memory_allocated(device)
+
+    def too_much() -> None:
+        with api.capturing(api.new(), stream):
+            x.add_(1)
+            torch.empty(1 << 50, dtype=torch.uint8, device=device)
+
+    with pytest.raises(torch.OutOfMemoryError, match=r"(?i)memory"):
+        too_much()
+    assert works(device)
+    gc.collect()
+    assert torch.accelerator.memory_allocated(device) == before
+    again = captured(api, device, lambda: x.add_(1), rehearse=False)
+    x.zero_()
+    again.replay()
+    assert (x == 1).all()
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_repeat_graph_capture_cublas_workspace_memory")
+def test_workspaces_do_not_grow_with_captures(device: torch.device) -> None:
+    """Contract: products need a workspace a stream and handle, not one a capture: after the first few, a hundred
+    captures on the default capture stream leave the process's allocated memory where it was."""
+    a, b = torch.rand(1024, 512, device=device), torch.rand(512, 64, device=device)
+    wanted = a @ b
+    held = []
+    for number in range(100):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            found = a @ b
+        graph.replay()
+        if number % 20 == 0:
+            torch.testing.assert_close(found, wanted)  # other kernels may be chosen, of another order of sums
+        del graph, found
+        if number in (10, 99):
+            torch.cuda.synchronize()
+            held.append(torch.cuda.memory_allocated(device))
+    assert held[1] <= held[0]
+
+
+@apis
+def test_graphs_that_are_dropped_give_their_memory_back(api: Api, device: torch.device) -> None:
+    """Contract: a graph's memory is its own while it lives, and the allocator's again when it and its outputs are
+    gone, also if replays were still running."""
+    x = torch.ones(1 << 16, device=device)
+    before = torch.accelerator.memory_allocated(device)
+    outputs: list[torch.Tensor] = []
+    graph = captured(api, device, lambda: outputs.append(x * 2), rehearse=False)
+    assert torch.accelerator.memory_allocated(device) > before
+    for _ in range(5):
+        graph.replay()
+    outputs.clear()
+    del graph
+    gc.collect()
+    torch.accelerator.synchronize(device)
+    assert torch.accelerator.memory_allocated(device) == before
+
+
+@apis
+@pytest.mark.parametrize("place", ["first", "second"])
+def test_a_replay_within_a_capture_is_no_replay(api: Api, place: str, device: torch.device) -> None:
+    """Contract: replaying one graph while another is captured either becomes part of that capture (CUDA's child
+    graphs) or is refused; it never runs at once behind the capture's back, and the device stays usable."""
+    x = torch.zeros(ELEMENTS, device=device)
+    inner = captured(api, device, lambda: x.add_(1))
+    x.zero_()
+    torch.accelerator.synchronize(device)
+    stream, outer = torch.Stream(device), api.new()
+
+    def nest() -> None:
+        with api.capturing(outer, stream):
+            if place == "second":
+                x.mul_(3)
+            inner.replay()
+
+    try:
+        nest()
+    except RuntimeError:
+        assert works(device)
+    assert (x == 0).all(), "the replay ran while it was captured"

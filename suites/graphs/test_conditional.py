@@ -1,0 +1,118 @@
+"""Conditional nodes: parts of a graph that run, in each replay, only if a value on the device says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from .capturing import on_cuda
+
+ROW = "test_cuda::TestCuda::test_cuda_graph_many_if_nodes_"
+
+pytestmark = [on_cuda, pytest.mark.requires(torch=">=2.12", cuda=">=12.4", cuda_driver=">=12.4")]
+
+
+@contextmanager
+def only_if(condition: torch.Tensor) -> Iterator[None]:
+    """A block within a capture that becomes the body of a node which runs if the condition holds then."""
+    graph = torch.cuda.CUDAGraph.get_currently_capturing_graph()
+    graph.begin_capture_to_if_node(condition)
+    try:
+        yield
+    finally:
+        graph.end_capture_to_conditional_node()
+
+
+def capture(device: torch.device, conditions: list[torch.Tensor], x: torch.Tensor) -> torch.cuda.CUDAGraph:
+    """A graph that adds 2^n for each condition, by its number, that holds; in order, around unconditional work."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        x.zero_()
+        for number, condition in enumerate(conditions):
+            with only_if(condition):
+                x.add_(1 << number)
+        x.mul_(3)
+    return graph
+
+
+def falses(count: int, device: torch.device) -> list[torch.Tensor]:
+    return [torch.zeros((), dtype=torch.bool, device=device) for _ in range(count)]
+
+
+@pytest.mark.covers(f"{ROW}in_one_graph")
+def test_many_conditions_in_one_graph(device: torch.device) -> None:
+    """Contract: each of many conditional nodes runs by its own condition, read when the replay comes to it, and
+    captured once only; the work around them always runs."""
+    conditions, x = falses(20, device), torch.zeros(64, dtype=torch.int64, device=device)
+    graph = capture(device, conditions, x)
+    for choice in (0, 1, (1 << 20) - 1, 0b1010_1010_1010_1010_1010, 1 << 19, 0):
+        for number, condition in enumerate(conditions):
+            condition.fill_(bool(choice >> number & 1))
+        graph.replay()
+        assert (x == 3 * choice).all(), f"conditions {choice:b}"
+
+
+@pytest.mark.covers(f"{ROW}across_graphs")
+def test_conditions_of_several_graphs(device: torch.device) -> None:
+    """Contract: graphs have conditional nodes of their own: many graphs with some each, replayed in any order, and one
+    of them dropped, do not disturb each other."""
+    made = []
+    for _ in range(10):
+        conditions, x = falses(4, device), torch.zeros(64, dtype=torch.int64, device=device)
+        made.append((capture(device, conditions, x), conditions, x))
+    del made[4]
+    for round_ in range(3):
+        for index, (graph, conditions, x) in enumerate(reversed(made)):
+            choice = (index + round_) % 16
+            for number, condition in enumerate(conditions):
+                condition.fill_(bool(choice >> number & 1))
+            graph.replay()
+            assert (x == 3 * choice).all()
+
+
+def test_a_condition_that_the_graph_computes(device: torch.device) -> None:
+    """Contract: a condition may be computed in the graph, before its node, from values of the replay."""
+    x, limit = torch.zeros(64, device=device), torch.tensor(5.0, device=device)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    (x.sum() > limit).item()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        condition = x.sum() > limit
+        with only_if(condition):
+            x.zero_()
+        with only_if(~condition):
+            x.add_(1)
+    for start, expected in ((0.0, 1.0), (1.0, 0.0), (-3.0, -2.0)):
+        x.fill_(start)
+        graph.replay()
+        assert (x == expected).all()
+
+
+def test_conditions_within_conditions(device: torch.device) -> None:
+    """Contract: a conditional body may hold another: the inner runs if both conditions hold."""
+    outer, inner = falses(2, device)
+    x = torch.zeros(8, dtype=torch.int64, device=device)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        x.zero_()
+        with only_if(outer):
+            x.add_(1)
+            with only_if(inner):
+                x.add_(10)
+    for one in (False, True):
+        for other in (False, True):
+            outer.fill_(one)
+            inner.fill_(other)
+            graph.replay()
+            assert (x == (1 + 10 * other if one else 0)).all()
+
+
+def test_a_conditional_node_needs_a_capture() -> None:
+    """Contract: outside of a capture there is no graph to put a node into, which is said."""
+    with pytest.raises(RuntimeError, match=r"(?i)captur"):
+        torch.cuda.CUDAGraph.get_currently_capturing_graph()

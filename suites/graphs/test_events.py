@@ -1,0 +1,108 @@
+"""Events that graphs record and wait for: time within a graph, and order with work outside of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from suites.streams.busy import POISON, calibrate, sleep_on
+
+from .capturing import on_cuda, works
+
+ROW = "test_cuda::TestCuda::"
+
+pytestmark = on_cuda
+
+
+def external(*, timing: bool = False) -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=timing, external=True)
+
+
+@pytest.mark.covers(f"{ROW}test_graph_timing")
+def test_external_events_time_the_work_between_them(device: torch.device) -> None:
+    """Contract: external events recorded in a graph are recorded by each replay, and measure what lies between them:
+    a long wait is longer than a short one, and both are no longer than the whole."""
+    calibrate(device)
+    stream = torch.cuda.Stream(device)
+    events = [external(timing=True) for _ in range(3)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        events[0].record()
+        sleep_on(stream, 5)
+        events[1].record()
+        sleep_on(stream, 50)
+        events[2].record()
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        short, long = (a.elapsed_time(b) for a, b in ((events[0], events[1]), (events[1], events[2])))
+        assert 0 < short < long
+        assert long <= events[0].elapsed_time(events[2])
+
+
+@pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
+def test_work_outside_waits_for_an_event_of_a_graph(device: torch.device) -> None:
+    """Contract: a stream outside that waits for an external event which a graph records waits for that point of the
+    replay: it sees what was written before, in each replay."""
+    calibrate(device)
+    stream, reader = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    event = external()
+    buffer = torch.zeros(1 << 16, dtype=torch.int64, device=device)
+    value = torch.zeros((), dtype=torch.int64, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        sleep_on(stream, 20)
+        buffer.copy_(value.expand_as(buffer))
+        event.record()
+        sleep_on(stream, 20)
+    for number in range(1, 5):
+        buffer.fill_(POISON)
+        value.fill_(number)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            graph.replay()
+        reader.wait_event(event)
+        with torch.cuda.stream(reader):
+            seen = buffer.clone()
+        torch.cuda.synchronize()
+        assert (seen == number).all(), f"replay {number} was read too early"
+
+
+@pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
+def test_a_graph_waits_for_an_event_from_outside(device: torch.device) -> None:
+    """Contract: a graph that waits for an external event waits, in each replay, for what was last recorded outside
+    before that replay was launched."""
+    calibrate(device)
+    stream, writer = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    event = external()
+    event.record(writer)  # torch makes an event when it is first recorded, and waits for none that it has not made
+    buffer, seen = (torch.zeros(1 << 16, dtype=torch.int64, device=device) for _ in range(2))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        event.wait()
+        seen.copy_(buffer)
+    for number in range(1, 5):
+        buffer.fill_(POISON)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(writer):
+            sleep_on(writer, 20)
+            buffer.fill_(number)
+            event.record()
+        with torch.cuda.stream(stream):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert (seen == number).all(), f"replay {number} did not wait"
+
+
+def test_an_event_of_a_capture_is_nobodys_outside(device: torch.device) -> None:
+    """Contract: an ordinary event recorded in a capture belongs to it: asked for outside, it is an error or has
+    nothing to say of the device; the device works."""
+    stream, event = torch.cuda.Stream(device), torch.cuda.Event()
+    x = torch.zeros(8, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        x.add_(1)
+        event.record()
+    with pytest.raises(RuntimeError, match=r"(?i)captur"):
+        event.synchronize()
+    assert works(device)

@@ -1,0 +1,182 @@
+"""`torch.cuda.make_graphed_callables`: forward and backward as graphs, in place of the callable in a training loop."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from .capturing import on_cuda, works
+
+ROW = "test_cuda::TestCuda::"
+
+pytestmark = [on_cuda, pytest.mark.timeout(120)]
+
+
+class Unused(torch.nn.Module):
+    """Two layers, a parameter that nothing uses, and an argument that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(16, 32)
+        self.second = torch.nn.Linear(32, 8)
+        self.unused = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"output": self.second(torch.relu(self.first(inputs["x"])))}
+
+
+class Used(torch.nn.Module):
+    """The same without what is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(16, 32)
+        self.second = torch.nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(torch.relu(self.first(x)))
+        return out
+
+
+def train(model: torch.nn.Module, data: list[Any], autocast: bool, device: torch.device) -> list[torch.Tensor]:
+    """Some steps of gradient descent; the losses, and at the end the parameters."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for arguments in data:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=autocast, cache_enabled=False):
+            out = model(arguments)
+            out = out["output"] if isinstance(out, dict) else out
+            loss = out.float().square().mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach().clone())
+    return [*losses, *(parameter.detach().clone() for parameter in model.parameters())]
+
+
+def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], autocast: bool) -> None:
+    """Within some roundings: a graph may be given another kernel of the same product than an eager call, since
+    workspaces differ in a capture; in bfloat16 one rounding is 2^-8."""
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=4e-2 if autocast else 1e-4, atol=1e-2 if autocast else 1e-5)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("kind", [Used, Unused])
+@pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
+def test_a_graphed_model_trains_like_an_eager_one(
+    kind: type[torch.nn.Module], autocast: bool, device: torch.device
+) -> None:
+    """Contract: a graphed module is a drop-in replacement in training, with autocast whose cache is off, with inputs
+    in dictionaries and parameters that get no gradient (`allow_unused_input`); losses and parameters are those of
+    eager training, and new inputs are read each step."""
+    eager = kind().to(device)
+    graphed = copy.deepcopy(eager)
+    data = [torch.randn(12, 16, device=device) for _ in range(6)]
+    inputs: list[Any] = [{"x": x, "unused": torch.ones(2, device=device)} for x in data] if kind is Unused else data
+    sample: Any = copy.deepcopy(inputs[0])
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=autocast, cache_enabled=False):
+        same = torch.cuda.make_graphed_callables(graphed, (sample,), allow_unused_input=kind is Unused)
+    assert same is graphed
+
+    assert_close(train(graphed, inputs, autocast, device), train(eager, inputs, autocast, device), autocast)
+    if kind is Unused:
+        assert graphed.unused.grad is None
+
+
+@pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
+def test_unused_inputs_are_an_error_unless_allowed(device: torch.device) -> None:
+    """Contract: a parameter that gets no gradient is an error by default, in words; the device works afterwards."""
+    sample = {"x": torch.randn(12, 16, device=device)}
+    with pytest.raises(RuntimeError, match=r"(?i)not have been used|allow_unused"):
+        torch.cuda.make_graphed_callables(Unused().to(device), (sample,))  # type: ignore[arg-type]
+    assert works(device)
+
+
+@pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
+def test_autocast_with_its_cache_is_an_error(device: torch.device) -> None:
+    """Contract: under autocast with a cache of casts, whose memory would not be the graph's, callables are refused."""
+    with (
+        torch.autocast(device.type, cache_enabled=True),
+        pytest.raises(RuntimeError, match="cache_enabled=False"),
+    ):
+        torch.cuda.make_graphed_callables(Used().to(device), (torch.randn(12, 16, device=device),))
+
+
+@pytest.mark.parametrize("shared", ["tuple", "pool"])
+@pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_same_pool")
+def test_callables_in_one_pool(shared: str, device: torch.device) -> None:
+    """Contract: several callables, given together or with one pool, and run in the order they were given in, train
+    like eager ones: none overwrites what another still needs."""
+    eager = [Used().to(device) for _ in range(3)]
+    graphed: list[Any] = [copy.deepcopy(model) for model in eager]
+    sample = torch.randn(12, 16, device=device)
+    if shared == "tuple":
+        made = torch.cuda.make_graphed_callables(tuple(graphed), tuple((sample.clone(),) for _ in graphed))
+        assert isinstance(made, tuple)
+        graphed = list(made)
+    else:
+        pool = torch.cuda.graph_pool_handle()
+        graphed = [torch.cuda.make_graphed_callables(model, (sample.clone(),), pool=pool) for model in graphed]
+    for _ in range(4):
+        x = torch.randn(12, 16, device=device)
+        for one, other in zip(graphed, eager, strict=True):
+            for model in (one, other):
+                model.zero_grad(set_to_none=True)
+            found, wanted = one(x), other(x)
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+            found.sum().backward()
+            wanted.sum().backward()
+            grads = [[parameter.grad for parameter in model.parameters()] for model in (one, other)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_parameterless_nograd_module")
+@pytest.mark.parametrize("wants_gradient", [False, True])
+def test_a_callable_without_parameters(wants_gradient: bool, device: torch.device) -> None:
+    """Contract: a function or module without parameters can be graphed, also if none of its inputs wants a gradient;
+    its outputs want one exactly if its inputs do."""
+
+    class Plain(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + 1
+
+    functions: list[Callable[[torch.Tensor], torch.Tensor]] = [Plain(), lambda x: x * 2 + 1]
+    for function in functions:
+        sample = torch.randn(20, device=device, requires_grad=wants_gradient)
+        graphed: Any = torch.cuda.make_graphed_callables(function, (sample,))
+        for _ in range(3):
+            x = torch.randn(20, device=device, requires_grad=wants_gradient)
+            out = graphed(x)
+            assert torch.equal(out, x * 2 + 1)
+            assert out.requires_grad is wants_gradient
+            if wants_gradient:
+                out.sum().backward()
+                assert x.grad is not None
+                assert (x.grad == 2).all()
+
+
+def test_a_graphed_module_in_another_mode_runs_as_it_was(device: torch.device) -> None:
+    """Contract: a module that was graphed in training runs its own forward in evaluation, with inputs of any shape,
+    and the graph again when it is back in training."""
+    model: Any = Used().to(device)
+    plain = copy.deepcopy(model)
+    model = torch.cuda.make_graphed_callables(model, (torch.randn(12, 16, device=device),))
+    for training, rows in ((True, 12), (False, 5), (True, 12)):
+        model.train(training)
+        x = torch.randn(rows, 16, device=device)
+        torch.testing.assert_close(model(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+def test_graphed_callables_have_no_second_derivative(device: torch.device) -> None:
+    """Contract: the backward of a graphed callable cannot be differentiated again, and says so."""
+    x = torch.randn(20, device=device, requires_grad=True)
+    graphed: Any = torch.cuda.make_graphed_callables(lambda x: x**3, (x.detach().clone().requires_grad_(),))
+    (gradient,) = torch.autograd.grad(graphed(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

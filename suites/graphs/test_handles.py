@@ -1,0 +1,93 @@
+"""`torch.cuda.CUDAGraph`'s raw handles, and graphs that are kept as they were captured."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .capturing import Cuda, captured, on_cuda, works
+
+ROW = "test_cuda::TestCuda::"
+
+pytestmark = on_cuda
+
+
+@pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_keep_graph_false")
+def test_without_keeping_there_is_no_handle_of_the_capture(device: torch.device) -> None:
+    """Contract: a graph that is not kept gives no handle of its capture, and says what to do; that of its instance it
+    gives."""
+    x = torch.zeros(8, device=device)
+    graph = captured(Cuda(), device, lambda: x.add_(1))
+    with pytest.raises(RuntimeError, match="keep_graph"):
+        graph.raw_cuda_graph()
+    assert graph.raw_cuda_graph_exec() != 0
+
+
+@pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph")
+def test_a_kept_graph_has_a_handle_that_stays(device: torch.device) -> None:
+    """Contract: a kept graph gives a handle of its capture, the same before and after it is instantiated and replayed;
+    before its capture there is none."""
+    x = torch.zeros(8, device=device)
+    with pytest.raises(RuntimeError, match=r"(?i)capture"):
+        torch.cuda.CUDAGraph(keep_graph=True).raw_cuda_graph()
+    graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
+    handle = graph.raw_cuda_graph()
+    assert handle != 0
+    graph.instantiate()
+    x.zero_()
+    graph.replay()
+    assert (x == 1).all()
+    assert graph.raw_cuda_graph() == handle
+
+
+@pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_exec")
+def test_the_handle_of_the_instance(device: torch.device) -> None:
+    """Contract: a kept graph has no instance before `instantiate`, and one afterwards; instantiated again it still
+    replays its work."""
+    x = torch.zeros(8, device=device)
+    graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
+    with pytest.raises(RuntimeError, match=r"(?i)instantiate"):
+        graph.raw_cuda_graph_exec()
+    for _ in range(2):
+        graph.instantiate()
+        assert graph.raw_cuda_graph_exec() != 0
+        x.zero_()
+        graph.replay()
+        assert (x == 1).all()
+
+
+@pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_reset_and_recapture")
+def test_handles_after_a_reset(device: torch.device) -> None:
+    """Contract: a reset takes the handles away; captured again, there are handles of the new work, and it is replayed
+    without being instantiated by hand."""
+    x = torch.zeros(8, device=device)
+    graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
+    graph.instantiate()
+    graph.reset()
+    for handle in (graph.raw_cuda_graph, graph.raw_cuda_graph_exec):
+        with pytest.raises(RuntimeError):
+            handle()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
+        x.add_(10)
+    assert graph.raw_cuda_graph() != 0
+    x.zero_()
+    graph.replay()
+    assert (x == 10).all()
+    assert works(device)
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_inputs_that_are_gone_are_told_before_the_replay(device: torch.device) -> None:
+    """Contract: captured with `check_input_liveness`, a graph whose input was freed refuses to be replayed, instead of
+    reading memory that is somebody else's; while the input lives it replays."""
+    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+    out = torch.zeros(1 << 20, device=device)
+    source = torch.ones(1 << 20, device=device)
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local", check_input_liveness=True):
+        out.copy_(source)
+    graph.replay()
+    assert (out == 1).all()
+    del source
+    with pytest.raises(RuntimeError):
+        graph.replay()
+    assert works(device)

@@ -1,0 +1,206 @@
+"""Graphs that share memory: right in the order of their capture, and only then, as documented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from suites.streams.busy import calibrate, ever, sleep_on
+
+from .capturing import Api, apis, captured, on_cuda
+
+ROW = "test_cuda::TestCuda::"
+
+#: Handles of pools that no graph has yet are CUDA's.
+SHARING = pytest.mark.parametrize("sharing", ["none", "by_graph", pytest.param("by_handle", marks=on_cuda)])
+
+
+@dataclass
+class Pools:
+    """Which pool the first graph has, and which later ones are given."""
+
+    sharing: str
+    device: torch.device
+
+    def first(self) -> Any:
+        self._handle = torch.cuda.graph_pool_handle() if self.sharing == "by_handle" else None
+        return self._handle
+
+    def later(self, first: Any) -> Any:
+        return first.pool() if self.sharing == "by_graph" else self._handle
+
+
+def with_temporaries(x: torch.Tensor, value: int) -> torch.Tensor:
+    a = x.clone() + value
+    b = x.clone() + value
+    return a + b
+
+
+@apis
+@SHARING
+@pytest.mark.covers(f"{ROW}test_graph_two_successive")
+def test_two_graphs_in_turn(api: Api, sharing: str, device: torch.device) -> None:
+    """Contract: two graphs, the second of which goes on from the result of the first, are right with memory of their
+    own and with a shared pool, with eager work in between; shared, they hold no more than apart."""
+    pools, stream = Pools(sharing, device), torch.Stream(device)
+    a = torch.ones(1000, dtype=torch.int64, device=device)
+    results: list[torch.Tensor] = []
+
+    def chain(x: torch.Tensor) -> None:
+        for _ in range(5):
+            x = with_temporaries(x, 1)
+        results.append(x)
+
+    first = captured(api, device, lambda: chain(a.clone()), pool=pools.first(), stream=stream, rehearse=False)
+    second = captured(api, device, lambda: chain(results[0]), pool=pools.later(first), stream=stream, rehearse=False)
+    if sharing != "none":
+        assert second.pool() == first.pool()
+
+    for start in (1, 3):
+        a.fill_(start)
+        eager = a.clone()
+        first.replay()
+        eager = with_temporaries(eager, 3)
+        second.replay()
+        eager = with_temporaries(eager, 3)
+        expected = start
+        for _ in range(10):
+            expected = 2 * (expected + 1)
+        assert (results[1] == expected).all()
+        assert (eager == 2 * (2 * (start + 3) + 3)).all()
+
+
+@apis
+@SHARING
+@pytest.mark.covers(f"{ROW}test_graph_three_successive")
+def test_three_graphs_out_of_turn(api: Api, sharing: str, device: torch.device) -> None:
+    """Contract: graphs in one pool must be replayed in the order of their capture. In that order all is right; in
+    another, what one reads may have been overwritten by the other: here it has, because the memory that the second
+    reads was free, and was given to the third, when the third was captured. With memory of their own any order is
+    right."""
+    pools, stream = Pools(sharing, device), torch.Stream(device)
+    a = torch.ones(1000, device=device)
+    made: dict[str, torch.Tensor] = {}
+
+    def one() -> None:
+        b = a.clone()
+        made["c"], made["d"] = b + 1, b + 2
+
+    def two() -> None:
+        made["e"] = made["c"] + 3
+        del made["c"]
+
+    def three() -> None:
+        made["f"] = made["d"] + 4
+
+    first = captured(api, device, one, pool=pools.first(), stream=stream, rehearse=False)
+    later = [captured(api, device, w, pool=pools.later(first), stream=stream, rehearse=False) for w in (two, three)]
+
+    def replay(*graphs: Any) -> tuple[float, float]:
+        for graph in graphs:
+            graph.replay()
+        return made["e"][0].item(), made["f"][0].item()
+
+    assert replay(first, *later) == (5.0, 7.0)
+    out_of_turn = replay(first, *reversed(later))
+    if sharing == "none":
+        assert out_of_turn == (5.0, 7.0)
+    else:
+        assert out_of_turn == (10.0, 7.0), "the third graph did not use the memory that the second had freed"
+    assert replay(first, *later) == (5.0, 7.0)
+
+
+@apis
+@SHARING
+@pytest.mark.covers(f"{ROW}test_graph_concurrent_replay")
+def test_two_graphs_at_once(api: Api, sharing: str, device: torch.device) -> None:
+    """Contract: graphs with memory of their own may run at the same time on two streams. In one pool they may not:
+    their temporaries are the same memory; when they are told to run at once, and do, results go wrong, in the order of
+    their capture they are right."""
+    elements = 1 << 20
+    pools, stream = Pools(sharing, device), torch.Stream(device)
+    a = torch.ones(elements, dtype=torch.int64, device=device)
+    outputs = [torch.zeros(elements, dtype=torch.int64, device=device) for _ in range(2)]
+
+    def chain(number: int) -> None:
+        x = a.clone()
+        for _ in range(5):
+            x = with_temporaries(x, number + 1)
+        outputs[number].copy_(x)
+
+    first = captured(api, device, lambda: chain(0), pool=pools.first(), stream=stream, rehearse=False)
+    second = captured(api, device, lambda: chain(1), pool=pools.later(first), stream=stream, rehearse=False)
+    streams = [torch.Stream(device) for _ in range(2)]
+    calibrate(device)
+
+    def right() -> bool:
+        torch.accelerator.synchronize(device)
+        return bool((outputs[0] == 94).all() and (outputs[1] == 156).all())
+
+    def at_once() -> bool:
+        for output in outputs:
+            output.zero_()
+        torch.accelerator.synchronize(device)
+        sleep_on(streams[0], 20)
+        streams[1].wait_stream(streams[0])
+        for one, graph in zip(streams, (first, second), strict=True):
+            with one:
+                graph.replay()
+        return right()
+
+    if sharing == "none":
+        assert all(at_once() for _ in range(5))
+    elif device.type == "cuda":
+        assert ever(lambda: not at_once()), "two graphs in one pool were never seen to disturb each other"
+    for graph in (first, second):
+        graph.replay()
+    assert right()
+
+
+@apis
+def test_graphs_share_less_memory_than_they_have_apart(api: Api, device: torch.device) -> None:
+    """Contract: what sharing a pool is for: graphs captured one after the other, whose temporaries are dead when the
+    next is captured, hold the memory of one."""
+    elements = 1 << 20
+    a, out = torch.ones(elements, device=device), torch.zeros(elements, device=device)
+    held = {}
+
+    def work() -> None:
+        out.copy_(with_temporaries(a, 1))
+
+    for shared in (False, True):
+        torch.accelerator.empty_cache()
+        stream = torch.Stream(device)
+        before = torch.accelerator.memory_reserved(device)
+        graphs: list[Any] = []
+        for _ in range(4):
+            pool = graphs[0].pool() if shared and graphs else None
+            graphs.append(captured(api, device, work, pool=pool, stream=stream, rehearse=False))
+        held[shared] = torch.accelerator.memory_reserved(device) - before
+        for graph in graphs:
+            out.zero_()
+            graph.replay()
+            assert (out == 4).all()
+        del graphs, graph
+    assert 0 < held[True] <= held[False] / 2
+
+
+@apis
+def test_a_pool_outlives_the_graph_that_made_it(api: Api, device: torch.device) -> None:
+    """Contract: a pool lives as long as any graph that has it: with the first graph gone, the second replays, and its
+    memory is not given away."""
+    stream = torch.Stream(device)
+    source = torch.arange(1 << 12, device=device)
+    made: list[torch.Tensor] = []
+    first = captured(api, device, lambda: made.append(source + 1), stream=stream, rehearse=False)
+    second = captured(api, device, lambda: made.append(source * 3), pool=first.pool(), stream=stream, rehearse=False)
+    first.reset()
+    del first, made[0]
+    others = [torch.full((1 << 12,), -1, device=device) for _ in range(50)]
+    second.replay()
+    torch.accelerator.synchronize(device)
+    assert torch.equal(made[0].cpu(), torch.arange(1 << 12) * 3)
+    assert all((other == -1).all() for other in others)

@@ -1,0 +1,308 @@
+"""Random numbers in graphs: replays go on in the generator's sequence, as eager calls would."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites.rng.forked import forked
+
+from .capturing import Api, apis, captured, on_cuda, works
+
+ROW = "test_cuda::TestCuda::"
+
+SIZE = 1000
+
+
+@pytest.fixture(autouse=True)
+def generators_as_they_were(device: torch.device) -> Iterator[None]:
+    with forked(device):
+        yield
+
+
+FILLS: dict[str, Callable[[torch.Tensor], object]] = {
+    "uniform": lambda x: x.uniform_(2, 4),
+    "normal": lambda x: x.normal_(1, 3),
+    "bernoulli": lambda x: x.bernoulli_(0.3),
+    "random": lambda x: x.random_(100),
+    "exponential": lambda x: x.exponential_(),
+    "cauchy": lambda x: x.cauchy_(),
+    "geometric": lambda x: x.geometric_(0.3),
+    "log_normal": lambda x: x.log_normal_(),
+}
+
+#: What the software device draws while it is captured; the rest has no asynchronous form there.
+GENERIC = ("uniform", "normal", "bernoulli", "random")
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.3),
+    "rrelu": lambda x: torch.nn.functional.rrelu(-x, training=True),
+    "rand_like": torch.rand_like,
+    "randint_like": lambda x: torch.randint_like(x, 50),
+    "multinomial": lambda x: torch.multinomial(x, 30, replacement=True),
+    "bernoulli_of_tensor": lambda x: torch.bernoulli(x / 2),
+    "normal_of_means": lambda x: torch.normal(x, 2.0),
+    "poisson": lambda x: torch.poisson(x * 3),
+    "rand": lambda x: torch.rand(SIZE, device=x.device),
+    "randn": lambda x: torch.randn(SIZE, device=x.device),
+    "randint": lambda x: torch.randint(5, 90, (SIZE,), device=x.device),
+}
+
+
+def sequences(api: Api, device: torch.device, draw: Callable[[], torch.Tensor], out: torch.Tensor) -> None:
+    """That replays from a seed give what eager calls from it give, and go on where eager draws in between stop."""
+    graph = captured(api, device, lambda: out.copy_(draw()))
+
+    def from_seed(step: Callable[[], object]) -> list[torch.Tensor]:
+        torch.manual_seed(17)
+        found = []
+        for number in range(6):
+            if number == 3:
+                torch.rand(64, device=device)  # an eager draw in between
+            step()
+            found.append(out.clone())
+        torch.accelerator.synchronize(device)
+        return found
+
+    wanted = from_seed(lambda: out.copy_(draw()))
+    for _ in range(2):
+        found = from_seed(graph.replay)
+        for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            assert torch.equal(one, other), f"draw {number} is another than that of an eager call"
+    assert len({tuple(one.flatten().tolist()) for one in wanted}) == len(wanted), "two draws were the same"
+
+
+@apis
+@pytest.mark.parametrize("name", [*GENERIC, *(pytest.param(n, marks=on_cuda) for n in FILLS if n not in GENERIC)])
+@pytest.mark.covers(f"{ROW}test_graph_rng_distributions")
+def test_replays_fill_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
+    """Contract: every distribution, drawn in replays, has the sequence of eager calls from the same seed."""
+    x = torch.zeros(SIZE, device=device)
+
+    def draw() -> torch.Tensor:
+        FILLS[name](x)
+        return x
+
+    sequences(api, device, draw, torch.zeros(SIZE, device=device))
+
+
+@on_cuda
+@apis
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.covers(f"{ROW}test_graph_rng_functional", f"{ROW}test_graph_rng_distributions")
+def test_replays_draw_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
+    """Contract: the same for functions with random numbers in them, dropout among them."""
+    x = torch.ones(SIZE, device=device)
+    draw = lambda: FUNCTIONS[name](x)  # noqa: E731
+    sequences(api, device, draw, torch.zeros_like(draw()))
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_graph_cudnn_dropout")
+def test_dropout_of_a_recurrent_network(device: torch.device) -> None:
+    """Contract: cuDNN's recurrent networks, whose dropout has a state of its own, can be captured after a run outside,
+    and each replay drops other elements."""
+    model = torch.nn.LSTM(16, 16, 2, dropout=0.5).to(device)
+    x = torch.ones(4, 8, 16, device=device)
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        model(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        out, _ = model(x)
+    found = []
+    for _ in range(3):
+        graph.replay()
+        found.append(out.detach().clone())
+    assert all(torch.isfinite(one).all() for one in found)
+    assert not torch.equal(found[0], found[1])
+    assert torch.isfinite(model(x)[0]).all()
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_graph_checkpoint_preserve_rng_state")
+def test_checkpoints_draw_again_within_a_capture(device: torch.device) -> None:
+    """Contract: a checkpoint that keeps the state of generators can be captured with its backward pass, and in each
+    replay backward draws what forward drew: the gradient of ones times noise is the noise."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(SIZE, device=device, requires_grad=True)
+
+    def work() -> tuple[torch.Tensor, torch.Tensor]:
+        out = checkpoint(lambda x: x * torch.rand_like(x), x, use_reentrant=False, preserve_rng_state=True)
+        (gradient,) = torch.autograd.grad(out.sum(), x)
+        return out.detach(), gradient
+
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        out, gradient = work()
+    found = []
+    for _ in range(3):
+        graph.replay()
+        assert torch.equal(out, gradient)
+        found.append(out.clone())
+    assert not torch.equal(found[0], found[1])
+
+
+@apis
+@pytest.mark.covers(f"{ROW}test_graph_rng_concurrent_replay_on_different_streams")
+def test_graphs_that_draw_at_once(api: Api, device: torch.device) -> None:
+    """Contract: two graphs that draw, replayed on two streams without order between them, take places in the
+    generator's sequence in the order in which they were launched: each has the numbers it would have had alone."""
+    outputs = [torch.zeros(SIZE, device=device) for _ in range(2)]
+    graphs = [captured(api, device, lambda x=x: x.uniform_()) for x in outputs]  # type: ignore[misc]
+    streams = [torch.Stream(device) for _ in range(2)]
+
+    def run(at_once: bool) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        found = []
+        for _ in range(5):
+            for graph, stream in zip(graphs, streams, strict=True):
+                if at_once:
+                    with stream:
+                        graph.replay()
+                else:
+                    graph.replay()
+            torch.accelerator.synchronize(device)
+            found += [x.clone() for x in outputs]
+        return found
+
+    alone, together = run(False), run(True)
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+    assert len({tuple(one.tolist()) for one in alone}) == 10
+
+
+@apis
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers(f"{ROW}test_graph_rng_after_failed_capture")
+def test_the_generator_after_a_failed_capture(api: Api, device: torch.device) -> None:
+    """Contract: a capture with random work that fails leaves the generator as it was: eager draws go on, from a seed
+    they are what they always are, and a new capture draws."""
+    x = torch.zeros(SIZE, device=device)
+    torch.manual_seed(3)
+    wanted = torch.rand(SIZE, device=device)
+    stream, side = torch.Stream(device), torch.Stream(device)
+
+    def fail() -> None:
+        with api.capturing(api.new(), stream):
+            x.uniform_()
+            side.wait_stream(stream)
+            with side:
+                x.add_(1)
+
+    with pytest.raises(RuntimeError, match=r"(?i)join|captur"):
+        fail()
+    assert works(device)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(SIZE, device=device), wanted)
+    graph = captured(api, device, lambda: x.uniform_())
+    torch.manual_seed(3)
+    graph.replay()
+    assert torch.equal(x, wanted)
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_graph_manual_seed_mismatch_raises")
+def test_a_new_seed_within_a_capture_is_an_error(device: torch.device) -> None:
+    """Contract: within a capture the generator may be given the seed it has, and no other: that is an error."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    generator.manual_seed(7)
+    x = torch.zeros(8, device=device)
+    stream = torch.cuda.Stream(device)
+    for seed, refused in ((7, False), (8, True)):
+
+        def seeded(seed: int = seed) -> None:
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local"):
+                x.uniform_()
+                generator.manual_seed(seed)
+
+        if refused:
+            with pytest.raises(RuntimeError, match=r"(?i)seed"):
+                seeded()
+        else:
+            seeded()
+    assert works(device)
+
+
+@on_cuda
+@pytest.mark.covers(f"{ROW}test_graphsafe_set_get_rng_state")
+def test_states_that_graphs_share(device: torch.device) -> None:
+    """Contract: a state from `graphsafe_get_state` is the generator's own, not a copy: what draws from either moves
+    both. A clone is apart. A registered generator can be given another state between replays, and draws on from it."""
+    generator = torch.Generator(device)
+    generator.manual_seed(21)
+    shared, clone = generator.graphsafe_get_state(), generator.clone_state()
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    x = torch.zeros(SIZE, device=device)
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        x.uniform_(generator=generator)
+
+    eager = torch.Generator(device)
+    eager.manual_seed(21)
+    wanted = [torch.zeros(SIZE, device=device).uniform_(generator=eager) for _ in range(3)]
+
+    found = []
+    for number in range(3):
+        graph.replay()
+        found.append(x.clone())
+        assert generator.get_offset() == shared.get_offset(), f"after replay {number}"
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert clone.get_offset() == 0
+
+    generator.graphsafe_set_state(clone)
+    graph.replay()
+    assert torch.equal(x, wanted[0])
+    assert clone.get_offset() > 0
+
+
+@on_cuda
+@pytest.mark.parametrize(("graphs", "generators"), [(1, 1), (3, 2), (10, 20)])
+@pytest.mark.covers(f"{ROW}test_memory_stats_of_multiple_generators_and_graphs")
+def test_memory_of_registered_generators(graphs: int, generators: int, device: torch.device) -> None:
+    """Contract: for registered generators graphs keep a seed and an offset on the device. While graphs live that
+    memory is held, at most two small blocks for each pair; when they are gone it is given back to the last byte."""
+
+    def active() -> tuple[int, int]:
+        gc.collect()
+        torch.cuda.synchronize()
+        stats = torch.cuda.memory_stats(device)
+        return stats["active.all.current"], stats["active_bytes.all.current"]
+
+    def work() -> list[Any]:
+        own = torch.cuda.default_generators[device.index or 0]
+        states = [own.graphsafe_get_state(), *(own.clone_state() for _ in range(1, generators))]
+        made = []
+        for _ in range(graphs):
+            graph = torch.cuda.CUDAGraph()
+            for state in states:
+                graph.register_generator_state(state)
+            with torch.cuda.stream(torch.cuda.Stream(device)):
+                graph.capture_begin(capture_error_mode="thread_local")
+                torch.rand(1, device=device)
+                graph.capture_end()
+            graph.replay()
+            made.append(graph)
+        return made
+
+    work()
+    torch.cuda.empty_cache()
+    before = active()
+    made = work()
+    held = active()
+    assert 0 < held[0] - before[0] <= 2 * generators * graphs + graphs
+    assert held[1] > before[1]
+    del made
+    assert active() == before

@@ -1,0 +1,123 @@
+"""Compiling a kernel's text with NVRTC: it needs a build for CUDA and the library, and no GPU."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from . import _torch_private as private
+
+pytestmark = [
+    pytest.mark.requires(cuda=True, platform="linux-*"),
+    pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel"),
+]
+
+
+@pytest.fixture(autouse=True)
+def limits() -> Iterator[None]:
+    """The limit of the stack as it was: NVRTC (13.0) raises it, and does not lower it after an error that it calls
+    catastrophic."""
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    yield
+    resource.setrlimit(resource.RLIMIT_STACK, before)
+
+
+PLAIN = """
+extern "C" __global__ void doubled(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = 2 * x[i];
+}
+"""
+
+TEMPLATE = """
+template <typename T, int N>
+__global__ void scaled(T* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = N * x[i];
+}
+"""
+
+
+def test_a_kernel_becomes_a_binary() -> None:
+    """Contract: the result is code for the device, an ELF file, in which the kernel has the name it was given."""
+    code, name = private.binary(PLAIN, "doubled")
+
+    assert name == "doubled"
+    assert code.startswith(b"\x7fELF")
+    assert b"doubled" in code
+
+
+def test_the_same_text_gives_the_same_binary() -> None:
+    """Contract: compiling depends on nothing but text, name and options."""
+    assert private.binary(PLAIN, "doubled") == private.binary(PLAIN, "doubled")
+
+
+@pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_template")
+def test_instances_of_a_template_are_told_apart() -> None:
+    """Contract: an instance of a template is found by its C++ expression; each has a name of its own in the code."""
+    names = []
+    for instance in ("scaled<float, 2>", "scaled<float, 3>", "scaled<int, 2>"):
+        code, name = private.binary(TEMPLATE, instance)
+        assert name.encode() in code
+        names.append(name)
+
+    assert len(set(names)) == 3
+    assert all("scaled" in name and name != "scaled" for name in names)
+
+
+BROKEN = {
+    "unknown_name": ('extern "C" __global__ void broken(float* x) { nowhere = 1; }', r"nowhere"),
+    "unfinished": ('extern "C" __global__ void broken(float* x) {', r"broken\.cu"),
+    "absent_header": ('#include "no_such_file.h"\nextern "C" __global__ void broken() {}', r"no_such_file\.h"),
+    "its_own_error": ('#error "of the program\'s own"\nextern "C" __global__ void broken() {}', r"program's own"),
+}
+
+
+@pytest.mark.parametrize(("source", "told"), BROKEN.values(), ids=BROKEN.keys())
+def test_an_error_in_the_text_is_told(source: str, told: str) -> None:
+    """Contract: text that does not compile is an error that has the compiler's own words about it; the compiler is
+    unharmed."""
+    with pytest.raises(RuntimeError, match=told):
+        private.binary(source, "broken")
+
+    assert private.binary(PLAIN, "doubled")[1] == "doubled"
+
+
+@pytest.mark.parametrize(("name", "capability"), [("tripled", "90"), ("doubled", "12345"), ("doubled", "ninety")])
+def test_what_cannot_be_made_is_refused(name: str, capability: str) -> None:
+    """Contract: a kernel that the text does not have, or a GPU that there is not, is an error."""
+    with pytest.raises(RuntimeError, match=r"(?i)cuda error|compilation failed"):
+        private.binary(PLAIN, name, capability=capability)
+
+
+@pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_advanced")
+def test_headers_are_found_where_it_is_told(tmp_path: Path) -> None:
+    """Contract: folders that are given are searched for headers, in order; the control: without them it fails."""
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "mine.h").write_text(f"#define MINE marked_{number}\n", encoding="utf-8")
+    source = (
+        '#include "mine.h"\nextern "C" __device__ int MINE = 7;\nextern "C" __global__ void f(int* x) { *x = MINE; }'
+    )
+
+    found = [private.binary(source, "f", include=[str(tmp_path / first)])[0] for first in ("1", "2")]
+    both = private.binary(source, "f", include=[str(tmp_path / "2"), str(tmp_path / "1")])[0]
+
+    assert [b"marked_1" in code for code in found] == [True, False]
+    assert b"marked_2" in both
+    with pytest.raises(RuntimeError, match=r"mine\.h"):
+        private.binary(source, "f")
+
+
+@pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_advanced")
+def test_options_reach_the_compiler() -> None:
+    """Contract: options are the compiler's: a macro that is defined by one is there, and an unknown one is an error."""
+    source = 'extern "C" __device__ int NAME = 7;\nextern "C" __global__ void f(int* x) { *x = NAME; }'
+
+    assert b"chosen" in private.binary(source, "f", options=["-DNAME=chosen"])[0]
+    with pytest.raises(RuntimeError, match=r"(?i)option|error"):
+        private.binary(source, "f", options=["--no-such-option"])

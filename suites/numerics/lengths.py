@@ -1,0 +1,32 @@
+"""Lengths and values at which kernels change their way: vector widths, blocks, tails; and the ends of types."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+#: Around vector widths, warps, blocks and splits between threads; odd ones have tails.
+LENGTHS = (1, 2, 7, 8, 9, 31, 33, 255, 1000, 4097, 70_001)
+
+WHOLE_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+FLOATING_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+#: Products in bfloat16 are computed on older GPUs by no hardware, or not at all.
+BF16 = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}}])
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def ends(dtype: torch.dtype) -> tuple[float, float]:
+    """The lowest and the highest value of a type: infinities where it has them."""
+    if dtype.is_floating_point:
+        return float("-inf"), float("inf")
+    info = torch.iinfo(dtype)
+    return info.min, info.max
+
+
+def unit(dtype: torch.dtype) -> float:
+    """The unit roundoff: the largest relative error of rounding to nearest."""
+    return torch.finfo(dtype).eps / 2

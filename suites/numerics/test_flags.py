@@ -1,0 +1,232 @@
+"""Settings of precision: get and set, what follows what, and what the environment says. Each in a fresh process."""
+
+from __future__ import annotations
+
+import pytest
+
+from .asked import told, told_each
+
+NO_OVERRIDE = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"}
+TF32 = "B.cuda.matmul.allow_tf32"
+PRECISION = "torch.get_float32_matmul_precision()"
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
+def test_tf32_in_products_is_off_and_can_be_set() -> None:
+    """Contract: TF32 in matrix products is off at first, and reads back as it was set."""
+    assert told(TF32, f"{TF32} = True", TF32, f"{TF32} = False", TF32, environ=NO_OVERRIDE) == [False, True, False]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_the_environment_can_turn_tf32_on(value: str) -> None:
+    """Contract: with TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 a process begins with TF32 in products on, and with the
+    precision's name that goes with it; with 0 as without it."""
+    found = told(TF32, PRECISION, environ={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": value})
+
+    assert found == ([True, "high"] if value == "1" else [False, "highest"])
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_float32_matmul_precision_get_set")
+def test_the_precisions_name_and_tf32_agree() -> None:
+    """Contract: "high" and "medium" turn TF32 on and "highest" off; turning TF32 on and off is "high" and "highest"; a
+    name that is none changes nothing, and is warned of or refused."""
+    name = "torch.set_float32_matmul_precision('{}')".format
+    by_name = [step for value in ("medium", "high", "highest") for step in (name(value), PRECISION, TF32)]
+    by_flag = [f"{TF32} = True", PRECISION, f"{TF32} = False", PRECISION]
+    fresh, named, flagged, bad = told_each(
+        [PRECISION, TF32], by_name, by_flag, [name("often"), PRECISION, TF32], environ=NO_OVERRIDE
+    )
+
+    assert fresh == ["highest", False]
+    assert named[1:3] + named[4:6] + named[7:9] == ["medium", True, "high", True, "highest", False]
+    assert flagged == ["high", "highest"]
+    assert bad[1:] == ["highest", False]
+    assert bad[0] in ("warned", "RuntimeError")
+
+
+@pytest.mark.covers(
+    "test_cuda::TestCuda::test_cublas_allow_fp16_reduced_precision_reduction_get_set",
+    "test_cuda::TestCuda::test_cublas_allow_bf16_reduced_precision_reduction_get_set",
+)
+@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+def test_reduced_precision_reductions(kind: str) -> None:
+    """Contract: reduced-precision reductions of a type are on at first and read back as they were set, without an
+    effect on the other type's; a pair says too whether split-K is allowed; what is no truth value is refused."""
+    flag = f"B.cuda.matmul.allow_{kind}_reduced_precision_reduction"
+    other = f"B.cuda.matmul.allow_{'bf16' if kind == 'fp16' else 'fp16'}_reduced_precision_reduction"
+    split = f"{flag}_split_k"
+
+    alone, pairs, wrong = told_each(
+        [flag, split, f"{flag} = False", flag, other, f"{flag} = True", flag],
+        [f"{flag} = (False, False)", flag, split, f"{flag} = (True, True)", flag, split],
+        [f"setattr(B.cuda.matmul, '{flag.rpartition('.')[2]}', 'often')", flag],
+    )
+
+    assert alone == [True, True, False, True, True]
+    assert pairs == [False, False, True, True]
+    assert wrong[0].endswith("Error")
+    assert wrong[1] is True
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cudnn_allow_tf32_get_set")
+def test_cudnns_flags_hold_in_their_block() -> None:
+    """Contract: TF32 in cuDNN is on at first; in a block of `cudnn.flags` it is as the block says, and after it, by its
+    end or by an error, as before."""
+    block = (
+        "seen = []\n"
+        "for value in (False, True):\n"
+        "    with B.cudnn.flags(enabled=None, benchmark=None, deterministic=None, allow_tf32=value):\n"
+        "        seen.append(B.cudnn.allow_tf32)\n"
+        "    seen.append(B.cudnn.allow_tf32)\n"
+        "try:\n"
+        "    with B.cudnn.flags(enabled=False, benchmark=True, deterministic=True, allow_tf32=False):\n"
+        "        raise KeyError\n"
+        "except KeyError:\n"
+        "    seen.append((B.cudnn.enabled, B.cudnn.benchmark, B.cudnn.deterministic, B.cudnn.allow_tf32))"
+    )
+    assert told("B.cudnn.allow_tf32", block, "str(seen)") == [
+        True,
+        "[False, True, True, True, (True, False, False, True)]",
+    ]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_fp16_accumulation_get_set")
+def test_accumulation_in_fp16() -> None:
+    """Contract: accumulation in float16 is off at first and reads back as it was set."""
+    flag = "B.cuda.matmul.allow_fp16_accumulation"
+    assert told(flag, f"{flag} = True", flag, f"{flag} = False", flag) == [False, True, False]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_cudnn_depthwise_kernel_get_set")
+@pytest.mark.requires(torch=">=2.13")
+def test_the_kernel_for_depthwise_convolutions() -> None:
+    """Contract: which kernel does depthwise convolutions is "auto" at first, reads back as it was set, and a name that
+    is none is refused and changes nothing."""
+    flag = "B.cudnn.depthwise_kernel"
+    first, second, third, refused, after = told(
+        flag, f"{flag} = 'cudnn'", flag, f"{flag} = 'native'", flag, "setattr(B.cudnn, 'depthwise_kernel', 'x')", flag
+    )
+    assert (first, second, third, after) == ("auto", "cudnn", "native", "native")
+    assert refused.endswith("Error")
+
+
+def test_a_setting_that_is_none_is_refused() -> None:
+    """Contract: neither reading nor writing an unknown setting of products passes silently."""
+    assert told("B.cuda.matmul.allow_tf33", "setattr(B.cuda.matmul, 'allow_tf33', True)") == ["AttributeError"] * 2
+
+
+# ---- which BLAS ----
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_preferred_blas_library_settings")
+@pytest.mark.requires(device="cuda", rocm=False)
+def test_the_preferred_blas() -> None:
+    """Contract: cuBLAS is preferred at first; cuBLASLt by name, or by the environment before the first use; a name that
+    is none is refused."""
+    ask = "str(B.cuda.preferred_blas_library())"
+
+    assert told(ask, "str(B.cuda.preferred_blas_library('cublaslt'))", ask, "B.cuda.preferred_blas_library('x')") == [
+        "_BlasBackend.Cublas",
+        "_BlasBackend.Cublaslt",
+        "_BlasBackend.Cublaslt",
+        "RuntimeError",
+    ]
+    assert told(ask, environ={"TORCH_BLAS_PREFER_CUBLASLT": "1"}) == ["_BlasBackend.Cublaslt"]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_preferred_blas_library_settings")
+def test_a_blas_that_is_none() -> None:
+    """Contract: without a GPU too, the preferred library is told, and a name that is none is a RuntimeError and changes
+    nothing."""
+    ask = "str(B.cuda.preferred_blas_library())"
+    first, refused, after = told(ask, "B.cuda.preferred_blas_library('x')", ask)
+
+    assert (refused, after) == ("RuntimeError", first)
+
+
+# ---- precision by name ----
+
+MATMUL = "B.cuda.matmul.fp32_precision"
+CONV, RNN = "B.cudnn.conv.fp32_precision", "B.cudnn.rnn.fp32_precision"
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_fp32_precision_with_tf32")
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_by_the_old_way_is_seen_by_the_new(on: bool) -> None:
+    """Contract: TF32 set by `allow_tf32`, in products and in cuDNN, is "tf32" by `fp32_precision`, and not set is
+    "ieee"."""
+    wanted = "tf32" if on else "ieee"
+
+    product, cudnn = told_each(
+        [f"{TF32} = {on}", MATMUL], [f"B.cudnn.allow_tf32 = {on}", CONV, RNN, "B.cudnn.allow_tf32"], environ=NO_OVERRIDE
+    )
+
+    assert product == [wanted]
+    assert [value == "tf32" for value in cudnn[:2]] == [on, on]
+    assert cudnn[2] is on
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_fp32_precision_with_float32_matmul_precision")
+@pytest.mark.parametrize(
+    ("name", "product", "onednn"), [("highest", "ieee", "ieee"), ("high", "tf32", "tf32"), ("medium", "tf32", "bf16")]
+)
+def test_the_precisions_name_is_seen_by_the_new_way(name: str, product: str, onednn: str) -> None:
+    """Contract: a precision set by name is, by `fp32_precision`, that of products by cuBLAS, and by oneDNN, which has
+    bfloat16 where cuBLAS has TF32."""
+    found = told(
+        f"torch.set_float32_matmul_precision('{name}')", MATMUL, "B.mkldnn.matmul.fp32_precision", environ=NO_OVERRIDE
+    )
+    assert found[1:] == [product, onednn]
+
+
+@pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
+def test_the_precision_of_all_is_that_of_each() -> None:
+    """Contract: TF32 set for all back ends is what products, convolutions and recurrent layers of cuDNN and oneDNN's
+    products have, as long as they have none of their own; one set for an operation is not lost to the one for all."""
+    everything = [MATMUL, CONV, RNN, "B.mkldnn.matmul.fp32_precision"]
+
+    all_, own = told_each(
+        ["B.fp32_precision = 'tf32'", *everything], [f"{MATMUL} = 'ieee'", "B.fp32_precision = 'tf32'", MATMUL, CONV]
+    )
+
+    assert all_ == ["tf32"] * 4
+    assert own == ["ieee", "tf32"]
+
+
+@pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
+@pytest.mark.requires(torch=">=2.13")
+def test_full_precision_of_all_reaches_cudnn() -> None:
+    """Contract: full precision for all reaches cuDNN's convolutions and recurrent layers, whose own default is TF32.
+    (Before torch 2.13 it did not.)"""
+    all_, own = told_each(
+        ["B.fp32_precision = 'ieee'", CONV, RNN, MATMUL], ["B.fp32_precision = 'ieee'", f"{CONV} = 'tf32'", CONV, RNN]
+    )
+
+    assert all_ == ["ieee"] * 3
+    assert own == ["tf32", "ieee"]
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_invalid_status_for_legacy_api")
+def test_the_old_way_cannot_read_what_it_cannot_say() -> None:
+    """Contract: where the new way has set what the old one has no word for, asking the old way is a RuntimeError, not a
+    guess: TF32 of cuDNN where convolutions and recurrent layers differ, and of products where the new way set it."""
+    cudnn, product = told_each(
+        [f"{CONV} = 'tf32'", f"{RNN} = 'ieee'", "B.cudnn.allow_tf32", CONV, RNN],
+        [f"{MATMUL} = 'tf32'", TF32, PRECISION, MATMUL],
+        environ=NO_OVERRIDE,
+    )
+
+    assert cudnn == ["RuntimeError", "tf32", "ieee"]
+    assert product == ["RuntimeError", "RuntimeError", "tf32"]
+
+
+def test_a_precision_that_is_none_is_refused() -> None:
+    """Contract: an unknown precision, and one that a back end lacks, is a RuntimeError and changes nothing."""
+    found = told(
+        "setattr(B, 'fp32_precision', 'often')",
+        "setattr(B.cuda.matmul, 'fp32_precision', 'bf16')",
+        "B.fp32_precision",
+        MATMUL,
+    )
+    assert found == ["RuntimeError", "RuntimeError", "none", "none"]

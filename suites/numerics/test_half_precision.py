@@ -1,0 +1,146 @@
+"""Sums, means and norms of half precision, where it overflows, underflows or rounds.
+
+Sums of 16-bit numbers are accumulated in float32 at least. What is rounded to the type is the result, and on the CPU
+the part of each thread.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .lengths import LENGTHS, name, unit
+
+HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+SIZES = pytest.mark.parametrize("size", LENGTHS)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
+def test_sums_at_the_end_of_float16(device: torch.device) -> None:
+    """Contract: the sum of as many ones as float16's largest number, 65504, is exact; of 65536 it is infinite, and in
+    float32 exact. Zeros add up to zero."""
+
+    def ones(count: int) -> torch.Tensor:
+        return torch.ones(count, device=device, dtype=torch.float16)
+
+    assert torch.zeros(10, device=device, dtype=torch.float16).sum().item() == 0
+    assert ones(65504).sum().item() == 65504
+    assert ones(65504).sum(dtype=torch.float32).item() == 65504
+    assert ones(65536).sum().item() == float("inf")
+    assert ones(65536).sum(dtype=torch.float32).item() == 65536
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
+@HALVES
+def test_few_ones_among_many_zeros_are_counted(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: of more than a million elements of which some hundreds are one, every one counts: the sum is theirs in
+    integers, rounded to the type; along dimensions too."""
+    flat = torch.zeros(1_203_611).bernoulli_(0.0005)
+    block = torch.zeros(100, 121, 80).bernoulli_(0.0005)
+
+    assert flat.sum() > 100
+    assert flat.to(device, dtype).sum().item() == flat.long().sum().to(dtype).item()
+    assert torch.equal(block.to(device, dtype).sum((0, 2)).cpu(), block.long().sum((0, 2)).to(dtype))
+
+
+@HALVES
+@SIZES
+def test_a_sum_is_accumulated_in_more(device: torch.device, dtype: torch.dtype, size: int) -> None:
+    """Contract: a sum of numbers of half precision is the float64 sum within one rounding of the result to the type,
+    one of each of two parts, which are no larger than twice the largest sum of leading terms, and 64 roundings of
+    float32 of the terms' sizes. An accumulation in the type itself would be off by far more, as one by hand shows."""
+    x = torch.randn(size).abs().to(dtype)
+    exact, leading = x.double().sum(), x.double().cumsum(0).abs().max()
+
+    found = x.to(device).sum()
+
+    allowed = unit(dtype) * (exact.abs() + 2 * leading) + 64 * 2.0**-24 * x.double().abs().sum()
+    assert found.dtype == dtype
+    if not found.isinf():
+        assert (found.cpu().double() - exact).abs() <= allowed
+    else:
+        assert exact > torch.finfo(dtype).max * (1 - 2 * unit(dtype))
+    if size == 4097:
+        by_hand = torch.zeros((), dtype=dtype)
+        for term in x:
+            by_hand += term
+        assert (by_hand.double() - exact).abs() > allowed
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_mean_fp16")
+@HALVES
+def test_a_mean_does_not_overflow(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: the mean of 65536 ones, whose sum float16 cannot hold, is one; of numbers near the type's end, too, it
+    is theirs."""
+    ones = torch.ones(65536, device=device, dtype=dtype)
+    large = torch.full((4096,), 60000.0, device=device, dtype=dtype)
+
+    assert ones.mean().item() == 1
+    assert ones.mean(dtype=torch.float32).item() == 1
+    assert large.mean().item() == large[0].item()
+    assert torch.equal(large.reshape(64, 64).mean(1), large[:64])
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_tiny_half_norm_")
+def test_a_norm_of_tiny_numbers_is_not_zero(device: torch.device) -> None:
+    """Contract: the norm of float16's subnormal numbers, whose squares are far below what float16 can hold, is above
+    zero: that in float64 of the same numbers within half a step of float16's subnormals, 2^-25, and a float32
+    rounding."""
+    numbers = (torch.arange(25).float() / 100_000_000).half()
+    exact = numbers.double().norm().item()
+
+    found = numbers.to(device).norm().item()
+
+    assert found > 0
+    assert found == pytest.approx(exact, rel=0, abs=2.0**-25 + 1e-12)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_norm_type_conversion")
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_a_norm_in_a_wider_type_does_not_overflow(device: torch.device, order: int) -> None:
+    """Contract: a norm of float16 numbers that is asked for in float32 is computed there: 65536 ones have 65536 that
+    are not zero, which is their sum too, and 256 as the root of their squares' sum."""
+    ones = torch.ones(65536, device=device, dtype=torch.float16)
+
+    found = ones.norm(p=order, dtype=torch.float32)
+
+    assert found.dtype == torch.float32
+    assert found.item() == (256 if order == 2 else 65536)
+
+
+@HALVES
+@pytest.mark.parametrize("order", [0.0, 1.0, 2.0, 3.0, float("inf"), float("-inf")])
+def test_norms_are_those_of_float64(device: torch.device, dtype: torch.dtype, order: float) -> None:
+    """Contract: norms along a dimension are those in float64 within the rounding of the result and those of 300 terms
+    in float32, with a power and a root for orders beyond two (together below 1e-4)."""
+    x = torch.randn(300, 5).to(dtype)
+    exact = torch.linalg.vector_norm(x.double(), order, dim=0)
+
+    found = torch.linalg.vector_norm(x.to(device), order, dim=0)
+
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.cpu().double(), exact, rtol=unit(dtype) * 1.01 + 1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=name)
+def test_every_number_of_half_precision_converts_and_comes_back(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: each of the 65536 bit patterns converts to float32 and back to itself, subnormal and infinite ones too;
+    undefined ones stay undefined; and float32 has the value that the bits mean, computed here from them."""
+    bits = torch.arange(1 << 16, dtype=torch.int32)
+    x = bits.to(torch.int16).view(dtype)
+    mantissa_bits, bias = (10, 15) if dtype == torch.float16 else (7, 127)
+    exponent, mantissa = (bits & 0x7FFF) >> mantissa_bits, bits & ((1 << mantissa_bits) - 1)
+    normal = exponent > 0
+    size = (mantissa + normal * (1 << mantissa_bits)).double() * torch.pow(
+        torch.tensor(2.0, dtype=torch.float64), exponent.clamp(min=1) - bias - mantissa_bits
+    )
+    value = torch.where(bits >= 1 << 15, -size, size)
+    finite = exponent < exponent.max()
+
+    wide = x.to(device).float()
+    back = wide.to(dtype).cpu()
+
+    assert torch.equal(wide.cpu().double()[finite], value[finite])
+    assert torch.equal(wide.cpu().isnan(), ~finite & (mantissa > 0))
+    assert torch.equal(back.view(torch.int16)[~wide.cpu().isnan()], x.view(torch.int16)[~wide.cpu().isnan()])
+    assert back[wide.cpu().isnan()].isnan().all()

@@ -1,0 +1,136 @@
+"""Gathering, scattering and counting: what comes out is known in whole numbers, however many threads write at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .lengths import name
+
+TYPES = pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32, torch.complex64],
+    ids=name,
+)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_gather_bool")
+def test_truths_are_gathered(device: torch.device) -> None:
+    """Contract: `gather` of truth values takes each from where its index says."""
+    x = torch.tensor([[False, True], [True, True]], device=device)
+    found = torch.gather(x, 1, torch.tensor([[0, 0], [1, 0]], device=device))
+
+    assert found.dtype == torch.bool
+    assert found.tolist() == [[False, False], [True, True]]
+
+
+@TYPES
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gathering_takes_each_from_its_place(device: torch.device, dtype: torch.dtype, dim: int) -> None:
+    """Contract: `gather`, `take_along_dim`, `index_select` and indexing give, in every type, the elements that Python's
+    indexing gives."""
+    x = torch.randint(0, 2 if dtype == torch.bool else 100, (13, 17)).to(dtype)
+    index = torch.randint(0, x.shape[dim], (13, 17))
+    rows = torch.randint(0, x.shape[dim], (40,))
+    there = x.to(device)
+
+    wanted = [
+        [x[index[i, j], j].item() if dim == 0 else x[i, index[i, j]].item() for j in range(17)] for i in range(13)
+    ]
+    assert torch.gather(there, dim, index.to(device)).tolist() == wanted
+    assert torch.take_along_dim(there, index.to(device), dim).tolist() == wanted
+    selected = [x.select(dim, int(row)).tolist() for row in rows]
+    assert there.index_select(dim, rows.to(device)).movedim(dim, 0).tolist() == selected
+    assert there.movedim(dim, 0)[rows.to(device)].tolist() == selected
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
+@pytest.mark.parametrize(("bins", "dtype"), [(50, torch.int8), (50_000, torch.int64)], ids=["few", "many"])
+def test_counts_are_exact(device: torch.device, bins: int, dtype: torch.dtype) -> None:
+    """Contract: `bincount` of 100,000 numbers, with bins for a block's own memory and with too many for it, counts
+    each: compared with Python's counting. With weights it adds them: exactly, since they are whole, and within
+    float64's rounding where they are not, in whatever order."""
+    numbers = torch.randint(bins, (100_000,), dtype=dtype)
+    whole = torch.randint(-1000, 1000, (100_000,)).double()
+    broken = torch.randn(100_000, dtype=torch.float64)
+    counts, sums, rests = [0] * bins, [0.0] * bins, [0.0] * bins
+    for number, one, two in zip(numbers.tolist(), whole.tolist(), broken.tolist(), strict=True):
+        counts[number] += 1
+        sums[number] += one
+        rests[number] += two
+    end = max(numbers.tolist()) + 1
+    there = numbers.to(device)
+
+    assert there.bincount().tolist() == counts[:end]
+    assert there.bincount(whole.to(device)).tolist() == sums[:end]
+    found = there.bincount(broken.to(device), minlength=bins + 3).cpu()
+    torch.testing.assert_close(found, torch.tensor([*rests, 0, 0, 0], dtype=torch.float64), rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
+def test_more_bins_than_numbers(device: torch.device) -> None:
+    """Contract: with `minlength` there are as many bins, empty ones too, and each number is counted once."""
+    numbers = torch.zeros(10, dtype=torch.int32, device=device)
+    numbers[0] = 35488
+
+    found = numbers.bincount(minlength=65536)
+
+    assert found.shape == (65536,)
+    assert found.sum().item() == 10
+    assert [found[0].item(), found[35488].item()] == [9, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64], ids=name)
+@pytest.mark.parametrize("targets", [1, 7, 1000])
+def test_everyone_who_adds_counts(device: torch.device, dtype: torch.dtype, targets: int) -> None:
+    """Contract: when many elements are added to the same few places at once, every one counts: `index_add_`,
+    `scatter_add_`, `index_put_` with accumulation and `scatter_reduce_`, with whole numbers, so that order does not
+    matter, compared with Python's adding."""
+    index = torch.randint(targets, (20_000,))
+    values = torch.randint(-8, 9, (20_000,)).to(dtype)
+    wanted = [0.0] * targets
+    for place, value in zip(index.tolist(), values.tolist(), strict=True):
+        wanted[place] += value
+    where, what = index.to(device), values.to(device)
+
+    def fresh() -> torch.Tensor:
+        return torch.zeros(targets, dtype=dtype, device=device)
+
+    assert fresh().index_add_(0, where, what).tolist() == wanted
+    assert fresh().scatter_add_(0, where, what).tolist() == wanted
+    assert fresh().index_put_((where,), what, accumulate=True).tolist() == wanted
+    assert fresh().scatter_reduce_(0, where, what, "sum").tolist() == wanted
+
+
+@pytest.mark.parametrize("size", [1, 1000, 70_001])
+def test_masks_choose_all_that_they_mark(device: torch.device, size: int) -> None:
+    """Contract: `nonzero`, `masked_select`, `where` and `masked_fill` agree with Python's choosing, order included."""
+    x, mask = torch.randint(-100, 100, (size,)), torch.rand(size) > 0.7
+    chosen = [place for place, marked in enumerate(mask.tolist()) if marked]
+    there, marks = x.to(device), mask.to(device)
+
+    assert marks.nonzero().flatten().tolist() == chosen
+    assert there.masked_select(marks).tolist() == [x.tolist()[place] for place in chosen]
+    assert marks.sum().item() == marks.count_nonzero().item() == len(chosen)
+    mixed = torch.where(marks, there, -1).tolist()
+    assert mixed == there.masked_fill(~marks, -1).tolist()
+    assert mixed == [value if marked else -1 for value, marked in zip(x.tolist(), mask.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("size", [1, 33, 4097, 40_001])
+def test_sorting_brings_every_element_and_its_place(device: torch.device, size: int) -> None:
+    """Contract: sorting, stably, gives Python's order with the places the elements came from; the k largest are its
+    end; a search finds where each belongs; `unique` counts each."""
+    x = torch.randint(0, max(size // 3, 2), (size,))
+    ordered = sorted(enumerate(x.tolist()), key=lambda pair: pair[1])
+    there = x.to(device)
+
+    found = there.sort(stable=True)
+    assert found.values.tolist() == [value for _, value in ordered]
+    assert found.indices.tolist() == [place for place, _ in ordered]
+    k = min(size, 50)
+    assert there.topk(k).values.tolist() == [value for _, value in ordered[::-1][:k]]
+    values, counts = there.unique(return_counts=True)
+    assert values.tolist() == sorted(set(x.tolist()))
+    assert counts.sum().item() == size
+    assert torch.searchsorted(found.values, values).tolist() == (counts.cumsum(0) - counts).tolist()

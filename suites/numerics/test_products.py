@@ -1,0 +1,135 @@
+"""How far products may be from float64: the bounds of rounding theory for each type, and of TF32 where it is on.
+
+A sum of k products computed in any order in a type of unit roundoff u is within k*u/(1 - k*u) of the exact one,
+relative to the sum of the products' sizes (Higham, Accuracy and Stability, 3.1). 16-bit inputs are exact in the float32
+in which they are multiplied and added, and rounded once at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .lengths import FLOATING_TYPES, name, unit
+
+SHAPES = [(1, 1, 1), (5, 7, 3), (16, 16, 16), (24, 300, 8), (64, 1000, 48)]
+
+
+def sizes(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The sums of the products' sizes."""
+    return a.double().abs() @ b.double().abs()
+
+
+def bound(a: torch.Tensor, b: torch.Tensor, roundoff: float) -> torch.Tensor:
+    k = a.shape[-1] * roundoff
+    return k / (1 - k) * sizes(a, b)
+
+
+@pytest.fixture
+def exact_float32(device: torch.device) -> Iterator[None]:
+    """Products of float32 in float32: reduced precision, where a GPU has it, is off."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.usefixtures("exact_float32")
+@pytest.mark.parametrize("dtype", FLOATING_TYPES, ids=name)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_are_within_the_bound_of_their_type(
+    device: torch.device, shape: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    """Contract: each entry of a product of matrices is within the bound of float32's accumulation, or float64's, and
+    one rounding to the type. Reduced-precision reductions of 16-bit types, which cuBLAS may use, add one rounding
+    to the type for each of at most eight parts."""
+    if (
+        dtype == torch.bfloat16
+        and device.type == "cuda"
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
+        pytest.skip("this GPU has no products in bfloat16")
+    rows, inner, columns = shape
+    a, b = torch.randn(rows, inner).to(dtype), torch.randn(inner, columns).to(dtype)
+    # For float64 there is no wider type here: sums of whole numbers, which are exact.
+    if dtype == torch.float64:
+        a, b = (a * 100).round(), (b * 100).round()
+    exact = a.double() @ b.double() if dtype != torch.float64 else (a.long() @ b.long()).double()
+
+    found = (a.to(device) @ b.to(device)).cpu().double()
+
+    if dtype == torch.float64:
+        assert torch.equal(found, exact)
+        return
+    parts = 8 if dtype.itemsize == 2 else 0
+    allowed = bound(a, b, unit(torch.float32)) + unit(dtype) * (exact.abs() + parts * sizes(a, b) / 8)
+    assert ((found - exact).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+def test_convolutions_are_within_the_bound(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: each entry of a convolution in float64, and in float32 with TF32 off, is within the bound for its 27
+    products of one kept as float64; by transform or by tiles, which may add a factor of 32 in float32."""
+    x, weight = torch.randn(2, 3, 9, 9, dtype=dtype), torch.randn(4, 3, 3, 3, dtype=dtype)
+    windows = torch.nn.functional.unfold(x.double(), 3)
+    kernel = weight.double().flatten(1)
+    exact, size = kernel @ windows, kernel.abs() @ windows.abs()
+
+    if device.type == "cuda":
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            found = torch.nn.functional.conv2d(x.to(device), weight.to(device))
+    else:
+        found = torch.nn.functional.conv2d(x.to(device), weight.to(device))
+
+    assert ((found.cpu().double().flatten(2) - exact).abs() <= 32 * 27 * unit(dtype) * size).all()
+
+
+@pytest.mark.requires(device="cuda", tf32=True)
+@pytest.mark.parametrize("shape", SHAPES[2:], ids=str)
+def test_tf32_is_as_far_off_as_its_ten_bits_say(device: torch.device, shape: tuple[int, int, int]) -> None:
+    """Contract: with TF32, inputs are rounded, or cut, to ten bits behind the point: products are within 2^-9 of their
+    sizes, two inputs' cuts of 2^-10 each, and float32's bound. Without it they are within float32's alone; and on a
+    large product TF32 shows: some entry is beyond that bound, else the setting did nothing."""
+    rows, inner, columns = (max(size, 64) for size in shape)
+    a, b = torch.randn(rows, inner), torch.randn(inner, columns)
+    exact = a.double() @ b.double()
+    before = torch.backends.cuda.matmul.fp32_precision
+    found = {}
+    try:
+        for precision in ("ieee", "tf32"):
+            torch.backends.cuda.matmul.fp32_precision = precision
+            found[precision] = (a.to(device) @ b.to(device)).cpu().double()
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    off = {precision: (result - exact).abs() for precision, result in found.items()}
+    single = bound(a, b, unit(torch.float32))
+
+    assert (off["ieee"] <= single).all()
+    assert (off["tf32"] <= single + 2.0**-9 * 1.001 * sizes(a, b)).all()
+    assert (off["tf32"] / sizes(a, b)).max() > 2.0**-18, "TF32 did not show"
+    assert (off["tf32"].square().mean() > 16 * off["ieee"].square().mean()).item()
+
+
+@pytest.mark.requires(device="cuda", tf32=True, cudnn=True)
+def test_tf32_in_convolutions(device: torch.device) -> None:
+    """Contract: the same of a convolution by cuDNN, with the setting that is cuDNN's own."""
+    x, weight = torch.randn(4, 64, 16, 16), torch.randn(64, 64, 3, 3)
+    windows = torch.nn.functional.unfold(x.double(), 3)
+    kernel = weight.double().flatten(1)
+    exact, size = kernel @ windows, kernel.abs() @ windows.abs()
+    off = {}
+    for allowed in (False, True):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=allowed):
+            found = torch.nn.functional.conv2d(x.to(device), weight.to(device))
+        off[allowed] = (found.cpu().double().flatten(2) - exact).abs()
+
+    # By transform, float32 may lose a factor of 32 on its bound for 576 products.
+    single = 32 * 576 * unit(torch.float32) * size
+    assert (off[False] <= single).all()
+    assert (off[True] <= single + 2.0**-9 * 1.001 * size).all()
+    assert off[True].square().mean() > 16 * off[False].square().mean()

@@ -1,0 +1,245 @@
+"""Reductions at their edges: where they start, what they read, what becomes of NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .lengths import FLOATING_TYPES, LENGTHS, WHOLE_TYPES, ends, name
+
+SIZES = pytest.mark.parametrize("size", LENGTHS)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_reduction_gpu_memory_accessing")
+@pytest.mark.parametrize("shape", [(512, 8), (1, 1), (513, 7), (7, 513), (65, 1024), (4, 3, 1000)], ids=str)
+def test_a_sum_of_ones_reads_all_and_nothing_beyond(device: torch.device, shape: tuple[int, ...]) -> None:
+    """Contract: the sum of ones along any dimension is that dimension's size, exactly: an element that is not read, or
+    read twice, or one beyond the end shows. The ones lie between numbers that would."""
+    count = torch.Size(shape).numel()
+    around = torch.full((count + 2048,), 1e6, device=device)
+    ones = around[1024 : 1024 + count].fill_(1).view(shape)
+
+    for dim, size in enumerate(shape):
+        assert (ones.sum(dim) == size).all()
+    assert ones.sum().item() == count
+    assert (around[:1024] == 1e6).all()
+    assert (around[1024 + count :] == 1e6).all()
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_prod_large")
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int64], ids=name
+)
+@pytest.mark.parametrize("more", [0, 1, 2, 3])
+def test_large_products(device: torch.device, dtype: torch.dtype, more: int) -> None:
+    """Contract: a product of 240,000 and a few units is exact: ones give one, minus ones their sign, and imaginary
+    units the power of i, which tells how many were taken modulo four."""
+    count = 240_000 + more
+
+    assert torch.ones(count, device=device, dtype=dtype).prod().item() == 1
+    if dtype.is_complex:
+        assert torch.full((count,), 1j, device=device, dtype=dtype).prod().item() == (1, 1j, -1, -1j)[more]
+    else:
+        assert torch.full((count,), -1, device=device, dtype=dtype).prod().item() == (-1) ** more
+
+
+# ---- minima and maxima ----
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_min_max_inits")
+@pytest.mark.parametrize("dtype", [*WHOLE_TYPES, *FLOATING_TYPES], ids=name)
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_the_lowest_value_can_be_the_largest(device: torch.device, dtype: torch.dtype, size: int) -> None:
+    """Contract: of elements that all are the type's lowest value, that is the maximum, and of its highest the minimum,
+    with an index that is there: what a reduction starts from is not taken for an element. One alone has index zero."""
+    low, high = ends(dtype)
+    lowest, highest = (torch.full((size,), value, dtype=dtype, device=device) for value in (low, high))
+
+    for result, value in ((lowest.max(dim=0), low), (highest.min(dim=0), high)):
+        assert result.values.item() == value
+        assert 0 <= result.indices.item() < size
+    assert [lowest.max().item(), lowest.amax().item(), lowest.aminmax().max.item()] == [low] * 3
+    assert [highest.min().item(), highest.amin().item(), highest.aminmax().min.item()] == [high] * 3
+    assert 0 <= lowest.argmax().item() < size
+    assert 0 <= highest.argmin().item() < size
+    if size == 1:
+        assert lowest.max(dim=0).indices.item() == highest.min(dim=0).indices.item() == 0
+
+
+@SIZES
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16], ids=name)
+def test_the_one_that_differs_is_found_wherever_it_is(device: torch.device, size: int, dtype: torch.dtype) -> None:
+    """Contract: one element above all others is the maximum and its place the index, at the ends and in the middle;
+    below all others, the same with the minimum."""
+    for place in {0, size // 3, size // 2, size - 1}:
+        x = torch.zeros(size, dtype=dtype, device=device)
+        x[place] = 7
+        assert (x.max().item(), x.argmax().item(), x.max(dim=0).indices.item()) == (7, place, place)
+        x[place] = -7
+        assert (x.min().item(), x.argmin().item(), x.min(dim=0).indices.item()) == (-7, place, place)
+
+
+def test_reductions_of_nothing(device: torch.device) -> None:
+    """Contract: of no elements, a sum is zero, a product one, a mean undefined, `all` true and `any` false; a maximum
+    is an error."""
+    nothing = torch.empty(0, device=device)
+
+    assert (nothing.sum().item(), nothing.prod().item()) == (0, 1)
+    assert nothing.mean().isnan().item()
+    assert nothing.bool().all().item()
+    assert not nothing.bool().any().item()
+    assert torch.empty(0, 3, device=device).sum(0).tolist() == [0, 0, 0]
+    for reduce in (torch.max, torch.min, torch.amax, torch.argmax):
+        with pytest.raises((RuntimeError, IndexError)):
+            reduce(nothing)
+
+
+# ---- NaN ----
+
+PROPAGATING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "prod": torch.prod,
+    "max": torch.max,
+    "min": torch.min,
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "max_along": lambda x: x.max(dim=0).values,
+    "min_along": lambda x: x.min(dim=0).values,
+    "norm": torch.linalg.vector_norm,
+    "norm_inf": lambda x: torch.linalg.vector_norm(x, float("inf")),
+    "var": lambda x: x.var(correction=0),
+    "median": torch.median,
+    "cumsum": lambda x: x.cumsum(0)[-1],
+    "cummax": lambda x: x.cummax(0).values[-1],
+    "logsumexp": lambda x: x.logsumexp(0),
+    "softmax": lambda x: x.softmax(0).sum(),
+    "dot": lambda x: torch.dot(x, torch.zeros_like(x)),
+}
+
+
+@pytest.mark.parametrize("reduce", PROPAGATING.values(), ids=PROPAGATING.keys())
+@SIZES
+def test_one_nan_anywhere_shows(
+    device: torch.device, reduce: Callable[[torch.Tensor], torch.Tensor], size: int
+) -> None:
+    """Contract: one undefined element, at the ends or in the middle, makes the whole result undefined; without it the
+    result is defined (the control), times zero too."""
+    x = torch.ones(size, device=device)
+    assert not reduce(x).isnan().item()
+
+    for place in {0, size // 2, size - 1}:
+        spoilt = x.clone()
+        spoilt[place] = float("nan")
+        assert reduce(spoilt).isnan().item(), place
+
+
+@SIZES
+def test_where_nan_is(device: torch.device, size: int) -> None:
+    """Contract: NaN counts as the largest: `argmax` and `argmin` find it, sorting puts it last and `isnan` shows it
+    alone; `nansum`, `nanmean` and `fmax` look past it."""
+    for place in {0, size // 2, size - 1}:
+        x = torch.arange(size, dtype=torch.float32, device=device)
+        x[place] = float("nan")
+        assert x.argmax().item() == x.argmin().item() == place
+        ordered = x.sort()
+        assert ordered.values[-1].isnan().item()
+        assert ordered.indices[-1].item() == place
+        assert x.isnan().nonzero().flatten().tolist() == [place]
+        # Whole numbers in float32: their sum is exact as long as it is below 2^24.
+        rest = size * (size - 1) // 2 - place
+        assert x.double().nansum().item() == rest
+        assert torch.fmax(x, torch.full_like(x, -1))[place].item() == -1
+        if size > 1:
+            assert x.double().nanmean().item() == pytest.approx(rest / (size - 1), rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", FLOATING_TYPES, ids=name)
+def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: arithmetic, comparison, clamping and rectifying of NaN, infinities and zeros are those of IEEE 754."""
+    nan, inf = (torch.tensor(value, dtype=dtype, device=device) for value in (float("nan"), float("inf")))
+    zero, one = torch.zeros_like(nan), torch.ones_like(nan)
+
+    for undefined in (
+        inf - inf,
+        inf * zero,
+        zero / zero,
+        inf / inf,
+        nan + one,
+        nan * zero,
+        nan.clamp(0, 1),
+        nan.relu(),
+    ):
+        assert undefined.isnan().item()
+    assert (one / zero).item() == (one / -zero).neg().item() == float("inf")
+    assert not (nan == nan).item()
+    assert (nan != nan).item()
+    assert not (nan < one).item()
+    assert torch.maximum(nan, one).isnan().item()
+    assert torch.fmin(nan, one).item() == 1
+    assert torch.copysign(one, -zero).item() == -1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+def test_nan_spreads_along_its_row_and_column(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: in a product of matrices an undefined element makes its row undefined, though it is multiplied by
+    zeros, and nothing else."""
+    a, b = torch.ones(33, 20, dtype=dtype, device=device), torch.zeros(20, 17, dtype=dtype, device=device)
+    a[5, 3] = float("nan")
+
+    found = (a @ b).isnan()
+
+    assert found[5].all()
+    assert found.sum().item() == 17
+
+
+# ---- subnormal numbers ----
+
+
+@pytest.mark.parametrize("dtype", FLOATING_TYPES, ids=name)
+def test_subnormal_numbers_are_kept(device: torch.device, dtype: torch.dtype) -> None:
+    """Contract: numbers below the smallest normal one are numbers: copied, negated, added, halved, doubled and compared
+    exactly, as float64 has them (for float64 its own, by bits)."""
+    tiny = torch.finfo(dtype).tiny
+    step = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    x = torch.tensor([tiny / 2, tiny / 4, step, 3 * step], dtype=dtype, device=device)
+    assert (x > 0).all()
+
+    assert (x + x).tolist() == [tiny, tiny / 2, 2 * step, 6 * step]
+    assert (x * 2).tolist() == [tiny, tiny / 2, 2 * step, 6 * step]
+    assert (-x).neg().tolist() == x.clone().tolist() == x.cpu().tolist()
+    assert (torch.full_like(x, tiny) - x).tolist() == [tiny / 2, tiny * 0.75, tiny - step, tiny - 3 * step]
+    assert (torch.full_like(x, tiny) / 2).tolist() == [tiny / 2] * 4
+    assert x.sum().item() == tiny / 2 + tiny / 4 + 4 * step
+    assert x.max().item() == tiny / 2
+
+
+# ---- batch norm's statistics, and the classes of tensors ----
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_batch_norm_gather_stats")
+@pytest.mark.requires(device="cuda")
+def test_gathered_statistics_of_batches(device: torch.device) -> None:
+    """Contract: statistics of two equal batches of mean one and inverse deviation one are one each. And those of
+    unequal ones are the mean of means, and the inverse deviation of the variances with what the means differ by,
+    computed in float64 (within 1e-5: some ten roundings of float32)."""
+    x = torch.randn(1, 3, 3, 3, device=device)
+
+    def gathered(mean: torch.Tensor, invstd: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found: tuple[torch.Tensor, torch.Tensor] = torch.batch_norm_gather_stats(
+            x, mean.to(device), invstd.to(device), None, None, 0.1, 1e-5, 2
+        )
+        return found
+
+    ones = torch.ones(2, 3)
+    for result in gathered(ones, ones):
+        torch.testing.assert_close(result.cpu(), torch.ones(3))
+
+    means, invstds = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, -1.0]]), torch.tensor([[1.0, 0.5, 2.0], [0.5, 1.0, 2.0]])
+    mean = means.double().mean(0)
+    variance = (invstds.double() ** -2 - 1e-5 + (means.double() - mean) ** 2).mean(0)
+    found = gathered(means, invstds)
+    torch.testing.assert_close(found[0].cpu().double(), mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1].cpu().double(), (variance + 1e-5).rsqrt(), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,1 @@
+"""Optimisers: every form of them against their formulas, and what is kept between steps."""

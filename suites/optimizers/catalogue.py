@@ -1,0 +1,260 @@
+"""The optimisers whose weights do not see each other, with settings, forms and references, as parameters of cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from . import references
+from .references import Reference
+
+#: The ways in which torch carries out a step, as arguments.
+FORMS: dict[str, dict[str, bool]] = {
+    "one_by_one": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"capturable": True, "foreach": False},
+    "capturable_foreach": {"capturable": True, "foreach": True},
+    "differentiable": {"differentiable": True, "foreach": False},
+}
+EVERYWHERE = ("one_by_one", "foreach", "differentiable")
+CAPTURABLE = ("capturable", "capturable_foreach")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An optimiser: torch's name for it, its reference, the forms it has, and settings to try, each under a name."""
+
+    name: str
+    reference: Callable[..., Reference]
+    forms: tuple[str, ...]
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def make(self, weights: Sequence[torch.Tensor], form: str, settings: str, **more: Any) -> torch.optim.Optimizer:
+        """torch's optimiser of the weights, in a form and with settings of those above."""
+        cls: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, self.name)
+        return cls(weights, **(self.settings[settings] | FORMS[form] | more))
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "SGD",
+            references.Sgd,
+            ("one_by_one", "foreach", "fused", "differentiable"),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.2},
+                "momentum": {"lr": 0.1, "momentum": 0.9},
+                "dampening": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1},
+                "nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+                "maximize": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "maximize": True},
+            },
+        ),
+        Kind(
+            "Adam",
+            references.Adam,
+            (*EVERYWHERE, *CAPTURABLE, "fused"),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.7, 0.9), "eps": 1e-3},
+                "amsgrad": {"lr": 0.1, "amsgrad": True, "betas": (0.5, 0.6)},
+                "maximize": {"lr": 0.1, "maximize": True, "weight_decay": 0.1},
+                "decoupled": {"lr": 0.1, "weight_decay": 0.2, "decoupled_weight_decay": True},
+            },
+        ),
+        Kind(
+            "AdamW",
+            references.AdamW,
+            (*EVERYWHERE, *CAPTURABLE, "fused"),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.5, "betas": (0.7, 0.9)},
+                "amsgrad": {"lr": 0.1, "amsgrad": True, "betas": (0.5, 0.6)},
+                "maximize": {"lr": 0.1, "maximize": True},
+            },
+        ),
+        Kind(
+            "Adamax",
+            references.Adamax,
+            (*EVERYWHERE, *CAPTURABLE),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.7, 0.8)},
+                "maximize": {"lr": 0.1, "maximize": True},
+            },
+        ),
+        Kind(
+            "NAdam",
+            references.NAdam,
+            (*EVERYWHERE, *CAPTURABLE),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.2, "momentum_decay": 0.5},
+                "decoupled": {"lr": 0.1, "weight_decay": 0.2, "decoupled_weight_decay": True},
+                "maximize": {"lr": 0.1, "maximize": True},
+            },
+        ),
+        Kind(
+            "RAdam",
+            references.RAdam,
+            (*EVERYWHERE, *CAPTURABLE),
+            {
+                "plain": {"lr": 0.1},
+                # Short means, so that the rectification begins within the steps that are made.
+                "decay": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.9)},
+                "decoupled": {"lr": 0.1, "weight_decay": 0.2, "betas": (0.8, 0.9), "decoupled_weight_decay": True},
+                "maximize": {"lr": 0.1, "maximize": True},
+            },
+        ),
+        Kind(
+            "Adagrad",
+            references.Adagrad,
+            (*EVERYWHERE, "fused"),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.2, "lr_decay": 0.5, "initial_accumulator_value": 0.3},
+                "maximize": {"lr": 0.1, "maximize": True, "eps": 0.1},
+            },
+        ),
+        Kind(
+            "Adadelta",
+            references.Adadelta,
+            (*EVERYWHERE, *CAPTURABLE),
+            {
+                "plain": {"lr": 1.0},
+                "decay": {"lr": 0.5, "weight_decay": 0.2, "rho": 0.7, "eps": 1e-3},
+                "maximize": {"lr": 1.0, "maximize": True},
+            },
+        ),
+        Kind(
+            "RMSprop",
+            references.RMSprop,
+            (*EVERYWHERE, *CAPTURABLE),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.2, "alpha": 0.7},
+                "momentum": {"lr": 0.1, "momentum": 0.9, "eps": 1e-2},
+                "centered": {"lr": 0.1, "centered": True, "momentum": 0.5, "eps": 1e-2},
+                "maximize": {"lr": 0.1, "maximize": True},
+            },
+        ),
+        Kind(
+            "ASGD",
+            references.Asgd,
+            (*EVERYWHERE, *CAPTURABLE),
+            {
+                "plain": {"lr": 0.1},
+                "decay": {"lr": 0.1, "weight_decay": 0.2, "lambd": 0.1, "alpha": 0.5},
+                # Averaging begins within the steps that are made.
+                "average": {"lr": 0.1, "t0": 2.0},
+                "maximize": {"lr": 0.1, "maximize": True},
+            },
+        ),
+        Kind(
+            "Rprop",
+            references.Rprop,
+            (*EVERYWHERE, *CAPTURABLE),
+            {
+                "plain": {"lr": 0.1},
+                "limits": {"lr": 0.1, "etas": (0.3, 2.0), "step_sizes": (0.05, 0.15)},
+                "maximize": {"lr": 0.1, "maximize": True},
+            },
+        ),
+    )
+}
+
+#: Before torch 2.12 Adagrad was fused on the CPU alone.
+ADAGRAD_FUSED = pytest.mark.requires(any=[{"torch": ">=2.12"}, {"not_": {"accelerator": True}}])
+ON_ACCELERATOR = pytest.mark.requires(accelerator=True)
+
+
+def marks(kind: Kind, form: str) -> list[pytest.MarkDecorator]:
+    """What a form of an optimiser needs."""
+    if form in CAPTURABLE:
+        return [ON_ACCELERATOR]
+    return [ADAGRAD_FUSED] if (kind.name, form) == ("Adagrad", "fused") else []
+
+
+def with_settings() -> pytest.MarkDecorator:
+    """Every optimiser in each of its forms with each of its settings: `kind`, `form`, `settings`."""
+    return pytest.mark.parametrize(
+        ("kind", "form", "settings"),
+        [
+            pytest.param(kind, form, settings, id=f"{kind.name}-{form}-{settings}", marks=marks(kind, form))
+            for kind in KINDS.values()
+            for form in kind.forms
+            for settings in kind.settings
+        ],
+    )
+
+
+def with_forms(*settings: str) -> pytest.MarkDecorator:
+    """Every optimiser in each of its forms, with the first of `settings` that it has: `kind`, `form`, `settings`."""
+    return pytest.mark.parametrize(
+        ("kind", "form", "settings"),
+        [
+            pytest.param(
+                kind,
+                form,
+                next(name for name in (*settings, "plain") if name in kind.settings),
+                id=f"{kind.name}-{form}",
+                marks=marks(kind, form),
+            )
+            for kind in KINDS.values()
+            for form in kind.forms
+        ],
+    )
+
+
+def with_kinds() -> pytest.MarkDecorator:
+    """Every optimiser: `kind`."""
+    return pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+
+
+SHAPES = ((), (5,), (2, 3))
+
+
+def new_weights(device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """Weights of several shapes, drawn from torch's generator on the host."""
+    return [
+        torch.randn(shape, dtype=torch.float64).to(device, dtype).requires_grad_(requires_grad=True) for shape in SHAPES
+    ]
+
+
+def new_gradients(steps: int) -> list[list[torch.Tensor]]:
+    """Gradients for those weights, for each step, on the host in float64: of all sizes, of both signs, and zeros."""
+    return [
+        [torch.randn(shape, dtype=torch.float64) * 10.0 ** -(step % 3) * (torch.rand(shape) > 0.2) for shape in SHAPES]
+        for step in range(steps)
+    ]
+
+
+def give(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+    """Give weights copies of gradients, converted to their type and brought to their device."""
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient.to(weight.device, weight.dtype, copy=True)
+
+
+def expected(
+    kind: Kind, settings: str, weights: Sequence[torch.Tensor], gradients: Sequence[Sequence[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    """The weights after each step, by the reference, in float64 on the host."""
+    start = [weight.detach().cpu().double() for weight in weights]
+    numbers = [weight.flatten().tolist() for weight in start]
+    holders = [[kind.reference(**kind.settings[settings]) for _ in row] for row in numbers]
+    found: list[list[torch.Tensor]] = []
+    for step in gradients:
+        numbers = [
+            [holder.step(number, g) for holder, number, g in zip(row, values, gradient.flatten().tolist(), strict=True)]
+            for row, values, gradient in zip(holders, numbers, step, strict=True)
+        ]
+        found.append(
+            [torch.tensor(n, dtype=torch.float64).reshape(w.shape) for n, w in zip(numbers, start, strict=True)]
+        )
+    return found

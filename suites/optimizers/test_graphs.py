@@ -1,0 +1,216 @@
+"""Optimisers' steps in graphs, alone and with a gradient scaler: what is replayed is what would have been run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .catalogue import CAPTURABLE, KINDS, Kind, marks, new_gradients, new_weights
+from .graphs import captured, rehearsed
+
+pytestmark = [
+    # Before torch 2.13 CUDA's graphs alone.
+    pytest.mark.requires(any=[{"accelerator": True, "torch": ">=2.13"}, {"device": "cuda"}]),
+    pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True"),
+]
+
+REHEARSALS, REPLAYS = 3, 4
+CAPTURED = [(kind, form) for kind in KINDS.values() for form in kind.forms if form in CAPTURABLE]
+FUSED = [kind for kind in KINDS.values() if "fused" in kind.forms]
+
+
+@pytest.mark.covers("test_cuda::TestCudaOptims::test_graph_optims")
+@pytest.mark.parametrize(
+    ("kind", "form", "settings"),
+    [
+        pytest.param(kind, form, settings, id=f"{kind.name}-{form}-{settings}")
+        for kind, form in CAPTURED
+        for settings in kind.settings
+    ]
+    + [
+        pytest.param(
+            kind,
+            "fused",
+            "plain",
+            id=f"{kind.name}-fused-plain",
+            marks=marks(kind, "fused"),
+        )
+        for kind in FUSED
+    ],
+)
+def test_a_captured_step_is_a_step(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """Contract: a step that is captured, after a few that are run, and replayed with new gradients in place, moves
+    weights as steps that are run would: those of the same form to the last bit, since the same kernels run."""
+    capturable: dict[str, Any] = {"capturable": True} if form == "fused" and "capturable" in kind.forms else {}
+    weights = [weight.detach() for weight in new_weights(device, torch.float32)]
+    others = [weight.clone() for weight in weights]
+    gradients = new_gradients(REHEARSALS + REPLAYS)
+    for weight, other in zip(weights, others, strict=True):
+        weight.grad, other.grad = torch.empty_like(weight), torch.empty_like(other)
+    graphed, run = (kind.make(some, form, settings, **capturable) for some in (weights, others))
+
+    def fill(some: list[torch.Tensor], step: int) -> None:
+        for weight, gradient in zip(some, gradients[step], strict=True):
+            assert weight.grad is not None
+            weight.grad.copy_(gradient)
+
+    for step in range(REHEARSALS):
+        fill(weights, step)
+        rehearsed(device, graphed.step, 1)
+    still = [weight.clone() for weight in weights]
+    graph = captured(device, graphed.step)
+    assert all(map(torch.equal, weights, still)), "the capture ran a step"
+    for step in range(REHEARSALS, REHEARSALS + REPLAYS):
+        fill(weights, step)
+        graph.replay()
+    for step in range(REHEARSALS + REPLAYS):
+        fill(others, step)
+        run.step()
+
+    torch.accelerator.synchronize(device)
+    assert all(map(torch.equal, weights, others))
+    assert not all(map(torch.equal, weights, still))
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
+def test_groups_that_are_all_capturable_can_be_captured(device: torch.device, name: str) -> None:
+    """Contract: an optimiser whose groups each say that they are capturable can be captured, and moves as one that is
+    not captured, within float32's rounding of a count of steps kept on the device (1e-4)."""
+    weights = [torch.ones(1, device=device) for _ in range(2)]
+    others = [weight.clone() for weight in weights]
+    cls = getattr(torch.optim, name)
+    graphed = cls([{"params": [weight], "capturable": True} for weight in weights], lr=0.1)
+    run = cls([{"params": [other], "capturable": False} for other in others], lr=0.1)
+    for weight, other in zip(weights, others, strict=True):
+        weight.grad, other.grad = torch.full_like(weight, 0.5), torch.full_like(other, 0.5)
+
+    rehearsed(device, graphed.step, REHEARSALS)
+    graph = captured(device, graphed.step)
+    for _ in range(REPLAYS):
+        graph.replay()
+    for _ in range(REHEARSALS + REPLAYS):
+        run.step()
+
+    torch.accelerator.synchronize(device)
+    for weight, other in zip(weights, others, strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
+@pytest.mark.requires(device="cuda")
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
+def test_a_group_that_is_not_capturable_is_refused(device: torch.device, name: str) -> None:
+    """Contract: where one group is not capturable, a step under capture is a RuntimeError that says so; the capture
+    ends, weights are as before, and steps outside go on."""
+    weights = [torch.ones(1, device=device) for _ in range(2)]
+    groups = [{"params": [weight], "capturable": number == 0} for number, weight in enumerate(weights)]
+    optimiser = getattr(torch.optim, name)(groups, lr=0.1)
+    for weight in weights:
+        weight.grad = torch.full_like(weight, 0.5)
+    rehearsed(device, optimiser.step, REHEARSALS)
+    before = [weight.clone() for weight in weights]
+
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="Attempting CUDA graph capture of step"), torch.cuda.graph(graph):
+        optimiser.step()
+    assert not torch.cuda.is_current_stream_capturing()
+    torch.cuda.synchronize(device)
+    assert all(map(torch.equal, weights, before))
+
+    optimiser.step()
+    assert not any(map(torch.equal, weights, before))
+
+
+# ---- with a gradient scaler ----
+
+
+@pytest.mark.covers("test_cuda::TestCudaOptims::test_graph_grad_scaling")
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        pytest.param(kind, form, id=f"{kind.name}-{form}", marks=marks(kind, form))
+        for kind in FUSED
+        for form in ("one_by_one", "foreach", "fused")
+    ],
+)
+def test_a_captured_backward_pass_is_scaled_by_the_scale_of_the_day(
+    device: torch.device, kind: Kind, form: str
+) -> None:
+    """Contract: a captured scaled backward pass multiplies by the scale as it is at each replay; steps and updates
+    outside the graph see its gradients: overflows halve the scale and leave the weight alone, and two steps in a row
+    without one double it."""
+    weight = torch.ones(100, device=device, requires_grad=True)
+    optimiser = kind.make([weight], form, "plain")
+    scaler = torch.amp.GradScaler(device.type, init_scale=4.0, growth_interval=2)
+    data, gradient = torch.ones_like(weight), torch.ones_like(weight)
+    weight.grad = torch.zeros_like(weight)
+
+    def backward() -> None:
+        assert weight.grad is not None
+        weight.grad.zero_()
+        loss = (weight.half() * data).sum() / weight.detach().half()[0]
+        scaler.scale(loss).backward()
+
+    rehearsed(device, backward, 1)
+    graph = captured(device, backward)
+    del gradient
+    # 40000 in float16, times the scale, is infinite.
+    wanted = [(5.0, 20.0, 4.0, 1), (40000.0, float("inf"), 2.0, 0), (5.0, 10.0, 2.0, 1), (5.0, 10.0, 4.0, 0)]
+    for value, scaled, scale, good in wanted:
+        data.fill_(value)
+        before = weight.detach().clone()
+        with torch.no_grad():
+            weight.fill_(1.0)
+            before.fill_(1.0)
+        graph.replay()
+        torch.accelerator.synchronize(device)
+        assert weight.grad.tolist() == [scaled] * 100
+        scaler.step(optimiser)
+        scaler.update()
+        assert (scaler.get_scale(), scaler.state_dict()["_growth_tracker"]) == (scale, good)
+        assert torch.equal(weight.detach(), before) == (scaled == float("inf"))
+
+
+@pytest.mark.covers("test_cuda::TestCudaOptims::test_graph_scaling_fused_optimizers")
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, id=kind.name, marks=marks(kind, "fused")) for kind in FUSED],
+)
+def test_a_whole_scaled_step_can_be_captured(device: torch.device, kind: Kind) -> None:
+    """Contract: a fused optimiser's step with a scaler, update included, can be captured, and replays as it runs: the
+    same weights and the same scales, with a step that overflows in between, to the last bit."""
+    capturable: dict[str, Any] = {"capturable": True} if "capturable" in kind.forms else {}
+
+    def train(*, graphed: bool) -> tuple[list[float], torch.Tensor]:
+        weight = torch.linspace(0.5, 1.5, 32, device=device).requires_grad_(requires_grad=True)
+        weight.grad = torch.ones_like(weight)
+        optimiser = kind.make([weight], "fused", "plain", **capturable)
+        scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=2)
+        scaler.scale(torch.ones((), device=device))
+        found: list[float] = []
+
+        def step() -> None:
+            scaler.step(optimiser)
+            scaler.update()
+
+        rehearsed(device, step, 2)
+        graph = captured(device, step) if graphed else None
+        for value in (4.0, float("inf"), 2.0, 2.0, float("nan"), 1.0):
+            weight.grad.fill_(value)
+            if graph is not None:
+                graph.replay()
+            else:
+                step()
+            torch.accelerator.synchronize(device)
+            found.append(scaler.get_scale())
+        return found, weight.detach().clone()
+
+    run, replayed = train(graphed=False), train(graphed=True)
+
+    assert run[0] == [16.0, 8.0, 8.0, 16.0, 8.0, 8.0]
+    assert replayed[0] == run[0]
+    assert torch.equal(replayed[1], run[1])
+    assert run[1].isfinite().all()

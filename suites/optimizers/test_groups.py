@@ -1,0 +1,268 @@
+"""Groups of weights with settings of their own, closures, and what a step leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .catalogue import FORMS, KINDS, Kind, give, new_gradients, new_weights, with_forms, with_kinds
+
+pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
+
+STEPS = 3
+
+
+def detached(device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """Weights that autograd leaves aside, so that a differentiable form can write to them."""
+    return [weight.detach() for weight in new_weights(device, dtype)]
+
+
+def groups_of(weights: list[torch.Tensor], settings: list[dict[str, Any]]) -> Any:
+    return [{"params": [weight], **own} for weight, own in zip(weights, settings, strict=True)]
+
+
+@with_forms("plain")
+def test_each_group_has_its_settings(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """Contract: weights in groups with settings of their own move as they would in optimisers of their own with those
+    settings, to the last bit; what a group does not say is what the optimiser says."""
+    rates: list[dict[str, Any]] = [{"lr": 0.3}, {}, {"lr": 0.01, "maximize": True}]
+    weights = detached(device)
+    alone = [weight.clone() for weight in weights]
+    together = kind.make(groups_of(weights, rates), form, settings)
+    apart = [kind.make([weight], form, settings, **own) for weight, own in zip(alone, rates, strict=True)]
+
+    for gradients in new_gradients(STEPS):
+        give(weights, gradients)
+        give(alone, gradients)
+        together.step()
+        for optimiser in apart:
+            optimiser.step()
+
+    for one, two in zip(weights, alone, strict=True):
+        assert torch.equal(one, two)
+
+
+@with_forms("decay")
+def test_a_rate_can_be_a_tensor(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """Contract: a learning rate may be a tensor: it is as good as the number, and a new value written to it holds at
+    the next step. Within 1e-6, since the tensor is of float32. Adam's foreach form, unless captured, refuses one."""
+    if form == "foreach" and kind.name in ("Adam", "AdamW"):
+        with pytest.raises(ValueError, match="lr as a Tensor"):
+            kind.make(detached(device), form, settings, lr=torch.tensor(0.25))
+        return
+    weights = detached(device)
+    others = [weight.clone() for weight in weights]
+    rate = torch.tensor(0.25, device=device)
+    by_tensor = kind.make(weights, form, settings, lr=rate)
+    by_number = kind.make(others, form, settings, lr=0.25)
+
+    for step, gradients in enumerate(new_gradients(STEPS)):
+        if step == 1:
+            rate.fill_(0.125)
+            by_number.param_groups[0]["lr"] = 0.125
+        give(weights, gradients)
+        give(others, gradients)
+        by_tensor.step()
+        by_number.step()
+
+    for one, two in zip(weights, others, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
+
+
+def test_a_group_can_come_later(device: torch.device) -> None:
+    """Contract: a group that is added takes part from then on, with the optimiser's settings where it has none; a
+    weight that is in a group already is a ValueError."""
+    first, second, _ = detached(device)
+    optimiser = torch.optim.SGD([first], lr=0.5)
+    start = [first.clone(), second.clone()]
+    one = torch.ones((), dtype=torch.float64, device=device)
+
+    first.grad, second.grad = one, torch.ones_like(second)
+    optimiser.step()
+    optimiser.add_param_group({"params": second})
+    optimiser.add_param_group({"params": [torch.zeros(1, device=device)], "lr": 0.25})
+    optimiser.step()
+
+    assert torch.equal(first, start[0] - 1.0)
+    assert torch.equal(second, start[1] - 0.5)
+    assert [group["lr"] for group in optimiser.param_groups] == [0.5, 0.5, 0.25]
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimiser.add_param_group({"params": [second]})
+
+
+@pytest.mark.parametrize("what", ["nothing", "a_set", "no_tensor", "no_leaf", "one_tensor"])
+def test_what_are_no_weights(device: torch.device, what: str) -> None:
+    """Contract: no weights at all are a ValueError; a set, since its order is none, what is no tensor and a bare tensor
+    are TypeErrors; the result of an operation, which nothing would update, is a ValueError."""
+    weight = torch.ones(2, device=device, requires_grad=True)
+    wrong: dict[str, tuple[Any, type[Exception]]] = {
+        "nothing": ([], ValueError),
+        "a_set": ([{"params": {weight}}], TypeError),
+        "no_tensor": ([1.0], TypeError),
+        "no_leaf": ([weight * 2], ValueError),
+        "one_tensor": (weight, TypeError),
+    }
+    given, error = wrong[what]
+
+    with pytest.raises(error):
+        torch.optim.SGD(given, lr=0.1)
+
+
+@with_kinds()
+@pytest.mark.parametrize("setting", ["lr", "weight_decay", "eps", "betas", "momentum", "rho"])
+def test_impossible_settings_are_refused(device: torch.device, kind: Kind, setting: str) -> None:
+    """Contract: a negative rate, decay, epsilon or momentum, and a factor of a running mean of one, is a ValueError
+    that says which, where the optimiser has that setting at all; where it has none, it is a TypeError."""
+    wrong: Any = (1.0, 0.9) if setting == "betas" else -1.0
+    has = setting in kind.make([torch.zeros(1)], "one_by_one", "plain").defaults
+
+    with pytest.raises(ValueError if has else TypeError, match=r"(?i)invalid|unexpected"):
+        kind.make([torch.zeros(1, device=device)], "one_by_one", "plain", **{setting: wrong})
+
+
+@with_forms("momentum", "decay")
+def test_weights_without_a_gradient_stay(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """Contract: a weight without a gradient is left as it is, decay included, and nothing is kept for it."""
+    weights = detached(device)
+    optimiser = kind.make(weights, form, settings)
+    start = [weight.clone() for weight in weights]
+    for gradients in new_gradients(STEPS):
+        give(weights, gradients)
+        weights[1].grad = None
+        optimiser.step()
+
+    assert torch.equal(weights[1], start[1])
+    assert not torch.equal(weights[2], start[2])
+    assert not [value for value in optimiser.state.get(weights[1], {}).values() if torch.as_tensor(value).any()] or (
+        kind.name == "Adagrad"  # whose sums are there from the start, and may start above zero
+    )
+
+
+WRITES_GRADIENTS = {
+    (
+        "SGD",
+        "foreach",
+    ): "SGD's foreach form adds the momentum to the gradients themselves with nesterov, though foreach "
+    "optimisers should not write to gradients: https://github.com/pytorch/pytorch/pull/92706"
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "settings"),
+    [
+        pytest.param(
+            kind,
+            form,
+            "nesterov" if "nesterov" in kind.settings else "maximize",
+            id=f"{kind.name}-{form}",
+            marks=[pytest.mark.xfail(raises=AssertionError, reason=WRITES_GRADIENTS[kind.name, form])]
+            if (kind.name, form) in WRITES_GRADIENTS
+            else [],
+        )
+        for kind in KINDS.values()
+        for form in ("one_by_one", "foreach")
+    ],
+)
+def test_gradients_are_left_as_they_are(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """Contract: a step reads gradients and does not write to them."""
+    weights = detached(device)
+    optimiser = kind.make(weights, form, settings)
+    for gradients in new_gradients(STEPS):
+        give(weights, gradients)
+        optimiser.step()
+        for weight, gradient in zip(weights, gradients, strict=True):
+            assert weight.grad is not None
+            assert torch.equal(weight.grad.cpu(), gradient)
+
+
+@with_kinds()
+def test_a_closure_is_run_once_with_gradients(device: torch.device, kind: Kind) -> None:
+    """Contract: a step with a closure runs it once, with gradients on though the caller has them off, uses the
+    gradients that it leaves, and gives back what it gives."""
+    weights = new_weights(device)
+    optimiser = kind.make(weights, "one_by_one", "plain")
+    start = [weight.detach().clone() for weight in weights]
+    calls: list[bool] = []
+
+    def closure() -> torch.Tensor:
+        calls.append(torch.is_grad_enabled())
+        optimiser.zero_grad()
+        loss = sum((weight.square().sum() for weight in weights), torch.zeros((), device=device))
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        found: Any = optimiser.step(closure)
+
+    assert calls == [True]
+    assert found.item() == pytest.approx(sum(float(weight.square().sum()) for weight in start))
+    assert all(not torch.equal(weight.detach(), before) for weight, before in zip(weights, start, strict=True))
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_are_cleared(device: torch.device, to_none: bool) -> None:
+    """Contract: `zero_grad` takes gradients away, or sets them to zero in place and cuts them off from how they came
+    to be."""
+    weight = torch.ones(3, device=device, requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=0.1)
+    (gradient,) = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)
+    weight.grad = gradient
+
+    optimiser.zero_grad(set_to_none=to_none)
+
+    if to_none:
+        assert weight.grad is None
+    else:
+        assert weight.grad is gradient
+        assert weight.grad.tolist() == [0.0] * 3
+        assert weight.grad.grad_fn is None
+
+
+@pytest.mark.parametrize(
+    ("forms", "names"),
+    [
+        (("foreach", "fused"), ["Adam", "AdamW", "SGD", "Adagrad"]),
+        (("differentiable", "fused"), ["Adam", "AdamW", "SGD", "Adagrad"]),
+    ],
+    ids=["foreach_and_fused", "differentiable_and_fused"],
+)
+def test_forms_that_exclude_each_other(device: torch.device, forms: tuple[str, str], names: list[str]) -> None:
+    """Contract: two forms at once are a RuntimeError that names them."""
+    options = FORMS[forms[0]] | FORMS[forms[1]]
+    options = {name: True for name, value in options.items() if value}
+    for name in names:
+        with pytest.raises(RuntimeError, match="fused"):
+            getattr(torch.optim, name)([torch.zeros(1, device=device)], lr=0.1, **options)
+
+
+@pytest.mark.requires(not_={"accelerator": True})
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
+def test_on_the_cpu_nothing_is_captured(device: torch.device, name: str) -> None:
+    """Contract: a capturable optimiser refuses weights on the CPU with an AssertionError that says where it works."""
+    weight = torch.ones(2, device=device)
+    weight.grad = torch.ones(2, device=device)
+    optimiser = KINDS[name].make([weight], "capturable", "plain")
+
+    with pytest.raises(AssertionError, match=r"capturable=True.*cuda"):
+        optimiser.step()
+
+
+@pytest.mark.parametrize("form", ["one_by_one", "foreach"])
+@with_kinds()
+def test_complex_weights_are_pairs_of_numbers(device: torch.device, kind: Kind, form: str) -> None:
+    """Contract: a complex weight moves as its real and imaginary parts would as real weights: within
+    float64's rounding, since complex kernels may fuse a product with a sum."""
+    start = torch.randn(4, 2, dtype=torch.float64)
+    pairs, whole = start.to(device), torch.view_as_complex(start.clone()).to(device)
+    settings = "decay" if "decay" in kind.settings else "limits"
+    by_pairs, by_whole = (kind.make([weight], form, settings) for weight in (pairs, whole))
+
+    for _ in range(STEPS):
+        gradient = torch.randn(4, 2, dtype=torch.float64)
+        pairs.grad, whole.grad = gradient.to(device), torch.view_as_complex(gradient).to(device)
+        by_pairs.step()
+        by_whole.step()
+
+    torch.testing.assert_close(torch.view_as_real(whole.cpu()), pairs.cpu(), rtol=1e-12, atol=1e-12)

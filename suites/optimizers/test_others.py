@@ -1,0 +1,235 @@
+"""Optimisers that see more than one number of a weight: Adafactor, Muon, L-BFGS, and those of sparse gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from . import references
+from .catalogue import KINDS
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+
+FOREACH = pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
+STEPS = 5
+
+
+# ---- Adafactor ----
+
+
+def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, decay: float, d: float) -> torch.Tensor:
+    """The published steps (arXiv:1804.04235, with torch's documented order), in float64."""
+    rows, columns = torch.zeros(weight.shape[0], 1), torch.zeros(1, weight.shape[-1])
+    flat = torch.zeros_like(weight)
+    rows, columns = rows.double(), columns.double()
+    for step, g in enumerate(gradients, start=1):
+        fresh = step**-0.8
+        size = max(1e-3, weight.norm().item() / math.sqrt(weight.numel())) * min(lr, 1 / math.sqrt(step))
+        weight = weight * (1 - lr * decay)
+        squares = g * g
+        if g.dim() > 1:
+            rows = (1 - fresh) * rows + fresh * squares.mean(1, keepdim=True)
+            columns = (1 - fresh) * columns + fresh * squares.mean(0, keepdim=True)
+            spread = rows @ columns / rows.mean()
+        else:
+            flat = (1 - fresh) * flat + fresh * squares
+            spread = flat
+        update = g / spread.sqrt()
+        weight = weight - size * update / max(1.0, update.norm().item() / (math.sqrt(update.numel()) * d))
+    return weight
+
+
+@FOREACH
+@pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=["vector", "matrix"])
+@pytest.mark.parametrize("settings", [(0.1, 0.0, 1.0), (0.3, 0.2, 2.0)], ids=["plain", "decay"])
+def test_adafactor(
+    device: torch.device, foreach: bool, shape: tuple[int, ...], settings: tuple[float, float, float]
+) -> None:
+    """Contract: Adafactor's steps are the published ones: second moments of a matrix are kept as a product of rows and
+    columns, those of a vector as they are. Within 1e-5 of float64: foreach computes scales in float32."""
+    lr, decay, d = settings
+    start = torch.randn(shape, dtype=torch.float64)
+    gradients = [torch.randn(shape, dtype=torch.float64) for _ in range(STEPS)]
+    weight = start.to(device, copy=True).requires_grad_(requires_grad=True)
+    optimiser = torch.optim.Adafactor([weight], lr=lr, weight_decay=decay, d=d, foreach=foreach)
+
+    for gradient in gradients:
+        weight.grad = gradient.to(device)
+        optimiser.step()
+
+    wanted = adafactor(start.clone(), gradients, lr, decay, d)
+    torch.testing.assert_close(weight.detach().cpu(), wanted, rtol=1e-5, atol=1e-5)
+
+
+# ---- Muon ----
+
+
+def orthogonal(g: torch.Tensor) -> torch.Tensor:
+    """Five steps of the quintic Newton-Schulz iteration with Muon's published coefficients, in float64."""
+    tall = g.shape[0] > g.shape[1]
+    x = (g.t() if tall else g) / g.norm()
+    for _ in range(5):
+        gram = x @ x.t()
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.t() if tall else x
+
+
+@pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}}])
+@pytest.mark.parametrize("shape", [(4, 4), (6, 3), (3, 6)], ids=["square", "tall", "wide"])
+@pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
+def test_muon(device: torch.device, shape: tuple[int, int], nesterov: bool) -> None:
+    """Contract: Muon's steps are the published ones: momentum, made nearly orthogonal by five steps of an iteration,
+    times a rate that depends on the shape, with a decay of its own. The iteration is computed in bfloat16 (eight bits),
+    fifteen products deep: its entries, which are below one, are within 0.1, and with a rate of 0.02 over five steps
+    weights are within 0.01 times that."""
+    lr, momentum, decay = 0.02, 0.9, 0.1
+    start = torch.randn(shape, dtype=torch.float64)
+    gradients = [torch.randn(shape, dtype=torch.float64) for _ in range(STEPS)]
+    weight = start.float().to(device).requires_grad_(requires_grad=True)
+    optimiser = torch.optim.Muon([weight], lr=lr, momentum=momentum, weight_decay=decay, nesterov=nesterov)
+    wanted, buffer = start.clone(), torch.zeros(shape, dtype=torch.float64)
+
+    for gradient in gradients:
+        weight.grad = gradient.float().to(device)
+        optimiser.step()
+        buffer = momentum * buffer + (1 - momentum) * gradient
+        update = orthogonal((1 - momentum) * gradient + momentum * buffer if nesterov else buffer)
+        wanted = wanted * (1 - lr * decay) - lr * math.sqrt(max(1, shape[0] / shape[1])) * update
+
+    assert (wanted - start).abs().max() > 3 * 0.01
+    torch.testing.assert_close(weight.detach().cpu().double(), wanted, rtol=0, atol=0.01)
+
+
+def test_muon_is_for_matrices(device: torch.device) -> None:
+    """Contract: a weight that is no matrix is a ValueError when the optimiser is made."""
+    with pytest.raises(ValueError, match="2D"):
+        torch.optim.Muon([torch.zeros(3, device=device)])
+
+
+# ---- L-BFGS ----
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"], ids=["fixed_step", "line_search"])
+def test_lbfgs_finds_the_lowest_point(device: torch.device, search: str | None) -> None:
+    """Contract: L-BFGS comes to the lowest point of a quadratic form, known by solving the equations in float64,
+    within 1e-6, calling the closure more than once and no more often than `max_eval` says."""
+    torch.manual_seed(4)
+    factor = torch.randn(5, 5, dtype=torch.float64)
+    matrix = factor @ factor.t() / 5 + torch.eye(5, dtype=torch.float64)
+    target = torch.randn(5, dtype=torch.float64)
+    lowest = torch.linalg.solve(matrix, target)
+    a, b = matrix.to(device), target.to(device)
+    x = torch.zeros(5, dtype=torch.float64, device=device, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [x],
+        lr=1.0 if search else 0.3,
+        max_iter=100,
+        max_eval=150,
+        tolerance_grad=1e-10,
+        tolerance_change=0.0,
+        line_search_fn=search,
+    )
+    calls = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        optimiser.zero_grad()
+        loss = 0.5 * (x * (a * x).sum(1)).sum() - (b * x).sum()
+        loss.backward()
+        return loss
+
+    first = optimiser.step(closure)
+
+    assert float(first.detach()) == 0.0
+    assert 1 < calls <= 151
+    torch.testing.assert_close(x.detach().cpu(), lowest, rtol=1e-6, atol=1e-6)
+
+
+def test_lbfgs_has_one_group(device: torch.device) -> None:
+    """Contract: L-BFGS, which looks at all weights together, refuses several groups."""
+    groups = [{"params": [torch.zeros(1, device=device)]}, {"params": [torch.zeros(1, device=device)]}]
+    with pytest.raises(ValueError, match="parameter groups"):
+        torch.optim.LBFGS(groups)
+
+
+# ---- sparse gradients ----
+
+#: torch warns, at the first sparse tensor, that it does not check them; and the software device has none.
+NO_SPARSE = pytest.mark.requires(not_={"device": "soft"})
+
+
+def sparse(rows: list[int], values: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.tensor([rows]), values, size, check_invariants=True)
+
+
+@NO_SPARSE
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+def test_sparse_gradients_are_as_good_as_dense_ones(device: torch.device, name: str) -> None:
+    """Contract: SGD and Adagrad take sparse gradients, with rows that come twice, and move as with the dense ones."""
+    start = torch.randn(6, 2, dtype=torch.float64)
+    one, two = (start.to(device, copy=True).requires_grad_(requires_grad=True) for _ in range(2))
+    cls = getattr(torch.optim, name)
+    optimisers = [cls([weight], lr=0.1) for weight in (one, two)]
+
+    for rows in ([1, 4, 1], [0, 4, 5], [2, 2, 2]):
+        gradient = sparse(rows, torch.randn(3, 2, dtype=torch.float64), (6, 2)).to(device)
+        one.grad, two.grad = gradient, gradient.to_dense()
+        for optimiser in optimisers:
+            optimiser.step()
+
+    assert not torch.equal(one.detach().cpu(), start)
+    torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+
+
+@NO_SPARSE
+@pytest.mark.parametrize("maximize", [False, True], ids=["minimize", "maximize"])
+def test_sparse_adam_moves_what_has_a_gradient(device: torch.device, maximize: bool) -> None:
+    """Contract: SparseAdam moves the rows that a gradient has, each as Adam would whose moments move only then but
+    whose count of steps is everyone's; other rows stay to the last bit. (Its epsilon is added at another place than
+    Adam's, so that it is made too small to matter here.)"""
+    start = torch.randn(5, dtype=torch.float64)
+    weight = start.to(device, copy=True).requires_grad_(requires_grad=True)
+    optimiser = torch.optim.SparseAdam([weight], lr=0.1, eps=1e-16, maximize=maximize)
+    models = [references.Adam(lr=0.1, eps=1e-16, maximize=maximize) for _ in start]
+    wanted = start.tolist()
+
+    for step, rows in enumerate(([0, 3], [3, 3], [0, 1])):
+        values = torch.randn(2, dtype=torch.float64)
+        weight.grad = sparse(rows, values, (5,)).to(device)
+        optimiser.step()
+        for row in set(rows):
+            models[row].steps = step
+            gradient = sum(value for place, value in zip(rows, values.tolist(), strict=True) if place == row)
+            wanted[row] = models[row].step(wanted[row], gradient)
+
+    assert weight.tolist() == pytest.approx(wanted, rel=1e-10)
+    assert weight[[2, 4]].tolist() == start[[2, 4]].tolist()
+
+
+@NO_SPARSE
+def test_sparse_adam_is_for_sparse_gradients(device: torch.device) -> None:
+    """Contract: SparseAdam refuses dense gradients and sparse weights."""
+    weight = torch.zeros(3, device=device, requires_grad=True)
+    optimiser = torch.optim.SparseAdam([weight])
+    weight.grad = torch.ones(3, device=device)
+
+    with pytest.raises(RuntimeError, match="dense gradients"):
+        optimiser.step()
+    with pytest.raises(ValueError, match="dense"):
+        torch.optim.SparseAdam([torch.zeros(3, device=device).to_sparse()])
+
+
+@NO_SPARSE
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("SGD", "Adagrad")])
+def test_others_refuse_sparse_gradients(device: torch.device, name: str) -> None:
+    """Contract: an optimiser without a rule for sparse gradients refuses them with a RuntimeError and does not move."""
+    weight = torch.zeros(3, device=device, requires_grad=True)
+    optimiser = getattr(torch.optim, name)([weight], lr=0.1)
+    weight.grad = sparse([1], torch.ones(1), (3,)).to(device)
+
+    with pytest.raises(RuntimeError, match=r"(?i)sparse"):
+        optimiser.step()
+    assert weight.tolist() == [0.0] * 3

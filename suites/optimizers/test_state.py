@@ -1,0 +1,197 @@
+"""What optimisers keep between steps: state dictionaries, copies, and what comes back from them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+from .catalogue import CAPTURABLE, KINDS, Kind, give, new_gradients, new_weights, with_forms, with_kinds
+
+pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
+
+STEPS = 3
+
+
+def trained(device: torch.device, kind: Kind, form: str, settings: str) -> tuple[list[torch.Tensor], Any]:
+    """Weights and their optimiser after a few steps. Autograd is left aside, so that every form takes the weights; they
+    are of float32, since a state that is loaded takes their type, and NAdam's product is of float32 before."""
+    weights = [weight.detach() for weight in new_weights(device, torch.float32)]
+    optimiser = kind.make(weights, form, settings)
+    for gradients in new_gradients(STEPS):
+        give(weights, gradients)
+        optimiser.step()
+    return weights, optimiser
+
+
+def go_on(weights: list[torch.Tensor], optimiser: Any, gradients: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    for step in gradients:
+        give(weights, step)
+        optimiser.step()
+    return weights
+
+
+def through_a_file(value: Any) -> Any:
+    """What `torch.save` and a safe `torch.load` make of it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@with_forms("decay")
+@pytest.mark.parametrize("way", ["memory", "file"])
+def test_training_goes_on_from_a_state_dictionary(
+    device: torch.device, kind: Kind, form: str, settings: str, way: str
+) -> None:
+    """Contract: an optimiser that takes over the state of another, in memory or by a file, goes on as the other would
+    have, to the last bit; the other's later steps do not reach it."""
+    weights, optimiser = trained(device, kind, form, settings)
+    others = [weight.clone() for weight in weights]
+    other = kind.make(others, form, settings)
+    state = optimiser.state_dict()
+    other.load_state_dict(copy.deepcopy(state) if way == "memory" else through_a_file(state))
+    gradients = new_gradients(STEPS)
+
+    first = go_on(weights, optimiser, gradients)
+    second = go_on(others, other, gradients)
+
+    assert all(map(torch.equal, first, second))
+
+
+@with_kinds()
+def test_without_its_state_it_would_go_elsewhere(device: torch.device, kind: Kind) -> None:
+    """Contract: what is kept matters: an optimiser that begins anew at the same weights goes elsewhere. (The control
+    of the case before.)"""
+    settings = "momentum" if "momentum" in kind.settings else "decay" if "decay" in kind.settings else "plain"
+    weights, optimiser = trained(device, kind, "one_by_one", settings)
+    others = [weight.clone() for weight in weights]
+    gradients = new_gradients(STEPS)
+
+    first = go_on(weights, optimiser, gradients)
+    second = go_on(others, kind.make(others, "one_by_one", settings), gradients)
+
+    assert not torch.equal(first[2], second[2])
+
+
+@with_forms("decay")
+def test_any_form_takes_over_from_any_other(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+    """Contract: a state dictionary written by the plain form is taken over by every other, which goes on with the
+    settings that come with it: within float32's rounding, since forms for capture count steps in it."""
+    weights, optimiser = trained(device, kind, "one_by_one", settings)
+    others = [weight.clone() for weight in weights]
+    other = kind.make(others, form, settings)
+    state = optimiser.state_dict()
+    own = {name: value for name, value in other.param_groups[0].items() if name != "params"}
+    other.load_state_dict(copy.deepcopy(state))
+    for name in ("foreach", "fused", "capturable", "differentiable"):
+        if name in own:
+            assert other.param_groups[0][name] == state["param_groups"][0][name], name
+            other.param_groups[0][name] = own[name]
+    if form in CAPTURABLE or form == "fused":  # the number of steps is kept on the device by these
+        for kept in other.state.values():
+            for name in ("step", "eta", "mu", "mu_product"):
+                if name in kept:
+                    kept[name] = torch.as_tensor(kept[name], dtype=torch.float32).to(device)
+    gradients = new_gradients(STEPS)
+
+    first = go_on(weights, optimiser, gradients)
+    second = go_on(others, other, gradients)
+
+    for one, two in zip(first, second, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4)
+
+
+@with_kinds()
+def test_state_comes_in_the_weights_type_and_on_their_device(device: torch.device, kind: Kind) -> None:
+    """Contract: state loaded for weights of another floating-point type and device is converted to theirs, but for the
+    number of steps, whose type is kept so that no step is lost."""
+    _, optimiser = trained(torch.device("cpu"), kind, "one_by_one", "plain")
+    weights = [weight.detach() for weight in new_weights(device)]
+    other = kind.make(weights, "one_by_one", "plain")
+
+    other.load_state_dict(optimiser.state_dict())
+
+    for weight in weights:
+        kept = other.state.get(weight, {})
+        for name, value in kept.items():
+            if isinstance(value, torch.Tensor) and name != "step" and value.is_floating_point():
+                assert (value.dtype, value.device) == (torch.float64, device), name
+        if "step" in kept:
+            assert float(kept["step"]) == STEPS
+    give(weights, new_gradients(1)[0])
+    other.step()
+
+
+@with_kinds()
+def test_groups_of_another_shape_are_refused(device: torch.device, kind: Kind) -> None:
+    """Contract: a state dictionary with another number of groups, or of weights in one, is a ValueError and changes
+    nothing."""
+    weights, optimiser = trained(device, kind, "one_by_one", "plain")
+    before = optimiser.state_dict()
+    fewer = kind.make(weights[:2], "one_by_one", "plain")
+    more = kind.make([{"params": weights[:1]}, {"params": weights[1:]}], "one_by_one", "plain")  # type: ignore[list-item]
+
+    for other in (fewer, more):
+        kept = copy.deepcopy(other.state_dict())
+        with pytest.raises(ValueError, match="parameter group"):
+            other.load_state_dict(before)
+        assert str(other.state_dict()) == str(kept)
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
+@with_kinds()
+def test_copies_are_apart(device: torch.device, kind: Kind, way: str) -> None:
+    """Contract: a copy of an optimiser and its weights made together goes on with the copied weights, as the first
+    would, and leaves the first alone."""
+    weights, optimiser = trained(device, kind, "one_by_one", "plain")
+    both = (weights, optimiser)
+    others, other = copy.deepcopy(both) if way == "deepcopy" else pickle.loads(pickle.dumps(both))
+    gradients = new_gradients(STEPS)
+    before = [weight.clone() for weight in weights]
+
+    second = go_on(others, other, gradients)
+    assert all(map(torch.equal, weights, before))
+    first = go_on(weights, optimiser, gradients)
+
+    assert all(map(torch.equal, first, second))
+
+
+def test_hooks_see_and_change_what_is_saved_and_loaded(device: torch.device) -> None:
+    """Contract: hooks around `state_dict`, `load_state_dict` and `step` are called in order, can replace what passes,
+    and are gone once removed."""
+    weights, optimiser = trained(device, KINDS["Adam"], "one_by_one", "plain")
+    calls: list[str] = []
+
+    def marked(_: Any, state: dict[str, Any]) -> dict[str, Any]:
+        calls.append("saved")
+        return state | {"mark": 17}
+
+    def unmarked(_: Any, state: dict[str, Any]) -> dict[str, Any]:
+        calls.append(f"loading {state.get('mark')}")
+        return {name: value for name, value in state.items() if name != "mark"}
+
+    handles = [
+        optimiser.register_state_dict_pre_hook(lambda _: calls.append("saving")),
+        optimiser.register_state_dict_post_hook(marked),
+        optimiser.register_load_state_dict_pre_hook(unmarked),
+        optimiser.register_load_state_dict_post_hook(lambda _: calls.append("loaded")),
+        optimiser.register_step_pre_hook(lambda *_: calls.append("stepping")),
+        optimiser.register_step_post_hook(lambda *_: calls.append("stepped")),
+    ]
+    state = optimiser.state_dict()
+    optimiser.load_state_dict(state)
+    give(weights, new_gradients(1)[0])
+    optimiser.step()
+    seen = list(calls)
+    for handle in handles:
+        handle.remove()
+    optimiser.step()
+
+    assert state["mark"] == 17
+    assert seen == ["saving", "saved", "loading 17", "loaded", "stepping", "stepped"]
+    assert calls == seen

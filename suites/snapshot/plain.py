@@ -1,0 +1,102 @@
+"""Snapshots in files and pages are read as if somebody hostile had written them: plain values or an error.
+
+A pickle is a program. This reader looks at its instructions first and takes only those that make plain values, so that
+nothing is imported and nothing is called; then it looks at what they made.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from typing import Any, NoReturn
+
+#: The instructions that make, fill and share dictionaries, lists, tuples, texts, numbers, truth values and None.
+_CONTENTS = (
+    ["NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"],
+    ["BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"],
+    ["EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"],
+    ["MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS"],
+    ["MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"],
+)
+PLAIN = frozenset(["PROTO", "FRAME", "STOP"]).union(*_CONTENTS)
+DEEPEST = 50
+
+#: What Python's unpickler raises for instructions that do not go together.
+_UNREADABLE = (
+    *(pickle.UnpicklingError, EOFError, MemoryError),
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+)
+
+
+class RefusedError(ValueError):
+    """The bytes are no pickle of plain values, and why."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Imports nothing, even if an instruction that does were to get past the look at them."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise RefusedError(f"it wants {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise RefusedError(f"it wants something from elsewhere: {pid!r}")
+
+
+def load(data: bytes, *, padded: bool = False) -> Any:
+    """The value in a pickle of plain values. With `padded`, zero bytes may follow it.
+
+    Raises RefusedError for anything else: other instructions, what is cut short, values within themselves.
+    """
+    count, end = 0, None
+    try:
+        for code, argument, position in pickletools.genops(data):
+            count += 1
+            if code.name not in PLAIN:
+                raise RefusedError(f"instruction {code.name} at byte {position} makes no plain value")
+            if code.name in ("BINPUT", "LONG_BINPUT") and argument > count:
+                raise RefusedError(f"it numbers a value {argument} that is at most the {count}th")
+            end = (position or 0) + 1
+    except RefusedError:
+        raise
+    except (ValueError, KeyError) as error:  # what pickletools says of bytes that are no pickle
+        raise RefusedError(f"it cannot be read: {error}") from error
+    rest = data[end:]
+    if rest.strip(b"\x00") or (rest and not padded):
+        raise RefusedError(f"{len(rest)} bytes follow what should be all")
+    try:
+        value = _Unpickler(io.BytesIO(data)).load()
+    except RefusedError:
+        raise
+    except _UNREADABLE as error:
+        raise RefusedError(f"it cannot be loaded: {error}") from error
+    check(value)
+    return value
+
+
+def check(value: object) -> None:
+    """Raises RefusedError unless the value is plain through and through, and not within itself."""
+    done: set[int] = set()
+    within: set[int] = set()
+
+    def look(value: object) -> None:
+        if value is None or type(value) in (bool, int, float, str) or id(value) in done:
+            return
+        if id(value) in within:
+            raise RefusedError("a value is within itself")
+        if len(within) >= DEEPEST:
+            raise RefusedError(f"values are nested more than {DEEPEST} deep")
+        within.add(id(value))
+        if type(value) is dict:
+            for key, entry in value.items():
+                look(key)
+                look(entry)
+        elif type(value) in (list, tuple):
+            for entry in value:  # type: ignore[attr-defined]
+                look(entry)
+        else:
+            raise RefusedError(f"a {type(value).__name__} is no plain value")
+        within.remove(id(value))
+        done.add(id(value))
+
+    look(value)

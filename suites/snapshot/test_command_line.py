@@ -1,0 +1,206 @@
+"""`python -m torch.cuda._memory_viz`: from a snapshot in a file to a page, a text or a picture in another."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import runpy
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from . import _torch_private as private
+from . import builder, pages
+from .builder import MIB, Paper, Snapshot, stack
+
+FILE = "snapshot.pickle"
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the program in this process, in a folder and with a home of its own; what it wrote to standard output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the program takes its own folder out
+    private.module(private.VIZ)
+    monkeypatch.delitem(sys.modules, private.VIZ)  # or Python warns that it is there already
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["memory_viz", *arguments])
+        capsys.readouterr()
+        runpy.run_module(private.VIZ, run_name="__main__", alter_sys=True)
+        return capsys.readouterr().out
+
+    return run
+
+
+def stored(path: Path, value: object) -> str:
+    path.write_bytes(pickle.dumps(value))
+    return str(path)
+
+
+def drawing_program(home: Path) -> None:
+    """Where torch looks for the program that draws flame graphs, so that it is not fetched: one that copies."""
+    script = home / ".cache" / "flamegraph.pl"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\nimport sys\nsys.stdout.write('drawn\\n' + sys.stdin.read())\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+
+
+PLOTS: dict[str, tuple[Sequence[str], str]] = {
+    "trace": (["trace_plot"], "Active Memory Timeline"),
+    "cached": (["trace_plot", "--segments"], "Active Cached Memory Timeline"),
+    "segments": (["segment_plot"], "Allocator State History"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "kind"), PLOTS.values(), ids=PLOTS.keys())
+@pytest.mark.parametrize("output", [None, "page.html"])
+def test_a_page_is_made_of_a_file(
+    command: Command, tmp_path: Path, arguments: Sequence[str], kind: str, output: str | None
+) -> None:
+    """Contract: the page is written to the file that was named, or to output.html, and carries the snapshot."""
+    snapshot = builder.ordinary()
+    source = stored(tmp_path / "in", snapshot)
+
+    command(*arguments, source, *([] if output is None else ["-o", output]))
+
+    written = {path.name for path in tmp_path.iterdir()} - {"in"}
+    assert written == {output or "output.html"}
+    page = (tmp_path / (output or "output.html")).read_text(encoding="utf-8")
+    assert pages.plot(page) == pages.Plot(kind, {FILE: snapshot})
+
+
+def test_what_was_freed_can_be_left_out(command: Command, tmp_path: Path) -> None:
+    """Contract: `--filter_freed` leaves allocations that were freed out of the page."""
+    source = stored(tmp_path / "in", builder.two_devices())
+
+    command("trace_plot", "--filter_freed", source)
+
+    shown = pages.plot((tmp_path / "output.html").read_text(encoding="utf-8")).files[FILE]
+    assert [[entry["action"] for entry in trace] for trace in shown["device_traces"]] == [
+        ["segment_alloc", "alloc"],
+        ["segment_alloc"],
+    ]
+
+
+def test_texts_are_printed(command: Command, tmp_path: Path) -> None:
+    """Contract: `stats` and `trace` print the summary and the program, and write no file."""
+    snapshot = builder.ordinary()
+    source = stored(tmp_path / "in", snapshot)
+
+    assert command("stats", source) == private.segsum(snapshot) + "\n"
+    assert command("trace", source) == private.trace(snapshot) + "\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("kind", ["segments", "memory"])
+def test_flame_graphs_are_drawn(command: Command, tmp_path: Path, kind: str) -> None:
+    """Contract: `segments` and `memory` hand the stacks to the drawing program and write its picture to a file."""
+    drawing_program(tmp_path)
+    snapshot = builder.ordinary()
+
+    command(kind, stored(tmp_path / "in", snapshot), "-o", str(tmp_path / "picture.svg"))
+
+    assert (tmp_path / "picture.svg").read_text(encoding="utf-8") == "drawn\n" + private.flame_lines(kind, snapshot)
+
+
+@pytest.mark.xfail(
+    raises=TypeError, reason="the command hands whole snapshots to compare(), which takes lists of segments"
+)
+def test_two_files_are_compared(command: Command, tmp_path: Path) -> None:
+    """Contract: `compare` draws what one of two snapshots has and the other has not."""
+    drawing_program(tmp_path)
+    after = Paper()
+    after.reserve(0x1000_0000, 2 * MIB, *stack("f"))
+    before, now = (stored(tmp_path / name, each.snapshot()) for name, each in (("a", Paper()), ("b", after)))
+
+    command("compare", before, now)
+
+    assert "only_after" in (tmp_path / "output.svg").read_text(encoding="utf-8")
+
+
+def test_a_snapshot_is_read_from_standard_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: the name `-` is standard input."""
+    snapshot = builder.ordinary()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps(snapshot))))
+
+    assert command("stats", "-") == private.segsum(snapshot) + "\n"
+
+
+def test_a_list_of_segments_will_do(command: Command, tmp_path: Path) -> None:
+    """Contract: what `torch.cuda.memory_snapshot` returns, segments alone, is summed up as a whole snapshot is."""
+    snapshot = builder.ordinary()
+
+    assert command("stats", stored(tmp_path / "in", snapshot["segments"])) == private.segsum(snapshot) + "\n"
+
+
+def damaged() -> dict[str, bytes]:
+    whole = pickle.dumps(builder.ordinary())
+    missing: Snapshot = builder.ordinary()
+    del missing["segments"], missing["device_traces"]
+    return {
+        "empty": b"",
+        "cut": whole[: len(whole) // 2],
+        "without_end": whole[:-1],
+        "a_page": b"<!DOCTYPE html>\n<html></html>",
+        "a_number": pickle.dumps(7),
+        "missing_parts": pickle.dumps(missing),
+    }
+
+
+@pytest.mark.parametrize("data", damaged().values(), ids=damaged().keys())
+@pytest.mark.parametrize("action", ["stats", "trace", "memory"])
+def test_what_is_no_snapshot_is_refused(command: Command, tmp_path: Path, action: str, data: bytes) -> None:
+    """Contract: a damaged file, or one of something else, is an error; nothing is printed and no output written."""
+    (tmp_path / "in").write_bytes(data)
+
+    with pytest.raises((EOFError, pickle.UnpicklingError, LookupError, TypeError, ValueError)):
+        command(action, str(tmp_path / "in"))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_file_that_is_not_there_is_told(command: Command) -> None:
+    """Contract: the error has the name."""
+    with pytest.raises(FileNotFoundError, match="absent"):
+        command("stats", "absent")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["draw", "in"], ["stats"], ["trace_plot", "in", "--device", "first"]], ids=" ".join
+)
+def test_arguments_that_are_wrong_are_explained(
+    command: Command, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contract: an unknown action, a missing file or a device that is no number ends with status 2 and a text that
+    says how the program is used."""
+    with pytest.raises(SystemExit) as ended:
+        command(*arguments)
+
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_it_is_a_program(tmp_path: Path) -> None:
+    """Contract: the same by `python -m`, in a process of its own."""
+    snapshot = builder.ordinary()
+
+    ended = subprocess.run(
+        [sys.executable, "-m", private.VIZ, "stats", stored(tmp_path / "in", snapshot)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, private.segsum(snapshot) + "\n"), ended.stderr[-2000:]

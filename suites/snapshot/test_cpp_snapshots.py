@@ -1,0 +1,97 @@
+"""Snapshots taken from C++, for programs that have no Python: a pickle that Python, and anyone, can read."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import pages, plain, scripts
+from .reading import LIVE, block_at, blocks, faults
+
+pytestmark = [
+    pytest.mark.requires(cuda=True, cpp_compiler=True, platform="linux-x86_64"),
+    pytest.mark.timeout(900),
+]
+
+SOURCE = """
+#include <torch/csrc/cuda/memory_snapshot.h>
+
+py::bytes taken() {
+  return py::bytes(torch::cuda::_memory_snapshot_pickled());
+}
+
+void recording(bool on, bool with_stacks) {
+  torch::cuda::_record_memory_history(on, with_stacks, /*trace_alloc_max_entries=*/10, with_stacks, with_stacks);
+}
+"""
+
+ROWS, COLUMNS = 311, 411
+
+
+@pytest.fixture(scope="module")
+def native() -> ModuleType:
+    """The functions of C++, compiled; the same for every case and run, so that a compiled one is used again."""
+    from torch.utils.cpp_extension import load_inline
+
+    built: ModuleType = load_inline(
+        name="harness_memory_snapshot", cpp_sources=[SOURCE], functions=["taken", "recording"], with_cuda=False
+    )
+    return built
+
+
+def test_a_snapshot_from_cpp_is_plain(native: ModuleType) -> None:
+    """Contract: what C++ writes is a pickle of plain values with the parts that Python's snapshot has. It needs a build
+    for CUDA; without a GPU there are no segments."""
+    snapshot = plain.load(native.taken())
+
+    assert {"segments", "device_traces"} <= set(snapshot)
+    assert pages.plot(private.trace_plot(snapshot)).files == {"snapshot.pickle": snapshot}
+    if not torch.cuda.is_initialized():
+        assert snapshot["segments"] == []
+
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cpp_memory_snapshot_pickle")
+@pytest.mark.parametrize("with_stacks", [False, True])
+def test_a_recording_from_cpp_has_the_stacks(native: ModuleType, device: torch.device, with_stacks: bool) -> None:
+    """Contract: recorded from C++, a live block has its bytes, the last event is its allocation, and its stack goes
+    through the operator, TorchScript and Python, if stacks were asked for; no more entries are kept than that."""
+    compiled = torch.jit.script(scripts.filled_by_a_script)
+    native.recording(True, with_stacks)
+    try:
+        tensor = compiled(ROWS, COLUMNS, device)
+        snapshot: dict[str, Any] = plain.load(native.taken())
+    finally:
+        native.recording(False, False)
+        private.record(None)
+
+    block = block_at(snapshot["segments"], tensor.untyped_storage().data_ptr())
+    assert block is not None
+    assert (block.state, block.requested) == (LIVE, ROWS * COLUMNS * 4)
+    names = " ".join(frame["name"] for frame in block.frames)
+    for word in ("::rand", "filled_by_a_script", "test_a_recording_from_cpp_has_the_stacks"):
+        assert (word in names) == with_stacks
+    last = snapshot["device_traces"][device.index][-1]
+    assert (last["action"], last["size"], last["addr"]) == ("alloc", block.requested, block.address)
+    assert len(snapshot["device_traces"][device.index]) <= 10
+    assert faults(snapshot["segments"]) == []
+
+
+@pytest.mark.requires(device="cuda")
+def test_cpp_and_python_see_the_same(native: ModuleType, device: torch.device) -> None:
+    """Contract: taken one after the other, both snapshots have the same segments and blocks."""
+    tensors = [torch.empty(size, device=device) for size in (10, 100_000, 5_000_000)]
+
+    ours, theirs = private.snapshot()["segments"], plain.load(native.taken())["segments"]
+
+    def told(segments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return sorted((each.address, each.size, each.requested, each.state) for each in blocks(segments))
+
+    assert told(ours) == told(theirs)
+    assert [each["segment_pool_id"] for each in ours] == [tuple(each["segment_pool_id"]) for each in theirs]
+    assert tensors

@@ -1,0 +1,157 @@
+"""Snapshots taken and written to files: what the caller gets, and what others can read.
+
+On a machine without a GPU a snapshot of ours stands in the place of the one that the allocator gives, so that what
+torch does with it is seen; the recordings themselves are in `test_history`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import builder, plain
+from .builder import Snapshot
+
+Asked = list[object]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> tuple[Snapshot, Asked]:
+    """The snapshot that the allocator is made to give, and what it was asked for."""
+    snapshot, asked = builder.ordinary(), []
+
+    def give(pool: object) -> Snapshot:
+        asked.append(pool)
+        return snapshot
+
+    monkeypatch.setattr(private.module("torch._C"), "_cuda_memorySnapshot", give, raising=False)
+    return snapshot, asked
+
+
+def test_a_dump_is_a_plain_pickle_of_the_snapshot(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
+    """Contract: the file is a pickle of plain values, which anyone can read without running anything, equal to the
+    snapshot; what was in the file before is gone."""
+    path = tmp_path / "dump.pickle"
+    path.write_bytes(b"x" * 1_000_000)
+
+    private.dump_snapshot(str(path))
+
+    assert plain.load(path.read_bytes()) == given[0] == builder.ordinary()
+
+
+def test_a_dump_that_cannot_be_written_is_an_error(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
+    """Contract: a folder that is not there is an error, not a dump that is lost without a word."""
+    assert given
+    with pytest.raises(FileNotFoundError):
+        private.dump_snapshot(str(tmp_path / "absent" / "dump.pickle"))
+
+
+def test_a_snapshot_is_of_all_pools(given: tuple[Snapshot, Asked]) -> None:
+    """Contract: a snapshot is what the allocator gives when it is asked for everything."""
+    snapshot, asked = given
+
+    assert private.snapshot() is snapshot
+    assert asked == [None]
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize("pool", [None, (3, 4)])
+def test_segments_are_of_the_pool_that_is_asked_for(
+    given: tuple[Snapshot, Asked], pool: tuple[int, int] | None, include: bool
+) -> None:
+    """Contract: `torch.cuda.memory_snapshot` gives the segments alone, of one pool or of all, and passes on whether
+    traces are wanted."""
+    snapshot, asked = given
+
+    found = torch.cuda.memory_snapshot(pool, include_traces=include)
+
+    assert found == snapshot["segments"]
+    assert asked == [(*(pool or (0, 0)), include)]
+
+
+def test_frames_of_generated_code_are_marked_when_asked_for(
+    given: tuple[Snapshot, Asked], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Contract: a snapshot, and a dump, can have frames led back to the nodes of a graph; left alone, they have not."""
+    file = "fx_generated_none.py"
+    metadata = {
+        "lineno_map": {2: 0},
+        "prologue_start": 1,
+        "node_metadata": {0: {"name": "n", "op": "o", "target": "t"}},
+    }
+    monkeypatch.setitem(private.private("torch.fx.traceback._FX_METADATA_REGISTRY"), file, metadata)
+    frames = given[0]["segments"][0]["blocks"][0]["frames"]
+    frames[:] = [builder.frame("forward", 3, file)]
+
+    private.snapshot()
+    assert set(frames[0]) == {"filename", "line", "name"}
+    private.private(f"{private.MEMORY}._dump_snapshot")(str(tmp_path / "dump"), augment_with_fx_traces=True)
+
+    written = plain.load((tmp_path / "dump").read_bytes())
+    (marked,) = written["segments"][0]["blocks"][0]["frames"]
+    assert (marked["fx_node_name"], marked["fx_node_op"], marked["fx_node_target"]) == ("n", "o", "t")
+
+
+# What recording is told to the allocator by
+
+#: What `_record_memory_history` passes on, in order, when it is told nothing.
+DEFAULTS = {
+    "enabled": "all",
+    "context": "all",
+    "stacks": "all",
+    "max_entries": sys.maxsize,
+    "clear_history": False,
+    "compile_context": False,
+    "global_record_annotations": False,
+    "skip_actions": [],
+}
+
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
+    "nothing": ((), {}, {}),
+    "off": ((None,), {}, {"enabled": None}),
+    "state": (("state",), {}, {"enabled": "state"}),
+    "stacks": ((), {"stacks": "python"}, {"stacks": "python"}),
+    "no_context": ((), {"context": None}, {"context": None}),
+    "by_place": (("all", "alloc", "python", 17), {}, {"context": "alloc", "stacks": "python", "max_entries": 17}),
+    "the_rest": (
+        (),
+        {"clear_history": True, "compile_context": True, "skip_actions": ["alloc", "oom"]},
+        {"clear_history": True, "compile_context": True, "skip_actions": ["alloc", "oom"]},
+    ),
+    "annotations": ((), {"global_record_annotations": True}, {"global_record_annotations": True}),
+    "a_device": ((), {"device": "cuda:3"}, {}),
+    "nothing_skipped": ((), {"skip_actions": None}, {}),
+}
+
+
+@pytest.mark.parametrize(("arguments", "options", "changed"), CALLS.values(), ids=CALLS.keys())
+def test_what_is_asked_for_is_what_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...], options: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    """Contract: each option reaches the allocator in its place, and what is not said is as documented: everything is
+    recorded, with stacks of both languages, without a limit."""
+    passed: list[tuple[Any, ...]] = []
+
+    def recording(*each: object) -> None:
+        passed.append(each)
+
+    monkeypatch.setattr(private.module("torch._C"), "_cuda_record_memory_history", recording, raising=False)
+
+    private.private(f"{private.MEMORY}._record_memory_history")(*arguments, **options)
+
+    assert passed == [tuple((DEFAULTS | changed).values())]
+
+
+@pytest.mark.requires(cuda=True)
+@pytest.mark.parametrize("option", ["enabled", "context", "stacks"])
+def test_an_option_that_is_none_is_refused(option: str) -> None:
+    """Contract: a word that an option does not know is an error that lists those it does, before anything is
+    recorded. It needs a build for CUDA and no GPU."""
+    with pytest.raises(RuntimeError, match=r"expected (state|context|stacks) to be .*'all'"):
+        private.record(**{option: "sometimes"})

@@ -1,0 +1,153 @@
+"""Flame graphs made of snapshots: a line for each stack and its bytes, and the program that draws them."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from . import _torch_private as private
+from . import builder
+from .builder import MIB, Paper, Snapshot, frame, stack
+
+
+def counted(lines: str) -> Counter[str]:
+    """The bytes of each stack."""
+    sums: Counter[str] = Counter()
+    for line in lines.splitlines():
+        path, size = line.rsplit(" ", 1)
+        sums[path] += int(size)
+    return sums
+
+
+def expected(snapshot: Snapshot, by_segment: bool) -> Counter[str]:
+    """What the lines should add up to: whose stack, outermost first, holds how much, and what rounding takes."""
+    sums: Counter[str] = Counter()
+    for segment in snapshot["segments"]:
+        where = f"stream_{segment['stream']}" + (f";seg_{segment['address']}" if by_segment else "")
+        for block in segment["blocks"]:
+            calls = [f"{Path(each['filename']).name}:{each['line']}:{each['name']}" for each in block["frames"]]
+            path = ";".join(reversed(calls)) or "<non-python>"
+            sums[f"{where};{block['state']};{path}"] += block["requested_size"]
+            sums[f"{where};{block['state']};<gaps>"] += block["size"] - block["requested_size"]
+    return +sums
+
+
+@pytest.mark.parametrize("kind", ["segments", "memory"])
+@pytest.mark.parametrize("make", [builder.ordinary, builder.two_devices, lambda: Paper().snapshot()])
+def test_every_byte_is_at_its_stack(kind: str, make: object) -> None:
+    """Contract: each block's bytes are under its stream (and its segment), state and stack, the outermost call first;
+    what was not asked for is a gap; all of it adds up to what is reserved."""
+    assert callable(make)
+    snapshot = make()
+
+    found = +counted(private.flame_lines(kind, snapshot))
+
+    assert found == expected(snapshot, by_segment=kind == "segments")
+    assert found.total() == sum(segment["total_size"] for segment in snapshot["segments"])
+
+
+INTERNAL = [
+    frame("torch::CapturedTraceback::gather(bool, bool, bool)", filename="combined_traceback.cpp"),
+    frame("unwind::unwind()", filename="??"),
+    frame("gather_with_cpp()", filename="memory_snapshot.cpp"),
+    frame("_PyEval_EvalFrameDefault", filename="python"),
+    frame("PyObject_Call", filename="python"),
+    frame("__libc_start_main", filename="libc.so"),
+    frame("call", filename="/src/ATen/core/boxing/KernelFunction.h"),
+    frame("wrapper", filename="/build/RegisterCUDA.cpp"),
+    frame("cfunction_call", filename="/src/Objects/methodobject.c"),
+]
+
+
+def test_torchs_and_pythons_own_calls_are_left_out() -> None:
+    """Contract: of a stack with C++ in it, calls that lead nowhere are left out: those that gather the stack, the
+    interpreter's, the dispatcher's. The program's and the operators' stay."""
+    mine = [frame("at::native::rand", 7, "/src/ATen/native/TensorFactories.cpp"), frame("step", 9)]
+    paper = Paper()
+    paper.reserve(0x1000_0000, MIB)
+    paper.take(0x1000_0000, MIB, *INTERNAL[:4], mine[0], *INTERNAL[4:], mine[1])
+
+    (path,) = counted(private.flame_lines("memory", paper.snapshot()))
+
+    assert path == "stream_0;active_allocated;model.py:9:step;TensorFactories.cpp:7:at::native::rand"
+
+
+def test_snapshots_in_the_form_of_old_are_read() -> None:
+    """Contract: files from releases that kept a block's history in a list are drawn: bytes of each entry at its
+    stack, or as without one, the rest as a gap."""
+    blocks = [
+        {
+            "size": 2048,
+            "state": "active_allocated",
+            "history": [{"addr": 4096, "real_size": 1500, "frames": stack("new")}, {"addr": 6000, "real_size": 100}],
+        },
+        {"size": 1024, "state": "inactive"},
+    ]
+    snapshot = {"segments": [{"address": 4096, "stream": 0, "total_size": 3072, "blocks": blocks}], "device_traces": []}
+
+    found = counted(private.flame_lines("memory", snapshot))
+
+    assert found == {
+        "stream_0;active_allocated;model.py:1:new": 1500,
+        "stream_0;active_allocated;<no-context>": 100,
+        "stream_0;active_allocated;<gaps>": 448,
+        "stream_0;inactive;<non-python>": 1024,
+    }
+
+
+def test_two_snapshots_are_compared_by_segment(capsys: pytest.CaptureFixture[str]) -> None:
+    """Contract: of two lists of segments, those that only one of them has are told and drawn, marked by which; a
+    segment that grew counts as another."""
+    before, after = Paper(), Paper()
+    for paper in (before, after):
+        paper.reserve(0x1000_0000, 2 * MIB)
+    before.reserve(0x2000_0000, 2 * MIB)
+    before.reserve(0x3000_0000, 2 * MIB)
+    before.take(0x2000_0000, 1024, *stack("gone"))
+    after.reserve(0x3000_0000, 4 * MIB)
+    after.take(0x3000_0000, 512, *stack("came"))
+
+    found = counted(private.flame_lines("compare", *(each.snapshot()["segments"] for each in (before, after))))
+
+    told = dict(line.split(" = ") for line in capsys.readouterr().out.splitlines())
+    assert {name: sorted(map(int, text.strip("[]").split(", "))) for name, text in told.items()} == {
+        "only_before": [0x2000_0000, 0x3000_0000],
+        "only_after": [0x3000_0000],
+    }
+    assert found == {
+        f"only_before;stream_0;seg_{0x2000_0000};active_allocated;model.py:1:gone": 1024,
+        f"only_before;stream_0;seg_{0x2000_0000};inactive;<non-python>": 0,
+        f"only_before;stream_0;seg_{0x2000_0000};inactive;<gaps>": 2 * MIB - 1024,
+        f"only_before;stream_0;seg_{0x3000_0000};inactive;<non-python>": 0,
+        f"only_before;stream_0;seg_{0x3000_0000};inactive;<gaps>": 2 * MIB,
+        f"only_after;stream_0;seg_{0x3000_0000};active_allocated;model.py:1:came": 512,
+        f"only_after;stream_0;seg_{0x3000_0000};inactive;<non-python>": 0,
+        f"only_after;stream_0;seg_{0x3000_0000};inactive;<gaps>": 4 * MIB - 512,
+    }
+
+
+def drawer(path: Path, body: str) -> str:
+    """A program in the place of the one that draws flame graphs."""
+    path.write_text(f"#!{sys.executable}\nimport sys\n{body}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_the_drawing_program_is_given_the_lines(tmp_path: Path) -> None:
+    """Contract: the program gets the lines on its standard input, and is told that they count bytes; what it writes is
+    the result, whatever its letters."""
+    script = drawer(tmp_path / "draw", "print(sys.argv[1:], sys.stdin.buffer.read().decode().upper(), sep='|', end='')")
+
+    assert private.flame_graph("größe;b 12\nc 3\n", script) == "['--countname', 'bytes']|GRÖSSE;B 12\nC 3\n"
+
+
+def test_a_drawing_program_that_fails_is_told(tmp_path: Path) -> None:
+    """Contract: its exit status is in the error, and no half a picture is taken for a whole."""
+    script = drawer(tmp_path / "draw", "sys.stdin.read(); print('<svg>', flush=True); sys.exit(3)")
+
+    with pytest.raises(AssertionError, match=r"\b3\b"):
+        private.flame_graph("a 1\n", script)

@@ -1,0 +1,471 @@
+"""What is recorded of allocations on a GPU: which events, with whose stacks, for how long.
+
+Cases look at the trace of their own device, at the addresses of their own tensors: libraries allocate too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import pages, plain, scripts
+from .reading import LIVE, actions, at, block_at, faults, is_led_to_by, live_after
+
+pytestmark = pytest.mark.requires(device="cuda", not_={"rocm": True})
+
+MIB = 1 << 20
+
+#: Sizes that no library is likely to ask for.
+ROWS, COLUMNS = 311, 411
+BYTES = ROWS * COLUMNS * 4
+
+
+def trace_of(snapshot: dict[str, Any], device: torch.device) -> list[dict[str, Any]]:
+    """What was recorded of a device."""
+    assert device.index is not None
+    trace: list[dict[str, Any]] = snapshot["device_traces"][device.index]
+    return trace
+
+
+def address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def allocating(device: torch.device, size: int = BYTES) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def freeing(tensors: list[torch.Tensor]) -> None:
+    tensors.clear()
+
+
+def emptying() -> None:
+    torch.cuda.empty_cache()
+
+
+def test_without_recording_nothing_is_kept(device: torch.device) -> None:
+    """Contract: the control: with no recording under way a snapshot has the blocks, and no traces and no stacks."""
+    tensor = allocating(device)
+
+    snapshot = private.snapshot()
+
+    block = block_at(snapshot["segments"], address(tensor))
+    assert block is not None
+    assert block.frames == []
+    assert all(trace == [] for trace in snapshot["device_traces"])
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot")
+def test_the_life_of_a_block_is_recorded_in_order(device: torch.device) -> None:
+    """Contract: the driver's segment, the allocation in it, the request to free it, the free and the segment's return
+    are entries in that order, with size, address and stream, at times that do not go back."""
+    with private.recorded(stacks="python"):
+        tensors = [allocating(device, 30 * MIB)]
+        place = address(tensors[0])
+        freeing(tensors)
+        emptying()
+        trace = trace_of(private.snapshot(), device)
+
+    about = at(trace, place)
+    assert [each for each in actions(about) if not each.startswith("segment")] == [
+        "alloc", "free_requested", "free_completed",
+    ]  # fmt: skip
+    assert {entry["size"] for entry in about if not entry["action"].startswith("segment")} == {30 * MIB}
+    assert {entry["stream"] for entry in about} == {torch.cuda.current_stream(device).cuda_stream}
+    assert actions(about)[0] in ("segment_alloc", "segment_map")
+    assert actions(about)[-1] in ("segment_free", "segment_unmap")
+    times = [entry["time_us"] for entry in trace]
+    assert times == sorted(times)
+
+
+def test_the_trace_leads_to_the_blocks(device: torch.device) -> None:
+    """Contract: replayed, the trace allocates nothing twice, frees only what is allocated, and leaves what the
+    segments have as live: every tensor of a mixed program, with the bytes asked for."""
+    with private.recorded(stacks="python"):
+        live: dict[int, torch.Tensor] = {}
+        for step in range(200):
+            if step % 3 == 2:
+                live.pop(sorted(live)[step * 7 % len(live)])
+            else:
+                live[step] = allocating(device, (step * 7919 * 131) % (3 * MIB) + 1)
+        snapshot = private.snapshot()
+
+    left = live_after(trace_of(snapshot, device))
+    assert {address(tensor): tensor.nbytes for tensor in live.values()}.items() <= left.items()
+    assert faults(snapshot["segments"]) == []
+    for place, size in left.items():
+        block = block_at(snapshot["segments"], place)
+        assert block is not None
+        assert (block.state, block.requested) == (LIVE, size)
+
+
+#: What each setting keeps stacks of: blocks that live, allocations, frees.
+CONTEXTS: dict[str | None, tuple[bool, bool, bool]] = {
+    None: (False, False, False),
+    "state": (True, False, False),
+    "alloc": (True, True, False),
+    "all": (True, True, True),
+}
+
+
+@pytest.mark.covers(
+    "test_cuda::TestCudaMallocAsync::test_memory_plots",
+    "test_cuda::TestCudaMallocAsync::test_memory_plots_free_stack",
+    "test_cuda::TestCudaMallocAsync::test_memory_plots_history_context",
+    "test_cuda::TestCudaAllocator::test_memory_snapshot",
+)
+@pytest.mark.parametrize(("context", "kept"), CONTEXTS.items(), ids=lambda value: str(value).replace(" ", ""))
+def test_stacks_are_kept_of_what_is_asked_for(
+    device: torch.device, context: str | None, kept: tuple[bool, bool, bool]
+) -> None:
+    """Contract: events are recorded whatever the context; stacks are kept of live blocks from "state" on, of
+    allocations from "alloc" on, and of frees with "all": the freeing function's, not the allocating one's, which is
+    all that a free can have below that."""
+    with private.recorded(context=context, stacks="python"):
+        tensors = [allocating(device)]
+        place = address(tensors[0])
+        block = block_at(private.snapshot()["segments"], place)
+        freeing(tensors)
+        about = at(trace_of(private.snapshot(), device), place)
+
+    assert block is not None
+    alloc, requested, completed = (entry for entry in about if not entry["action"].startswith("segment"))
+    freed = requested.get("frames", [])
+    assert (bool(block.frames), bool(alloc.get("frames", []))) == kept[:2]
+    assert is_led_to_by(block.frames, "allocating") == kept[0]
+    assert is_led_to_by(alloc.get("frames", []), "allocating") == kept[1]
+    assert is_led_to_by(freed, "freeing") == kept[2]
+    assert not (kept[2] and is_led_to_by(freed, "allocating"))
+    assert completed["action"] == "free_completed"
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots_free_segment_stack")
+@pytest.mark.parametrize("context", ["state", "alloc", "all"])
+def test_a_segments_return_has_a_stack_with_all(device: torch.device, context: str) -> None:
+    """Contract: that `empty_cache` gave a segment back is recorded with any context, and with "all" by whom."""
+    with private.recorded(context=context, stacks="python"):
+        tensors = [allocating(device, 30 * MIB)]
+        place = address(tensors[0])
+        freeing(tensors)
+        emptying()
+        about = at(trace_of(private.snapshot(), device), place)
+
+    (last,) = [entry for entry in about if entry["action"] in ("segment_free", "segment_unmap")]
+    assert is_led_to_by(last.get("frames", []), "emptying") == (context == "all")
+    assert is_led_to_by(last.get("frames", []), "empty_cache") == (context == "all")
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots_history_context")
+def test_the_context_can_change_as_it_goes(device: torch.device) -> None:
+    """Contract: a recording that goes on with another context keeps what it has, and keeps stacks of what follows
+    accordingly."""
+
+    def first() -> torch.Tensor:
+        return allocating(device)
+
+    def second() -> torch.Tensor:
+        return allocating(device)
+
+    def third() -> torch.Tensor:
+        return allocating(device)
+
+    with private.recorded(context="all", stacks="python"):
+        one = first()
+        private.record(context=None)
+        two = second()
+        private.record(context="all", stacks="python")
+        three = third()
+        trace = trace_of(private.snapshot(), device)
+
+    for tensor, function, is_kept in ((one, "first", True), (two, "second", False), (three, "third", True)):
+        (alloc,) = [entry for entry in at(trace, address(tensor)) if entry["action"] == "alloc"]
+        assert is_led_to_by(alloc.get("frames", []), function) == is_kept
+        assert bool(alloc.get("frames", [])) == is_kept
+
+
+@pytest.mark.requires(platform="linux-x86_64")
+@pytest.mark.covers(
+    "test_cuda::TestCudaMallocAsync::test_memory_snapshot_with_cpp", "test_cuda::TestCudaMallocAsync::test_memory_plots"
+)
+@pytest.mark.parametrize("stacks", ["python", "all"])
+@pytest.mark.timeout(600)
+@pytest.mark.keeps("what reads the symbols of libraries keeps them")
+def test_calls_of_cpp_are_kept_when_asked_for(device: torch.device, stacks: str) -> None:
+    """Contract: with `stacks="all"` the operator that allocated is in the stack, nearer to the allocation than the
+    Python that called it; with "python" nothing of C++ is."""
+    with private.recorded(context="all", stacks=stacks):
+        tensor = torch.rand(ROWS, COLUMNS, device=device)
+        block = block_at(private.snapshot()["segments"], address(tensor))
+
+    assert block is not None
+    names = [frame["name"] for frame in block.frames]
+    caller = names.index("test_calls_of_cpp_are_kept_when_asked_for")
+    operators = [place for place, name in enumerate(names) if "::rand" in name]
+    assert bool(operators) == (stacks == "all")
+    assert all(place < caller for place in operators)
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_calls_of_torchscript_are_kept(device: torch.device) -> None:
+    """Contract: what TorchScript allocates is kept under its function's name, before the Python that called it."""
+    compiled = torch.jit.script(scripts.filled_by_a_script)
+    with private.recorded("state", stacks="python"):
+        tensor = compiled(ROWS, COLUMNS, device)
+        block = block_at(private.snapshot()["segments"], address(tensor))
+
+    assert block is not None
+    assert block.requested == BYTES
+    names = [frame["name"] for frame in block.frames]
+    assert names[0] == "filled_by_a_script"
+    assert "test_calls_of_torchscript_are_kept" in names
+
+
+@pytest.mark.requires(torch=">=2.12")
+@pytest.mark.covers(
+    "test_cuda::TestCudaAllocator::test_allocation_traceback",
+    "test_cuda::TestCudaAllocator::test_allocation_traceback_no_recording",
+)
+def test_a_stack_can_be_looked_up_by_address(device: torch.device) -> None:
+    """Contract: the stack of a live block is found by the address of its beginning, as a snapshot has it; there is
+    none for an address within, for a block that was not recorded or is gone, or for no block at all."""
+    before = allocating(device)
+    with private.recorded(context="all", stacks="python"):
+        tensor = allocating(device)
+        place = address(tensor)
+        found, block = private.allocation_traceback(place), block_at(private.snapshot()["segments"], place)
+        others = [private.allocation_traceback(each) for each in (place + 512, address(before), 8)]
+        del tensor
+        gone = private.allocation_traceback(place)
+
+    assert found
+    assert block is not None
+    assert found == block.frames
+    assert is_led_to_by(found, "allocating")
+    assert [each or None for each in (*others, gone)] == [None] * 4
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot_forward_trace")
+@pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
+def test_what_backward_allocates_names_the_forward(device: torch.device) -> None:
+    """Contract: in anomaly mode what a backward pass allocates, on the engine's thread, can be led back to the forward:
+    in the trace or with the live block, the calls of the forward that made the node are there."""
+    x = torch.ones(ROWS, COLUMNS, device=device, requires_grad=True)
+
+    def the_forward() -> torch.Tensor:
+        return x.sin().sum()
+
+    with torch.autograd.detect_anomaly(check_nan=False), private.recorded(context="all", stacks="python"):
+        loss = the_forward()
+        forward = len(trace_of(private.snapshot(), device))
+        loss.backward()
+        snapshot = private.snapshot()
+
+    assert x.grad is not None
+    place = address(x.grad)
+    told = [str(entry) for entry in trace_of(snapshot, device)[forward:] if entry["action"] == "alloc"]
+    told += [
+        str(block) for segment in snapshot["segments"] for block in segment["blocks"] if block.get("address") == place
+    ]
+    assert any("the_forward" in each for each in told)
+
+
+# For how long, and of what
+
+
+def test_the_latest_entries_are_kept(device: torch.device) -> None:
+    """Contract: with `max_entries` no more are kept, the oldest go first, and the rest is in order."""
+    with private.recorded(max_entries=10, stacks="python"):
+        tensors = [allocating(device, 512 * (number + 1)) for number in range(25)]
+        trace = trace_of(private.snapshot(), device)
+
+    assert len(trace) == 10
+    kept = [entry["size"] for entry in trace if entry["action"] == "alloc"]
+    assert kept == sorted(kept)
+    assert kept[-1] == tensors[-1].nbytes
+
+
+def test_only_the_state_can_be_kept(device: torch.device) -> None:
+    """Contract: recording the state keeps the stacks of live blocks and no history: at most the last event."""
+    with private.recorded("state", stacks="python"):
+        tensors = [allocating(device) for _ in range(5)]
+        snapshot = private.snapshot()
+
+    block = block_at(snapshot["segments"], address(tensors[0]))
+    assert block is not None
+    assert is_led_to_by(block.frames, "allocating")
+    assert len(trace_of(snapshot, device)) <= 1
+
+
+def test_the_end_of_recording_forgets(device: torch.device) -> None:
+    """Contract: when the recording has ended no traces are left, and what is allocated then has no stack."""
+    with private.recorded(stacks="python"):
+        allocating(device)
+        assert trace_of(private.snapshot(), device)
+    tensor = allocating(device)
+
+    snapshot = private.snapshot()
+
+    assert all(trace == [] for trace in snapshot["device_traces"])
+    block = block_at(snapshot["segments"], address(tensor))
+    assert block is not None
+    assert block.frames == []
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_history_can_be_cleared_as_it_goes(device: torch.device, clear: bool) -> None:
+    """Contract: begun anew with `clear_history` a recording forgets what it had; without, it goes on."""
+    with private.recorded(stacks="python"):
+        old = allocating(device)
+        private.record(stacks="python", clear_history=clear)
+        new = allocating(device)
+        trace = trace_of(private.snapshot(), device)
+
+    assert bool(at(trace, address(old))) != clear
+    assert "alloc" in actions(at(trace, address(new)))
+
+
+SKIPPED: dict[str, list[str] | None] = {
+    "nothing": None,
+    "an_empty_list": [],
+    "alloc": ["alloc"],
+    "frees": ["free_requested", "free_completed"],
+    "segments": ["segment_alloc", "segment_free", "segment_map", "segment_unmap"],
+}
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot_skip_actions")
+@pytest.mark.parametrize("skipped", SKIPPED.values(), ids=SKIPPED.keys())
+def test_chosen_actions_are_skipped(device: torch.device, skipped: list[str] | None) -> None:
+    """Contract: actions that are to be skipped are not in the trace, and every other one is."""
+    documented = [each for each in skipped or [] if each not in ("segment_map", "segment_unmap")]
+    with private.recorded(stacks="python", skip_actions=None if skipped is None else documented):
+        tensors = [allocating(device, 30 * MIB)]
+        freeing(tensors)
+        emptying()
+        found = set(actions(trace_of(private.snapshot(), device)))
+
+    for action in ("alloc", "free_requested", "free_completed"):
+        assert (action in found) == (action not in documented)
+    assert bool(found & {"segment_alloc", "segment_map"}) == ("segment_alloc" not in documented)
+    assert bool(found & {"segment_free", "segment_unmap"}) == ("segment_free" not in documented)
+
+
+def test_an_unknown_action_cannot_be_skipped() -> None:
+    """Contract: an action that there is not is an error, and nothing is recorded after it."""
+    with pytest.raises((RuntimeError, ValueError), match=r"(?i)action"), private.recorded(skip_actions=["hesitate"]):
+        pass
+
+    assert all(trace == [] for trace in private.snapshot()["device_traces"])
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_plots_metadata")
+def test_events_carry_the_programs_own_words(device: torch.device) -> None:
+    """Contract: what is set as metadata is on each event from then on, until it is changed or cleared, and can be
+    asked for."""
+    assert private.metadata() == ""
+    with private.recorded(stacks="python"):
+        try:
+            private.set_metadata("step 1")
+            assert private.metadata() == "step 1"
+            one = allocating(device)
+            private.set_metadata("größe: 2")
+            two = allocating(device)
+        finally:
+            private.set_metadata("")
+        three = allocating(device)
+        trace = trace_of(private.snapshot(), device)
+
+    told = [at(trace, address(tensor))[-1]["user_metadata"] for tensor in (one, two, three)]
+    assert told == ["step 1", "größe: 2", ""]
+
+
+def test_running_out_of_memory_is_recorded(device: torch.device) -> None:
+    """Contract: a request that fails is an entry with its size and what the device had left, and by whom."""
+
+    def asking_for_too_much() -> None:
+        allocating(device, 1 << 46)
+
+    with private.recorded(context="all", stacks="python"):
+        with pytest.raises(torch.OutOfMemoryError):
+            asking_for_too_much()
+        trace = trace_of(private.snapshot(), device)
+
+    (entry,) = [entry for entry in trace if entry["action"] == "oom"]
+    assert entry["size"] >= 1 << 46
+    assert 0 <= entry["device_free"] <= torch.cuda.get_device_properties(device).total_memory
+    assert is_led_to_by(entry["frames"], "asking_for_too_much")
+
+
+@pytest.mark.requires(triton=True)
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_compile_regions")
+@pytest.mark.timeout(600)
+def test_what_compiled_code_allocates_names_its_region(device: torch.device) -> None:
+    """Contract: with `compile_context` each event within compiled code names the region, another one behind each graph
+    break, and events outside name none."""
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = x @ x
+        private.graph_break()
+        return y @ y
+
+    torch.compiler.reset()
+    compiled = torch.compile(work)
+    x = torch.ones(ROWS, ROWS, device=device)
+    with private.recorded(context="all", stacks="python", compile_context=True):
+        outside = allocating(device)
+        compiled(x)
+        trace = trace_of(private.snapshot(), device)
+    torch.compiler.reset()
+
+    regions = [entry["compile_context"] for entry in trace if entry["action"] == "alloc"]
+    named = [each for each in regions if each != "N/A"]
+    assert len(set(named)) >= 2
+    assert all(each.startswith("Torch-Compiled Region") for each in named)
+    assert at(trace, address(outside))[-1]["compile_context"] == "N/A"
+
+
+# What is made of a recording
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots")
+def test_pages_of_a_recording_carry_it(device: torch.device, tmp_path: Path) -> None:
+    """Contract: a recording is made of plain values: pages carry it, and a dump can be read without running any of it,
+    with nothing changed."""
+    plots: list[Callable[[Any], str]] = [
+        private.trace_plot,
+        lambda snapshot: private.trace_plot(snapshot, plot_segments=True),
+        private.segment_plot,
+    ]
+    with private.recorded(context="all", stacks="python"):
+        tensor = allocating(device)
+        snapshot = private.snapshot()
+        private.dump_snapshot(str(tmp_path / "dump"))
+
+    plain.check(snapshot)
+    for plot in plots:
+        assert pages.plot(plot(snapshot)).files == {"snapshot.pickle": snapshot}
+    dumped = plain.load((tmp_path / "dump").read_bytes())
+    assert dumped["segments"] == snapshot["segments"]
+    block = block_at(dumped["segments"], address(tensor))
+    assert block is not None
+    assert is_led_to_by(block.frames, "allocating")
+
+
+def test_a_recording_can_be_filtered_by_what_was_freed(device: torch.device) -> None:
+    """Contract: a page without what was freed has what lives, and not what is gone."""
+    with private.recorded(context="all", stacks="python"):
+        kept, gone = allocating(device), [allocating(device, 7 * MIB)]
+        place = address(gone[0])
+        freeing(gone)
+        page = private.trace_plot(private.snapshot(), filter_freed=True)
+
+    (shown,) = pages.plot(page).files.values()
+    trace = trace_of(shown, device)
+    assert "alloc" in actions(at(trace, address(kept)))
+    assert "alloc" not in actions(at(trace, place))

@@ -1,0 +1,208 @@
+"""Pages made of snapshots: each is HTML, says how it is to be shown, and carries the snapshot as it was."""
+
+from __future__ import annotations
+
+import copy
+import html
+from collections.abc import Callable
+
+import pytest
+
+from . import _torch_private as private
+from . import builder, pages
+from .builder import MIB, Paper, Snapshot, frame, stack
+
+FILE = "snapshot.pickle"
+
+#: What a page is made by, and how it says it is to be shown.
+PLOTS: dict[str, tuple[Callable[[Snapshot], str], str]] = {
+    "trace": (lambda snapshot: private.trace_plot(snapshot), "Active Memory Timeline"),
+    "cached": (lambda snapshot: private.trace_plot(snapshot, plot_segments=True), "Active Cached Memory Timeline"),
+    "segments": (lambda snapshot: private.segment_plot(snapshot), "Allocator State History"),
+}
+
+SNAPSHOTS: dict[str, Callable[[], Snapshot]] = {
+    "ordinary": builder.ordinary,
+    "two_devices": builder.two_devices,
+    "nothing": lambda: Paper(devices=0).snapshot(),
+    "idle_devices": lambda: Paper(devices=8).snapshot(),
+}
+
+#: Names of functions and files that would mean something where a page is careless with them.
+HOSTILE = {
+    "end_of_script": "</script><script>alert(1)</script>",
+    "comment": "<!-- --><!DOCTYPE html>",
+    "quotes": "'\"`\\",
+    "placeholders": "$VIZ_KIND $SNAPSHOT",
+    "lines": "one\ntwo\r\u2028three",
+    "nul": "a\x00b",
+    "letters": "größe_メモリ_🔥",
+    "lone_surrogate": "\udc80",
+    "long": "x" * 100_000,
+}
+
+plots = pytest.mark.parametrize(("plot", "kind"), PLOTS.values(), ids=PLOTS.keys())
+
+
+@plots
+@pytest.mark.parametrize("make", SNAPSHOTS.values(), ids=SNAPSHOTS.keys())
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots")
+def test_a_page_carries_the_snapshot(plot: Callable[[Snapshot], str], kind: str, make: Callable[[], Snapshot]) -> None:
+    """Contract: a plot is an HTML document with one script, which shows one file, the snapshot with every value in it
+    as it was, in the way that was asked for."""
+    snapshot = make()
+
+    shown = pages.plot(plot(copy.deepcopy(snapshot)))
+
+    assert shown == pages.Plot(kind, {FILE: snapshot})
+
+
+@plots
+def test_making_a_page_changes_nothing(plot: Callable[[Snapshot], str], kind: str) -> None:
+    """Contract: the snapshot is the caller's: it is not changed, and a second page of it is like the first."""
+    snapshot = builder.ordinary()
+
+    first = plot(snapshot)
+
+    assert snapshot == builder.ordinary()
+    assert plot(snapshot) == first
+    assert pages.plot(first).kind == kind
+
+
+@plots
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
+def test_no_name_in_a_stack_can_break_a_page(plot: Callable[[Snapshot], str], kind: str, name: str) -> None:
+    """Contract: functions and files may have any name: the page keeps its structure, with one script and none of the
+    name in the open, and carries the name unchanged."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 2 * MIB)
+    paper.take(0x1000_0000, 512, frame(name, filename=name))
+    snapshot = paper.snapshot()
+
+    page = plot(snapshot)
+
+    assert pages.plot(page) == pages.Plot(kind, {FILE: snapshot})
+    assert pages.structure(page).elements == pages.structure(plot(Paper().snapshot())).elements
+    assert name not in page or name in plot(Paper().snapshot())
+    assert html.escape(name) not in page
+
+
+def test_data_of_any_length_is_carried_whole() -> None:
+    """Contract: whatever the snapshot's length in bytes, nothing is missing at its end: lengths one after the other
+    meet every case of what base64 pads."""
+    for length in range(12):
+        snapshot = Paper().snapshot() | {"note": "x" * length}
+        assert pages.plot(private.trace_plot(snapshot)).files == {FILE: snapshot}
+
+
+def test_a_large_snapshot_is_carried_whole() -> None:
+    """Contract: there is no limit that a long recording would meet: ten thousand entries, each with a stack."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 20 * MIB)
+    for number in range(3333):
+        paper.give_back(paper.take(0x1000_0000, 512 * (number % 7 + 1), *stack("work", "step", f"pass_{number}")))
+    snapshot = paper.snapshot()
+
+    shown = pages.plot(private.trace_plot(snapshot)).files[FILE]
+
+    assert len(shown["device_traces"][0]) == 10_000
+    assert shown == snapshot
+
+
+@pytest.mark.parametrize("plot", [private.trace_plot, private.segment_plot])
+def test_the_device_is_no_longer_chosen(plot: Callable[..., str]) -> None:
+    """Contract: pages have all devices; the argument that chose one says that it is out of use, and changes
+    nothing."""
+    with pytest.warns(FutureWarning, match="device"):
+        chosen = plot(builder.two_devices(), device=1)
+
+    assert chosen == plot(builder.two_devices())
+
+
+# With what was freed left out
+
+
+def filtered(snapshot: Snapshot) -> Snapshot:
+    shown: Snapshot = pages.plot(private.trace_plot(copy.deepcopy(snapshot), filter_freed=True)).files[FILE]
+    return shown
+
+
+def test_what_was_freed_can_be_left_out() -> None:
+    """Contract: with `filter_freed` the trace keeps, in order, what is still allocated and what is no allocation;
+    segments are as they were."""
+    snapshot = builder.ordinary()
+    trace = snapshot["device_traces"][0]
+    gone = {entry["addr"] for entry in trace if entry["action"] == "free_requested"}
+    kept = [
+        entry
+        for entry in trace
+        if entry["action"] not in ("alloc", "free_requested", "free_completed") or entry["addr"] not in gone
+    ]
+
+    shown = filtered(snapshot)
+
+    assert shown == snapshot | {"device_traces": [kept]}
+    assert [entry["action"] for entry in kept] == [
+        "segment_alloc", "segment_alloc", "alloc", "alloc", "segment_alloc", "segment_free", "oom",
+    ]  # fmt: skip
+
+
+def test_an_address_that_is_used_again_is_another_allocation() -> None:
+    """Contract: of three allocations at one address, two of them freed, the third is kept and only it."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 2 * MIB)
+    for name in ("first", "second"):
+        paper.give_back(paper.take(0x1000_0000, 512, *stack(name)))
+    paper.take(0x1000_0000, 512, *stack("third"))
+
+    shown = filtered(paper.snapshot())
+
+    assert [(entry["action"], entry["frames"]) for entry in shown["device_traces"][0]] == [
+        ("segment_alloc", []),
+        ("alloc", stack("third")),
+    ]
+
+
+def test_each_devices_trace_is_filtered_by_itself() -> None:
+    """Contract: addresses of different devices may be equal and have nothing to do with each other."""
+    first, second = Paper(), Paper()
+    for paper in (first, second):
+        paper.reserve(0x1000_0000, 2 * MIB)
+    address = first.take(0x1000_0000, 512, *stack("stays"))
+    second.give_back(second.take(0x1000_0000, 512, *stack("goes")))
+    snapshot = first.snapshot()
+    snapshot["device_traces"] += second.snapshot()["device_traces"]
+
+    shown = filtered(snapshot)["device_traces"]
+
+    assert [[entry["action"] for entry in trace] for trace in shown] == [["segment_alloc", "alloc"], ["segment_alloc"]]
+    assert shown[0][1]["addr"] == address
+
+
+def test_what_was_allocated_before_the_recording_is_not_paired_wrongly() -> None:
+    """Contract: a free whose allocation was not recorded takes no other allocation with it, and stays, since nothing
+    else tells of it."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 2 * MIB)
+    old = paper.take(0x1000_0000, 512, noted=False)
+    paper.take(0x1000_0000, 512, *stack("stays"))
+    paper.give_back(old, *stack("first"))
+    paper.give_back(paper.take(0x1000_0000, 512))  # where the old one was
+    paper.give_back(paper.take(0x1000_0000, 512, noted=False), *stack("second"))
+    paper.take(0x1000_0000, 512, *stack("new"))
+
+    kept = filtered(paper.snapshot())["device_traces"][0]
+
+    assert [entry["frames"] for entry in kept if entry["action"] == "alloc"] == [stack("stays"), stack("new")]
+    requests = [entry["frames"] for entry in kept if entry["action"] == "free_requested"]
+    assert requests == [stack("first"), stack("second")]
+
+
+# What is no snapshot
+
+
+@pytest.mark.parametrize("snapshot", [{}, {"segments": []}, None, []], ids=repr)
+def test_without_traces_there_is_nothing_to_filter(snapshot: object) -> None:
+    """Contract: what has no traces cannot be filtered, and no page of something else is made: an error."""
+    with pytest.raises((KeyError, TypeError)):
+        private.trace_plot(snapshot, filter_freed=True)

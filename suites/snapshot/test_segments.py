@@ -1,0 +1,216 @@
+"""`memory_snapshot` of an accelerator: what it says of segments and blocks is what tensors and statistics say.
+
+Each case looks at its own device, and settles it first: others before it may have left a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, ever, sleep_on
+from . import _torch_private as private
+from .reading import FREE, LIVE, PENDING, block_at, blocks, faults, of_device
+
+pytestmark = pytest.mark.requires(accelerator=True)
+
+MIB = 1 << 20
+
+
+def segments_of(device: torch.device) -> list[dict[str, Any]]:
+    """The device's segments, now."""
+    return of_device(torch.get_device_module(device).memory_snapshot(), device.index)
+
+
+def address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def made(size: int, device: torch.device) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+@pytest.fixture(autouse=True)
+def settled(device: torch.device) -> Iterator[None]:
+    """Everything launched is done and nothing is cached, before and after."""
+    torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()
+    yield
+    torch.accelerator.synchronize(device)
+    torch.accelerator.empty_cache()
+
+
+@pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot")
+@pytest.mark.parametrize("size", [1, 511, 512, 100_000, MIB, 3 * MIB + 5, 40 * MIB])
+def test_a_tensor_is_a_block(device: torch.device, size: int) -> None:
+    """Contract: a live tensor's memory is one block, at its address, allocated, large enough, and with the bytes that
+    were asked for; when the tensor is gone no live block is there."""
+    tensor = made(size, device)
+    place = address(tensor)
+
+    block = block_at(segments_of(device), place)
+    del tensor
+    after = block_at(segments_of(device), place)
+
+    assert block is not None
+    assert (block.state, block.requested) == (LIVE, size)
+    assert block.size >= size
+    assert after is None or after.state == FREE
+
+
+def test_segments_are_made_of_their_blocks(device: torch.device) -> None:
+    """Contract: after each step of a program that allocates and frees in a mixed order, blocks fill their segments,
+    sums are right, segments do not overlap, and of two neighbours not both are free."""
+    live: dict[int, torch.Tensor] = {}
+    for step in range(120):
+        if step % 3 == 2:
+            live.pop(sorted(live)[step * 7 % len(live)])
+        else:
+            live[step] = made((step * 7919 * 131) % (3 * MIB) + 1, device)
+        if step % 10 == 9:
+            assert faults(segments_of(device)) == []
+    here = segments_of(device)
+
+    for tensor in live.values():
+        block = block_at(here, address(tensor))
+        assert block is not None
+        assert (block.state, block.requested) == (LIVE, tensor.nbytes)
+
+
+def test_the_snapshot_agrees_with_the_statistics(device: torch.device) -> None:
+    """Contract: bytes and counts of the snapshot are those of `memory_stats`: reserved, allocated, active, requested;
+    segments and blocks."""
+    tensors = [made(size, device) for size in (10, 1000, 100_000, 3 * MIB, 30 * MIB)]
+    del tensors[1::2]
+
+    here, statistics = segments_of(device), torch.accelerator.memory_stats(device)
+
+    def now(name: str) -> int:
+        return int(statistics[f"{name}.all.current"])
+
+    inside = list(blocks(here))
+    assert sum(segment["total_size"] for segment in here) == now("reserved_bytes")
+    assert len(here) == now("segment")
+    assert sum(block.size for block in inside if block.state == LIVE) == now("allocated_bytes")
+    assert sum(1 for block in inside if block.state == LIVE) == now("allocation")
+    assert sum(block.size for block in inside if block.state != FREE) == now("active_bytes")
+    assert sum(1 for block in inside if block.state != FREE) == now("active")
+
+
+def test_pools_by_size_agree_with_the_statistics(device: torch.device) -> None:
+    """Contract: a segment says whether it is for small or large blocks, and each kind adds up to its statistics."""
+    tensors = [made(size, device) for size in (10, 100_000, 3 * MIB, 30 * MIB)]
+
+    here, statistics = segments_of(device), torch.accelerator.memory_stats(device)
+
+    for kind in ("small", "large"):
+        held = sum(segment["total_size"] for segment in here if segment["segment_type"] == kind)
+        assert held == statistics[f"reserved_bytes.{kind}_pool.current"]
+    assert {kind["segment_type"] for kind in here} == {"small", "large"}
+    assert tensors
+
+
+def test_emptying_the_cache_leaves_only_segments_in_use(device: torch.device) -> None:
+    """Contract: after `empty_cache` every segment has a live block in it; the tensor's own is still there."""
+    kept, scratch = made(1000, device), made(64 * MIB, device)
+    place = address(scratch)
+    del scratch
+    before = {segment["address"] for segment in segments_of(device)}
+
+    torch.accelerator.empty_cache()
+
+    here = segments_of(device)
+    assert any(place in range(each, each + 64 * MIB) for each in before)
+    assert all(any(block.state != FREE for block in blocks([segment])) for segment in here)
+    assert block_at(here, address(kept)) is not None
+    assert block_at(here, place) is None
+
+
+def test_a_snapshot_stays_as_it_was(device: torch.device) -> None:
+    """Contract: it is of one moment: what is allocated and freed afterwards does not show in it."""
+    first = made(1000, device)
+    here = segments_of(device)
+    place = address(first)
+    second = made(30 * MIB, device)
+    del first
+
+    block = block_at(here, place)
+    assert block is not None
+    assert block.state == LIVE
+    assert block_at(here, address(second)) is None
+
+
+def test_each_stream_has_its_segments(device: torch.device) -> None:
+    """Contract: a segment says for which stream it is; memory of different streams is in different segments, and of
+    one stream in segments of that stream."""
+    side = torch.Stream(device)
+    mine = [made(1000, device) for _ in range(2)]
+    with side:
+        theirs = [made(1000, device) for _ in range(2)]
+
+    def streams(tensors: list[torch.Tensor]) -> set[int]:
+        return {
+            segment["stream"]
+            for segment in segments_of(device)
+            for block in blocks([segment])
+            if block.state == LIVE and block.address in {address(tensor) for tensor in tensors}
+        }
+
+    assert len(streams(mine)) == len(streams(theirs)) == 1
+    assert streams(mine) != streams(theirs)
+
+
+def test_memory_that_a_stream_still_uses_is_pending(device: torch.device) -> None:
+    """Contract: a tensor that another stream was recorded on is, once it is gone, a block waiting for that stream:
+    active, not allocated; when the stream is done and the allocator has looked, it is free."""
+    calibrate(device)
+    side = torch.Stream(device)
+
+    def seen_pending() -> bool:
+        tensor = made(2 * MIB, device)
+        place = address(tensor)
+        side.wait_stream(torch.accelerator.current_stream(device))
+        sleep_on(side)
+        tensor.record_stream(side)
+        del tensor
+        block = block_at(segments_of(device), place)
+        assert block is not None
+        side.synchronize()
+        made(512, device)  # the allocator looks for streams that are done when it is asked for memory
+        after = block_at(segments_of(device), place)
+        assert after is None or after.state != PENDING
+        return block.state == PENDING
+
+    assert ever(seen_pending)
+
+
+def test_a_summary_of_a_real_snapshot_adds_up(device: torch.device) -> None:
+    """Contract: what torch makes of the snapshot of a device, the text with its sums, agrees with the statistics."""
+    tensors = [made(size, device) for size in (1000, 30 * MIB)]
+
+    text = private.segsum({"segments": segments_of(device)})
+
+    reserved = torch.accelerator.memory_reserved(device)
+    assert f"total_reserved: {reserved / MIB:.1f}MiB\n" in text
+    assert f"segments: {len(segments_of(device))}\n" in text
+    assert tensors
+
+
+@pytest.mark.requires(devices=2)
+def test_segments_of_two_devices_are_told_apart(device: torch.device) -> None:
+    """Contract: a segment says on which device it is: a tensor of the second is in a segment of the second."""
+    second = torch.device(device.type, 1)
+    tensors = {0: made(1000, device), 1: made(1000, second)}
+
+    for index, tensor in tensors.items():
+        everywhere = torch.get_device_module(device).memory_snapshot()
+        held = [
+            segment["device"]
+            for segment in everywhere
+            if any(block.address == address(tensor) and block.state == LIVE for block in blocks([segment]))
+        ]
+        assert index in held
+    assert faults(torch.get_device_module(device).memory_snapshot()) == []

@@ -1,0 +1,155 @@
+"""Stacks as snapshots have them: gathered in passing, made readable when somebody looks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from .. import children
+from . import _torch_private as private
+from . import scripts
+
+HERE = __file__
+
+
+def names(stack: list[dict[str, Any]]) -> list[str]:
+    return [each["name"] for each in stack]
+
+
+def gathering_innermost() -> Any:
+    return private.gathered()
+
+
+def gathering_outermost() -> Any:
+    return gathering_innermost()
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_direct_traceback")
+def test_calls_are_told_innermost_first() -> None:
+    """Contract: a stack has a name, a file and a line for each call, the innermost first; the line is the one being
+    run."""
+    first = gathering_outermost.__code__.co_firstlineno
+    gathered = gathering_outermost()
+
+    (stack,) = private.symbolised([gathered])
+
+    assert all(set(each) == {"name", "filename", "line"} for each in stack)
+    assert names(stack)[1:4] == ["gathering_innermost", "gathering_outermost", "test_calls_are_told_innermost_first"]
+    assert [each["filename"] for each in stack[1:4]] == [HERE] * 3
+    assert stack[2]["line"] == first + 1
+
+
+def test_a_stack_is_of_when_it_was_gathered() -> None:
+    """Contract: what is made readable later is the stack of then, even of functions that have ended and are gone."""
+
+    def forgotten() -> Any:
+        return private.gathered()
+
+    gathered = forgotten()
+    forgotten = None  # type: ignore[assignment]
+
+    (stack,) = private.symbolised([gathered])
+
+    assert "forgotten" in names(stack)
+
+
+def test_stacks_are_told_apart_and_in_order() -> None:
+    """Contract: many stacks are made readable at once, each its own, in the order given, one given twice twice."""
+
+    def one() -> Any:
+        return private.gathered()
+
+    def two() -> Any:
+        return private.gathered()
+
+    first, second = one(), two()
+
+    found = private.symbolised([second, first, second])
+
+    assert [names(stack)[1] for stack in found] == ["two", "one", "two"]
+    assert private.symbolised([]) == []
+
+
+def test_each_thread_has_its_own_stack() -> None:
+    """Contract: a stack is that of the thread that gathered it, from its first call on."""
+    gathered: list[Any] = []
+
+    def work() -> None:
+        gathered.append(gathering_innermost())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    (stack,) = private.symbolised(gathered)
+
+    assert names(stack)[1:3] == ["gathering_innermost", "work"]
+    assert "test_each_thread_has_its_own_stack" not in names(stack)
+    assert {"_bootstrap", "run"} <= set(names(stack))
+
+
+def test_without_a_kind_of_call_there_is_none() -> None:
+    """Contract: what is gathered is what is asked for: without Python, no call of Python's."""
+    assert private.stack_here(python=False, script=False, cpp=False) == []
+    assert "test_without_a_kind_of_call_there_is_none" in names(private.stack_here(python=True, script=False))
+
+
+@pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_calls_of_torchscript_are_told() -> None:
+    """Contract: a function in TorchScript that is running is in the stack, under its name and with the file and line
+    it came from, before the Python that called it; not asked for, it is not.
+
+    Where it is among calls of Python that it makes is not told: without C++ calls between them torch cannot know.
+    """
+    compiled = torch.jit.script(scripts.the_script)
+    scripts.GATHERED.clear()
+
+    assert compiled(torch.ones(3)) == 5
+    with_script, without = private.symbolised(scripts.GATHERED)
+    scripts.GATHERED.clear()
+
+    told = names(with_script)
+    assert told.index("the_script") < told.index("test_calls_of_torchscript_are_told")
+    assert [each for each in with_script if each["name"] != "the_script"] == without
+    (script,) = [each for each in with_script if each["name"] == "the_script"]
+    assert script["filename"] == scripts.__file__
+    assert script["line"] == scripts.the_script.__code__.co_firstlineno + 2
+
+
+@pytest.mark.requires(platform="linux-x86_64")
+@pytest.mark.covers(
+    "test_cuda::TestCudaMallocAsync::test_direct_traceback",
+    "test_cuda::TestCudaMallocAsync::test_memory_snapshot_with_cpp",
+)
+@pytest.mark.timeout(300)
+def test_calls_of_cpp_are_told_with_those_of_python() -> None:
+    """Contract: with C++ asked for, the stack goes from torch's unwinder through its bindings into the interpreter, and
+    calls of Python are among them in their places; without it, nothing of C++ is there.
+
+    A process of its own, since what reads symbols of libraries keeps them.
+    """
+    ended = children.run(
+        """
+import json
+from torch._C._profiler import gather_traceback, symbolize_tracebacks
+def inner(cpp):
+    return gather_traceback(True, True, cpp)
+def outer(cpp):
+    return inner(cpp)
+for stack in symbolize_tracebacks([outer(True), outer(False)]):
+    print(json.dumps([each["name"] for each in stack]))
+""",
+        limit=240,
+    )
+    both, python = (json.loads(line) for line in ended.lines())
+
+    assert any("unwind" in name for name in both)
+    assert any("CapturedTraceback::gather" in name for name in both)
+    where = [both.index(name) for name in ("inner", "outer", "<module>")]
+    assert where == sorted(where)
+    assert where[0] > next(number for number, name in enumerate(both) if "unwind" in name)
+    assert python == ["inner", "outer", "<module>"]

@@ -1,0 +1,186 @@
+"""Green contexts: a part of a GPU's multiprocessors, and what runs on it.
+
+How much slower work is on a part is measured as a relation of times on one device, medians of several runs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.requires(device="cuda", not_={"rocm": True}, compute_capability=">=9.0", cuda_driver=">=12.8"),
+    pytest.mark.timeout(300),
+]
+
+ROW = "test_cuda::TestCudaGreenContexts::"
+
+#: Multiprocessors are given out in steps of 8 from compute capability 9.0 on.
+FEW = 16
+
+
+def green(device: torch.device, **wanted: Any) -> Any:
+    """A green context on a device. Skips the case where torch or driver has none."""
+    context = torch.cuda.green_contexts.GreenContext
+    try:
+        return context.create(device_id=device.index, **wanted)
+    except RuntimeError as error:
+        if "not built with" in str(error) or "upport" in str(error):
+            pytest.skip(f"no green contexts here: {error}")
+        raise
+
+
+@contextmanager
+def current(context: Any) -> Iterator[None]:
+    """A block in which a green context is current."""
+    context.set_context()
+    try:
+        yield
+    finally:
+        context.pop_context()
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Contexts are gone when the case is: nothing of them waits for the collector."""
+    yield
+    torch.cuda.synchronize()
+    gc.collect()
+
+
+def milliseconds(work: Callable[[], object], runs: int = 7) -> float:
+    """How long work takes on the current stream, by its events: the median of some runs, after one that warms it up."""
+    times = []
+    for _ in range(runs + 1):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times[1:])[runs // 2]
+
+
+def product(device: torch.device) -> Callable[[], torch.Tensor]:
+    """Work that fills a GPU, and takes longer on a part of it."""
+    a = torch.randn(4096, 4096, device=device)
+    return lambda: a @ a
+
+
+@pytest.mark.covers(f"{ROW}test_greencontext_restores_stream")
+def test_leaving_a_context_brings_the_stream_back(device: torch.device) -> None:
+    """Contract: within a green context another stream is current; after it the one from before, the program's own
+    choice included."""
+    context = green(device, num_sms=FEW)
+    side = torch.cuda.Stream(device)
+
+    for before in (torch.cuda.current_stream(device), side):
+        with torch.cuda.stream(before):
+            with current(context):
+                assert torch.cuda.current_stream(device) != before
+            assert torch.cuda.current_stream(device) == before
+
+
+def test_work_in_a_context_is_right_and_ordered(device: torch.device) -> None:
+    """Contract: entering and leaving a context orders work: what was launched before is seen inside, and what was
+    launched inside is seen after, with no synchronisation by the program."""
+    context = green(device, num_sms=FEW)
+    x = torch.zeros(1 << 24, dtype=torch.int32, device=device)
+
+    for turn in range(10):
+        x.fill_(turn)
+        with current(context):
+            x.mul_(3).add_(1)
+        x.add_(5)
+        assert (x == 3 * turn + 6).all()
+
+
+@pytest.mark.covers(f"{ROW}test_greencontext_carveout")
+def test_work_is_slower_on_a_part(device: torch.device) -> None:
+    """Contract: a product of matrices takes at least twice as long on 16 multiprocessors as on the whole device, which
+    has several times as many; after the context it is as fast as before."""
+    if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
+        pytest.skip("the device has too few multiprocessors to tell a part from the whole")
+    work = product(device)
+    whole = milliseconds(work)
+    with current(green(device, num_sms=FEW)):
+        part = milliseconds(work)
+
+    assert part > 2 * whole
+    assert milliseconds(work) < part / 1.5
+
+
+@pytest.mark.covers(f"{ROW}test_greencontext_stream_carveout")
+def test_a_contexts_stream_stays_in_its_part(device: torch.device) -> None:
+    """Contract: work on the stream of a green context runs on its part, without the context being current."""
+    if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
+        pytest.skip("the device has too few multiprocessors to tell a part from the whole")
+    work, context = product(device), green(device, num_sms=FEW)
+    whole = milliseconds(work)
+    stream = context.Stream()
+    stream.wait_stream(torch.cuda.current_stream(device))
+
+    with torch.cuda.stream(stream):
+        part = milliseconds(work)
+
+    assert part > 2 * whole
+
+
+@pytest.mark.requires(cuda_graphs=True)
+@pytest.mark.covers(f"{ROW}test_greencontext_graphs")
+def test_a_graph_captured_in_a_context_stays_in_its_part(device: torch.device) -> None:
+    """Contract: work captured on a green context's stream can be replayed, is right, and takes as long as on that part
+    wherever it is replayed."""
+    if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
+        pytest.skip("the device has too few multiprocessors to tell a part from the whole")
+    a = torch.randn(4096, 4096, device=device)
+    work = product(device)
+    whole = milliseconds(work)
+    context, graph = green(device, num_sms=FEW), torch.cuda.CUDAGraph()
+
+    with current(context):
+        stream = torch.cuda.current_stream(device)
+        result = a @ a
+        torch.cuda.synchronize(device)
+        with torch.cuda.graph(graph, stream=stream):
+            result = a @ a
+    result.zero_()
+    part = milliseconds(graph.replay)
+
+    torch.testing.assert_close(result, a @ a)
+    assert part > 2 * whole
+
+
+@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.covers(f"{ROW}test_greencontext_workqueue_concurrency_limit")
+def test_work_queues_can_be_limited(device: torch.device) -> None:
+    """Contract: a device says how many pieces of work its queues take at once; a context can be made of queues with a
+    limit up to that, with all multiprocessors or some, and work in it is right. A limit without queues is an error."""
+    try:
+        most = torch.cuda.green_contexts.GreenContext.max_workqueue_concurrency(device_id=device.index)
+    except RuntimeError as error:
+        pytest.skip(f"no work queues to configure here: {error}")
+    assert most >= 1
+
+    for wanted in ({}, {"num_sms": FEW}):
+        for limit in {1, most}:
+            context = green(device, workqueue_scope="balanced", workqueue_concurrency_limit=limit, **wanted)
+            with current(context):
+                x = torch.arange(100_000, device=device)
+                assert (x + 1 - x == 1).all()
+    with pytest.raises((RuntimeError, ValueError)):
+        torch.cuda.green_contexts.GreenContext.create(workqueue_concurrency_limit=1, device_id=device.index)
+
+
+@pytest.mark.parametrize("count", [0, -8, 100_000])
+def test_a_part_that_there_is_not_is_refused(device: torch.device, count: int) -> None:
+    """Contract: no multiprocessors, or more than the device has, is an error, and the device works on."""
+    with pytest.raises((RuntimeError, ValueError, TypeError, OverflowError)):
+        green(device, num_sms=count)
+
+    assert torch.ones(4, device=device).sum().item() == 4

@@ -1,0 +1,106 @@
+"""GPUDirect Storage: tensors to files and back without the host, where there is such a thing."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.cuda import gds
+
+ROW = "test_cuda::TestGDS::test_gds_read_write_tensors"
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Files are closed when the case is done."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder whose files can be opened past the page cache, as cuFile has them opened."""
+    try:
+        os.close(os.open(tmp_path / "probe", os.O_CREAT | os.O_RDWR | os.O_DIRECT))
+    except OSError as error:
+        pytest.skip(f"files in {tmp_path} cannot be opened with O_DIRECT: {error}")
+    return tmp_path
+
+
+def opened(path: Path) -> gds.GdsFile:
+    """A file for reading and writing. Skips the case where cuFile cannot have it."""
+    try:
+        return gds.GdsFile(str(path), os.O_CREAT | os.O_RDWR)
+    except (RuntimeError, OSError) as error:
+        pytest.skip(f"cuFile does not take files in {path.parent}: {error}")
+
+
+@pytest.mark.requires(cuda=False)
+@pytest.mark.covers("test_cuda::TestCuda::test_gds_fails_in_ci")
+def test_without_cuda_it_is_refused(folder: Path) -> None:
+    """Contract: a build without it says so, for files and for buffers, and names what is missing."""
+    with pytest.raises(RuntimeError, match="not supported on this platform"):
+        gds.GdsFile(str(folder / "file"), os.O_CREAT | os.O_RDWR)
+    for call in (gds.gds_register_buffer, gds.gds_deregister_buffer):
+        with pytest.raises(RuntimeError, match=r"_gds_\w+_buffer is not supported on this platform"):
+            call(torch.ones(4).untyped_storage())
+
+
+@pytest.mark.requires(device="cuda", not_={"rocm": True})
+@pytest.mark.covers("test_cuda::TestCuda::test_gds_fails_in_ci")
+def test_a_file_that_is_not_there_is_refused(device: torch.device, tmp_path: Path) -> None:
+    """Contract: opening what there is not is an error of the system's, and the device works on."""
+    with pytest.raises((OSError, RuntimeError)):
+        gds.GdsFile(str(tmp_path / "absent" / "file"), os.O_RDWR)
+
+    assert torch.ones(4, device=device).sum().item() == 4
+
+
+@pytest.mark.requires(device="cuda", not_={"rocm": True}, platform="linux-*")
+@pytest.mark.covers(ROW)
+@pytest.mark.parametrize("registered", [False, True])
+def test_tensors_go_to_a_file_and_come_back(device: torch.device, folder: Path, registered: bool) -> None:
+    """Contract: storages written one behind the other are read back by their offsets, bit for bit, whether their
+    memory was registered or not; the file holds their bytes in that order."""
+    file = opened(folder / "file")
+    written = [torch.randn(1024, device=device), torch.randint(-9, 9, (2, 1024), device=device, dtype=torch.int64)]
+    read = [torch.zeros_like(tensor) for tensor in written]
+    tensors = [*written, *read] if registered else []
+
+    for tensor in tensors:
+        gds.gds_register_buffer(tensor.untyped_storage())
+    for offset, tensor in zip((0, written[0].nbytes), written, strict=True):
+        file.save_storage(tensor.untyped_storage(), offset=offset)
+    for offset, tensor in zip((0, written[0].nbytes), read, strict=True):
+        file.load_storage(tensor.untyped_storage(), offset=offset)
+    for tensor in tensors:
+        gds.gds_deregister_buffer(tensor.untyped_storage())
+
+    assert all(torch.equal(one, other) for one, other in zip(written, read, strict=True))
+    file.deregister_handle()
+    expected = b"".join(tensor.cpu().numpy().tobytes() for tensor in written)
+    assert (folder / "file").read_bytes()[: len(expected)] == expected
+
+
+@pytest.mark.requires(device="cuda", not_={"rocm": True}, platform="linux-*")
+@pytest.mark.covers(ROW)
+def test_a_file_that_was_let_go_is_refused(device: torch.device, folder: Path) -> None:
+    """Contract: after its handle was given back a file takes nothing and gives nothing: an error, and it can be
+    registered again."""
+    file = opened(folder / "file")
+    tensor = torch.ones(1024, device=device)
+    file.deregister_handle()
+
+    for call in (file.save_storage, file.load_storage):
+        with pytest.raises(AssertionError, match="not registered"):
+            call(tensor.untyped_storage())
+    file.register_handle()
+    file.save_storage(tensor.untyped_storage())
+    tensor.zero_()
+    file.load_storage(tensor.untyped_storage())
+
+    assert (tensor == 1).all()
