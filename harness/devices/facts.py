@@ -235,6 +235,10 @@ def cpp_compiler(_: Subject) -> Finding:
     return software.cpp_compiler()
 
 
+def cpu_bf16(subject: Subject) -> Finding:
+    return subject.prober.ask(Question.PROCESSOR)["cpu_bf16"]
+
+
 def python(_: Subject) -> Finding:
     return software.python()
 

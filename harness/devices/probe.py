@@ -35,11 +35,12 @@ class Question(StrEnum):
 
     DRIVER = "driver"
     LIBRARIES = "libraries"
+    PROCESSOR = "processor"
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         """The names that the answer has."""
-        return tuple(_DRIVER_ATTRIBUTES) if self is Question.DRIVER else tuple(_LIBRARIES)
+        return tuple({Question.DRIVER: _DRIVER_ATTRIBUTES, Question.LIBRARIES: _LIBRARIES}.get(self, _PROCESSOR))
 
 
 class CudaError(Exception):
@@ -133,6 +134,37 @@ def _cublas(_: Any) -> Answer:
 _LIBRARIES: dict[str, Callable[[Any], Answer]] = {"cudnn": _cudnn, "cublas": _cublas, "nccl": _nccl}
 
 
+def processor() -> dict[str, Answer]:
+    """What the processor does for torch. Raises ImportError when it cannot be imported."""
+    import torch
+
+    return {name: _told(ask, torch) for name, ask in _PROCESSOR.items()}
+
+
+def _bfloat16(torch: Any) -> Answer:
+    """Large enough for the kernels of oneDNN that use the processor's tiles.
+
+    Some virtual machines announce tiles and do not describe them (CPUID leaf 1DH is zero), and such a kernel is an
+    illegal instruction.
+    """
+    for name, compute, *shapes in (
+        ("matmul", torch.matmul, (256, 256), (256, 256)),
+        ("conv2d", torch.nn.functional.conv2d, (2, 32, 16, 16), (32, 32, 3, 3)),
+    ):
+        values = [
+            torch.arange(torch.Size(shape).numel()).remainder(7).sub(3).reshape(shape).float() for shape in shapes
+        ]
+        exact = compute(*values)
+        found = compute(*(value.bfloat16() for value in values)).float()
+        # One rounding to eight bits of what is exact in float32: small integers.
+        if not torch.allclose(found, exact, rtol=2**-8, atol=0.0):
+            return _answer(False, f"{name} of bfloat16 is wrong on this processor")
+    return _answer(True)
+
+
+_PROCESSOR: dict[str, Callable[[Any], Answer]] = {"cpu_bf16": _bfloat16}
+
+
 def _answer(value: bool | list[int] | None, detail: str = "") -> Answer:
     return {"value": value, "detail": detail}
 
@@ -140,7 +172,7 @@ def _answer(value: bool | list[int] | None, detail: str = "") -> Answer:
 def answer(question: Question) -> dict[str, Answer]:
     """For each of the question's capabilities what was found; where the whole question fails, why."""
     try:
-        return driver() if question is Question.DRIVER else libraries()
+        return {Question.DRIVER: driver, Question.LIBRARIES: libraries, Question.PROCESSOR: processor}[question]()
     except (OSError, ImportError, AttributeError, RuntimeError, CudaError) as error:
         return {name: _answer(None, str(error) or type(error).__name__) for name in question.capabilities}
 

@@ -28,7 +28,7 @@ Findings = Mapping[str, Finding]
 _PROGRAM = (sys.executable, "-m", "harness.devices.probe")
 #: The driver wakes a GPU without persistence mode in several seconds, each of eight after another; torch is imported
 #: from network file systems.
-_LIMITS = {Question.DRIVER: 60.0, Question.LIBRARIES: 180.0}
+_LIMITS = {Question.DRIVER: 60.0, Question.LIBRARIES: 180.0, Question.PROCESSOR: 180.0}
 _KILL_LIMIT = 5.0  # seconds that a killed process has to go; one that waits inside the driver does not
 _LOOK_EVERY = 0.005  # seconds
 _MOST_BYTES = 65536

@@ -213,6 +213,13 @@ VOCABULARY: Mapping[str, Capability] = {
         "compiling anything",
         facts.cpp_compiler,
     ),
+    "cpu_bf16": Capability(
+        Kind.BOOL,
+        "whether torch multiplies and convolves BF16 on the host's processor, rightly and without dying of it",
+        "the probe does both: a process of its own, with a time limit",
+        "an illegal instruction in this process",
+        facts.cpu_bf16,
+    ),
     "python": Capability(Kind.VERSION, "the Python interpreter", "sys.version_info", _NOTHING_RUN, facts.python),
     "numpy": Capability(Kind.VERSION, "NumPy", "metadata of the distribution", _NO_IMPORT, facts.numpy),
     "platform": Capability(

@@ -8,6 +8,10 @@ import torch
 #: GPUs before compute capability 8.0 lack products in bfloat16.
 BF16 = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}}])
 
+#: What multiplies or convolves as much as a model does. On some processors, of virtual machines above all, that is an
+#: illegal instruction, which is theirs to mend; a software device computes with the processor.
+BF16_PRODUCTS = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
+
 LOWER = pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16", marks=BF16), pytest.param(torch.float16, id="fp16")]
 )

@@ -15,7 +15,7 @@ import torch
 
 from ._torch_private import nn_function
 from .lists import ACCELERATOR, CPU, Call, Listed, call, complete, converted, dtypes, entries, lowered, same
-from .lower import LOWER, LOWER_ON_HOST
+from .lower import BF16_PRODUCTS, LOWER, LOWER_ON_HOST
 
 #: Old names and ways of calling that torch's lists have.
 OF_OLD_NAMES = pytest.mark.filterwarnings(
@@ -33,6 +33,7 @@ NEEDS = {
     "cudnn_convolution_transpose": CUDNN,
     "lstm_cell": FUSED,
     "gru_cell": FUSED,
+    **dict.fromkeys(("_convolution", "convolution", "conv2d", "conv3d"), BF16_PRODUCTS),
     "rms_norm": pytest.mark.requires(torch=">=2.13"),
 }
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from .lower import LOWER
+from .lower import BF16_PRODUCTS, LOWER
 
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not_reentrant"])
 #: TorchScript is deprecated, and says so; it is still supported.
@@ -187,6 +187,7 @@ def test_a_recurrent_layer_is_that_of_float16(
         pytest.param("LSTM", marks=pytest.mark.requires(accelerator=False)),
     ],
 )
+@BF16_PRODUCTS
 def test_a_recurrent_layer_without_cudnn_gives_the_lower_type(device: torch.device, kind: str) -> None:
     """Contract: where no library has a whole recurrent layer, it is made of operations that autocast knows: its results
     are finite, near those of float32 (within 0.05: eight bits are about 0.004 at 1, over 5 steps of 2 layers) and its
