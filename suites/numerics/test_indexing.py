@@ -106,15 +106,16 @@ def test_everyone_who_adds_counts(device: torch.device, dtype: torch.dtype, targ
 def test_masks_choose_all_that_they_mark(device: torch.device, size: int) -> None:
     """Contract: `nonzero`, `masked_select`, `where` and `masked_fill` agree with Python's choosing, order included."""
     x, mask = torch.randint(-100, 100, (size,)), torch.rand(size) > 0.7
+    values = x.tolist()
     chosen = [place for place, marked in enumerate(mask.tolist()) if marked]
     there, marks = x.to(device), mask.to(device)
 
     assert marks.nonzero().flatten().tolist() == chosen
-    assert there.masked_select(marks).tolist() == [x.tolist()[place] for place in chosen]
+    assert there.masked_select(marks).tolist() == [values[place] for place in chosen]
     assert marks.sum().item() == marks.count_nonzero().item() == len(chosen)
     mixed = torch.where(marks, there, -1).tolist()
     assert mixed == there.masked_fill(~marks, -1).tolist()
-    assert mixed == [value if marked else -1 for value, marked in zip(x.tolist(), mask.tolist(), strict=True)]
+    assert mixed == [value if marked else -1 for value, marked in zip(values, mask.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize("size", [1, 33, 4097, 40_001])
