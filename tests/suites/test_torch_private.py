@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ NOT_EVERYWHERE = {
     "_C._rocm_is_backward_pass": "builds for ROCm",
     "_C._host_emptyCache": "builds for CUDA",
     "accelerator.empty_host_cache": "torch 2.12",
+    "_dynamo.override_cudagraphs": "torch 2.12",
 }
 
 
@@ -45,7 +47,7 @@ def names_in(source: str) -> Iterator[str]:
         if node.func.id == "_reach" and texts and texts[0] is not None:
             yield texts[0]
         elif node.func.id in ("getattr", "reach") and len(texts) >= 2 and texts[1] is not None:
-            below = _dotted(node.args[0])
+            below = texts[0].removeprefix("torch.") if texts[0] is not None else _dotted(node.args[0])
             if below is not None:
                 yield f"{below}.{texts[1]}".lstrip(".")
 
@@ -57,7 +59,11 @@ def _found(path: str) -> bool:
         reached += f".{step}"
         if not hasattr(found, step):
             try:
-                importlib.import_module(reached)
+                with warnings.catch_warnings():
+                    warnings.simplefilter(
+                        "ignore", DeprecationWarning
+                    )  # what torch's modules use is torch's own affair
+                    importlib.import_module(reached)
             except ImportError:
                 return False
         found = getattr(found, step)
@@ -74,10 +80,17 @@ _reach("_dynamo.config.patch")(1)
 getattr(torch._C, "_host_emptyCache", None)
 getattr(torch, "soft", None)
 reach(torch, "Tensor._make", "torch")
+reach("torch._inductor.utils", "run_and_get_code")
 getattr(tensor, "_version")
 _reach(f"x.{y}")
 """
-    assert sorted(names_in(source)) == ["Tensor._make", "_C._host_emptyCache", "_dynamo.config.patch", "soft"]
+    assert sorted(names_in(source)) == [
+        "Tensor._make",
+        "_C._host_emptyCache",
+        "_dynamo.config.patch",
+        "_inductor.utils.run_and_get_code",
+        "soft",
+    ]
     assert _found("_dynamo.config.patch")
     assert not _found("_dynamo.config.patched_by_nobody")
     assert len(FILES) >= 8
