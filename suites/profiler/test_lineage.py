@@ -113,12 +113,15 @@ def test_the_recorded_caller_is_the_parent(workload: Callable[[], Work]) -> None
 
     The tracer learns of callers from Python, the tree is built from times: two sources, one lineage. Only frames that
     were on the stack when the profile began have no frame above them: each thread has one such root, that of a pool
-    that torch's compiler keeps as well.
+    that torch's compiler keeps as well. What the profiler calls to stop itself is looked at nowhere: beside such a pool
+    it stands below no frame now and then.
     """
     tree = record(workload(), with_stack=True)
 
     roots = [node for node in tree.children if node.kind is Kind.PYTHON]
-    others = [root for root in roots if root.name.endswith(": _bootstrap")]
+    others = [
+        r for r in roots if r.name.endswith(": _bootstrap") or r.caller.startswith("torch/profiler/profiler.py: ")
+    ]
     assert len(roots) - len(others) == 1, str(tree)
     assert compared(tree) > 5, str(tree)
 
