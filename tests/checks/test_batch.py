@@ -43,6 +43,8 @@ def test_every_allowance_is_for_a_meter() -> None:
     [
         ("heap_bytes", 24, 100 * KIB),
         ("heap_bytes", 400, 664 * KIB),
+        ("heap_bytes", 402, 670 * KIB),
+        ("heap_bytes", 1400, 3664 * KIB),
         ("mapped_bytes", 24, 2 * MIB + 384 * KIB),
         ("cuda_driver[1]", 200, 264 * MIB),
         ("threads", 24, 0),
