@@ -142,23 +142,15 @@ def processor() -> dict[str, Answer]:
 
 
 def _bfloat16(torch: Any) -> Answer:
-    """Large enough for the kernels of oneDNN that use the processor's tiles.
+    """Whether it survives what is large enough for the kernels of oneDNN that use the processor's tiles.
 
     Some virtual machines announce tiles and do not describe them (CPUID leaf 1DH is zero), and such a kernel is an
-    illegal instruction.
+    illegal instruction. Whether the results are right is not asked: that is for the cases to find out.
     """
-    for name, compute, *shapes in (
-        ("matmul", torch.matmul, (256, 256), (256, 256)),
-        ("conv2d", torch.nn.functional.conv2d, (2, 32, 16, 16), (32, 32, 3, 3)),
-    ):
-        values = [
-            torch.arange(torch.Size(shape).numel()).remainder(7).sub(3).reshape(shape).float() for shape in shapes
-        ]
-        exact = compute(*values)
-        found = compute(*(value.bfloat16() for value in values)).float()
-        # One rounding to eight bits of what is exact in float32: small integers.
-        if not torch.allclose(found, exact, rtol=2**-8, atol=0.0):
-            return _answer(False, f"{name} of bfloat16 is wrong on this processor")
+    matrix = torch.ones(256, 256, dtype=torch.bfloat16)
+    torch.matmul(matrix, matrix)
+    images, weight = torch.ones(2, 32, 16, 16), torch.ones(32, 32, 3, 3)
+    torch.nn.functional.conv2d(images.bfloat16(), weight.bfloat16())
     return _answer(True)
 
 

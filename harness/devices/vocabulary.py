@@ -215,7 +215,7 @@ VOCABULARY: Mapping[str, Capability] = {
     ),
     "cpu_bf16": Capability(
         Kind.BOOL,
-        "whether torch multiplies and convolves BF16 on the host's processor, rightly and without dying of it",
+        "whether torch multiplies and convolves BF16 on the host's processor without dying of it, rightly or not",
         "the probe does both: a process of its own, with a time limit",
         "an illegal instruction in this process",
         facts.cpu_bf16,

@@ -17,7 +17,7 @@ MIB = 1 << 20
 STEP = 512
 
 
-def frame(name: str, line: int = 1, filename: str = "/work/model.py") -> Frame:
+def frame(name: str, line: int = 1, filename: str = "/code/model.py") -> Frame:
     """One call in a stack."""
     return {"filename": filename, "line": line, "name": name}
 

@@ -186,7 +186,7 @@ def test_the_libraries_of_this_machine() -> None:
 
 
 def test_the_processor_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the instructions that some virtual machines announce and do not have, products are right everywhere."""
+    """Without the instructions that some virtual machines announce and do not have, it survives everywhere."""
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert prober().ask(Question.PROCESSOR) == {"cpu_bf16": Finding(True)}
 
@@ -194,30 +194,6 @@ def test_the_processor_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_processor_that_dies_of_it() -> None:
     judged = judge(Question.PROCESSOR, Run(status=-signal.SIGILL))
     assert judged == {"cpu_bf16": Finding(None, "the probe ended with SIGILL")}
-
-
-WRONG_TORCH = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location(
-    "torch", {path!r} + "/torch/__init__.py", submodule_search_locations=[{path!r} + "/torch"]
-)
-torch = importlib.util.module_from_spec(spec)
-sys.modules["torch"] = torch
-spec.loader.exec_module(torch)
-conv2d = torch.nn.functional.conv2d
-torch.nn.functional.conv2d = lambda x, w: conv2d(x, w) * (1 if x.dtype is torch.float32 else 1.01)
-"""
-
-
-def test_a_processor_that_computes_wrongly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    path = str(Path(torch.__file__).parents[1])
-    (tmp_path / "torch.py").write_text(WRONG_TORCH.format(path=path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    wrong = Finding(False, "conv2d of bfloat16 is wrong on this processor")
-    assert prober().ask(Question.PROCESSOR) == {"cpu_bf16": wrong}
 
 
 FAKE_TORCH = """
