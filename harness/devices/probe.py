@@ -40,7 +40,9 @@ class Question(StrEnum):
     @property
     def capabilities(self) -> tuple[str, ...]:
         """The names that the answer has."""
-        return tuple({Question.DRIVER: _DRIVER_ATTRIBUTES, Question.LIBRARIES: _LIBRARIES}.get(self, _PROCESSOR))
+        if self is Question.DRIVER:
+            return tuple(_DRIVER_ATTRIBUTES)
+        return tuple(_LIBRARIES if self is Question.LIBRARIES else _PROCESSOR)
 
 
 class CudaError(Exception):
