@@ -14,8 +14,10 @@ from suites import children
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
 #: Two processes, each with rows of its own; the gradients of the group are the mean of what each would have alone.
+#: They end without taking the interpreter down: torch 2.13 aborts there now and then (a thread that nobody joined),
+#: after both have said what they found, and how a process with a group ends is not what these cases are about.
 SCRIPT = """
-import os, sys
+import os
 rank = 0 if (other := os.fork()) else 1
 import torch
 import torch.distributed as dist
@@ -40,10 +42,11 @@ with torch._dynamo.config.patch(optimize_ddp=reducer, compiled_autograd=True):
         captures = torch._dynamo.utils.counters["compiled_autograd"]["captures"]
         line = "same " * all(same) + "different " * (not all(same)) + str(captures)
     print(line + chr(10), end="", flush=True)
-dist.destroy_process_group()
+dist.barrier()
 if other:
     _, status = os.waitpid(other, 0)
-    sys.exit(os.waitstatus_to_exitcode(status))
+    os._exit(os.waitstatus_to_exitcode(status) != 0)
+os._exit(0)
 """
 
 
