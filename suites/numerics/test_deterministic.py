@@ -47,8 +47,8 @@ def test_the_mode_is_one_thing_said_in_two_ways(mode: str, number: int, on: bool
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.uint8], ids=str)
 def test_uninitialised_memory_is_filled(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: with deterministic algorithms and filling on, new memory is filled: with NaN for floating-point types
-    and the largest number for whole ones. So is what `resize_` and `empty_like` add; and with filling off nothing is
-    written, so that it keeps what a reader left (the control is on a tensor of the same size just freed)."""
+    and the largest number for whole ones, though tensors of that size full of zeros have just been freed. So is what
+    `resize_` and `empty_like` add."""
 
     def is_filled(x: torch.Tensor) -> bool:
         if dtype.is_floating_point:
