@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
-import pytest
 import torch
 import torch._dynamo
+
+from suites.reaching import reach
 
 #: What runs a captured backward pass, and what makes it of the graph.
 Compiled: TypeAlias = Callable[..., Any]
@@ -28,17 +29,6 @@ _OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
     (r"`torch\.jit\.", DeprecationWarning),
     (r"<class 'torch\.autograd\.function\.Function'> should not", DeprecationWarning),
 )
-
-
-def _reach(path: str) -> Any:
-    """The object at the dotted `path` below `torch`; skips the case if torch no longer has it."""
-    found: Any = torch
-    for step in path.split("."):
-        try:
-            found = getattr(found, step)
-        except AttributeError:
-            pytest.skip(f"torch {torch.__version__} has no torch.{path}")
-    return found
 
 
 @contextmanager
@@ -67,25 +57,25 @@ def enable(compile_graph: Compiler, *, any_size: bool = True) -> Iterator[None]:
 
     It is captured for any size; without `any_size` for its own, and for any when another size has come.
     """
-    with compiler_unheard(), _reach("_dynamo.compiled_autograd._enable")(compile_graph, dynamic=any_size):
+    with compiler_unheard(), reach("torch._dynamo.compiled_autograd._enable")(compile_graph, dynamic=any_size):
         yield
 
 
 def disable() -> AbstractContextManager[None]:
     """A context in which backward passes are not captured, whatever is around it."""
-    context: AbstractContextManager[None] = _reach("_dynamo.compiled_autograd._disable")()
+    context: AbstractContextManager[None] = reach("torch._dynamo.compiled_autograd._disable")()
     return context
 
 
 def enabled() -> bool:
     """Whether backward passes are captured now."""
-    found: bool = _reach("_dynamo.compiled_autograd.compiled_autograd_enabled")
+    found: bool = reach("torch._dynamo.compiled_autograd.compiled_autograd_enabled")
     return found
 
 
 def config(**settings: Any) -> AbstractContextManager[None]:
     """A context in which `torch._dynamo.config` has these settings."""
-    context: AbstractContextManager[None] = _reach("_dynamo.config.patch")(**settings)
+    context: AbstractContextManager[None] = reach("torch._dynamo.config.patch")(**settings)
     return context
 
 
@@ -99,29 +89,29 @@ def inductor_config(settings: dict[str, Any]) -> AbstractContextManager[None]:
 
 def counter(group: str, name: str) -> int:
     """What one of the compiler's counters stands at: passes captured, graphs that CUDA graphs skipped, …"""
-    found: int = _reach("_dynamo.utils.counters")[group][name]
+    found: int = reach("torch._dynamo.utils.counters")[group][name]
     return found
 
 
 def back_end(name: str) -> Callable[..., Any]:
     """The function that stands behind a back end of `torch.compile`: graph and examples in, something to call out."""
-    found: Callable[..., Any] = _reach("_dynamo.lookup_backend")(name)
+    found: Callable[..., Any] = reach("torch._dynamo.lookup_backend")(name)
     return found
 
 
 def steal(graph: torch.fx.GraphModule, names: list[str]) -> None:
     """Tell the compiler that the graph may empty these of its arguments, lists, so that what they hold can go early."""
-    _reach("_dynamo.utils.set_locals_to_steal")(graph, names)
+    reach("torch._dynamo.utils.set_locals_to_steal")(graph, names)
 
 
 def is_accumulation(node: torch.fx.Node) -> bool:
     """Whether this node of a captured pass accumulates into a leaf's gradient."""
-    return node.op == "call_function" and node.target is _reach("_dynamo.external_utils.call_accumulate_grad")
+    return node.op == "call_function" and node.target is reach("torch._dynamo.external_utils.call_accumulate_grad")
 
 
 def queue_callback(callback: Callable[[], None]) -> None:
     """Have the engine call this when the backward pass that runs now has ended."""
-    _reach("autograd.Variable._execution_engine.queue_callback")(callback)
+    reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)
 
 
 class Watch:
@@ -140,7 +130,7 @@ class Watch:
 def higher_order(name: str) -> Callable[..., Any]:
     """An operator that takes functions, and that torch has no public name for."""
     importlib.import_module("torch._higher_order_ops")
-    found: Callable[..., Any] = _reach(f"_higher_order_ops.{name}")
+    found: Callable[..., Any] = reach(f"torch._higher_order_ops.{name}")
     return found
 
 
@@ -151,14 +141,14 @@ def log_switched_on(artifact: str) -> Iterator[logging.Logger]:
     torch changes levels, handlers and propagation of many loggers when a log is switched on, and again when it is
     switched off, which leaves them otherwise than they were: so they are put back here.
     """
-    switch = _reach("_logging.set_logs")
-    state = _reach("_logging._internal.log_state")
+    switch = reach("torch._logging.set_logs")
+    state = reach("torch._logging._internal.log_state")
     loggers = [logging.getLogger(name) for name in (None, "torch", *logging.Logger.manager.loggerDict)]
     before = [(logger, logger.level, logger.handlers[:], logger.propagate, logger.filters[:]) for logger in loggers]
     qualified, artifacts = dict(state.log_qname_to_level), set(state.artifact_names)
     switch(**{artifact: True})
     try:
-        yield _reach("_logging.getArtifactLogger")("torch._dynamo.compiled_autograd", artifact)
+        yield reach("torch._logging.getArtifactLogger")("torch._dynamo.compiled_autograd", artifact)
     finally:
         switch(**{artifact: False})
         state.log_qname_to_level, state.artifact_names = qualified, artifacts

@@ -13,40 +13,33 @@ from typing import Any
 import pytest
 import torch
 
-
-def found(holder: object, name: str) -> Any:
-    """A name of torch's, or the end of the case."""
-    value = getattr(holder, name, None)
-    if value is None:
-        pytest.skip(f"torch {torch.__version__} has no {name}")
-    return value
+from suites.reaching import below, reach
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
     """Have it called with device, bytes asked for, bytes torch may have and bytes free, for good."""
-    found(torch._C, "_cuda_attach_out_of_memory_observer")(observer)
+    reach("torch._C._cuda_attach_out_of_memory_observer")(observer)
 
 
 def clear_workspaces() -> None:
     """Free the workspaces of cuBLAS."""
-    found(torch._C, "_cuda_clearCublasWorkspaces")()
+    reach("torch._C._cuda_clearCublasWorkspaces")()
 
 
 def resize_at(storage: torch.UntypedStorage, size: int, address: int) -> None:
     """Give an empty storage that many bytes at that very address, of memory that is cached."""
-    found(storage, "_resize_with_addr_")(size, address)
+    below(storage, "_resize_with_addr_")(size, address)
 
 
 def managed_memory(device: torch.device) -> AbstractContextManager[torch.cuda.MemPool]:
     """Allocations of this thread come from cudaMallocManaged; skips without the package that torch needs for it."""
     pytest.importorskip("cuda.bindings", reason="torch.cuda._use_uvm needs the package cuda-python")
-    context: AbstractContextManager[torch.cuda.MemPool] = found(torch.cuda.memory, "_use_uvm")(device)
+    context: AbstractContextManager[torch.cuda.MemPool] = reach("torch.cuda.memory._use_uvm")(device)
     return context
 
 
 def leak_check(name: str) -> AbstractContextManager[object]:
     """The check that torch's own tests use: it raises RuntimeError when its block leaves more allocated than before."""
-    from torch.testing._internal import common_utils
 
     class Case:
         """What the check asks of a test."""
@@ -57,10 +50,10 @@ def leak_check(name: str) -> AbstractContextManager[object]:
         def before_cuda_memory_leak_check(self) -> None:
             pass
 
-    check: AbstractContextManager[object] = found(common_utils, "CudaMemoryLeakCheck")(Case())
+    check: AbstractContextManager[object] = reach("torch.testing._internal.common_utils.CudaMemoryLeakCheck")(Case())
     return check
 
 
 def own_allocator(allocator: torch.cuda.memory.CUDAPluggableAllocator) -> Any:
     """What `MemPool` takes of an allocator of ours."""
-    return found(allocator, "allocator")()
+    return below(allocator, "allocator")()

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites.reaching import reach
+
 #: Where torch keeps the operations that autocast treats on purpose, with arguments for each; written for its own tests.
 LISTS = "torch.testing._internal.autocast_test_lists"
 #: What that module imports. It is large, freezes `torch.backends` and reads the command line, for two names.
@@ -67,10 +69,7 @@ def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, .
 
 def nn_function(name: str) -> Callable[..., Any]:
     """A function of `torch._C._nn`, which has the operations behind `torch.nn.functional` as autocast sees them."""
-    found: Any = getattr(torch._C._nn, name, None)
-    if found is None:
-        pytest.skip(f"torch {torch.__version__} has no torch._C._nn.{name}")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = reach(f"torch._C._nn.{name}")
     return function
 
 

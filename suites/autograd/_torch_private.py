@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
+
+from suites.reaching import below, reach
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -23,18 +24,12 @@ def queue_callback(callback: Callable[[], None]) -> None:
 
     There is no other way to reach the end of a pass from within it.
     """
-    engine: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
-    if engine is None or not hasattr(engine, "queue_callback"):
-        pytest.skip(f"torch {torch.__version__} has no torch.autograd.Variable._execution_engine.queue_callback")
-    engine.queue_callback(callback)
+    reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)
 
 
 def raw_saved(node: Any, name: str) -> Any:
     """What a node of the graph has saved under a name, before it is unpacked: hooks are registered on it."""
-    found: Any = getattr(node, f"_raw_saved_{name}", None)
-    if found is None:
-        pytest.skip(f"torch {torch.__version__}: {type(node).__name__} has no _raw_saved_{name}")
-    return found
+    return below(node, f"_raw_saved_{name}")
 
 
 def capture_left_open() -> bool:

@@ -9,7 +9,6 @@ settings. A release that lacks a name makes the case *skipped*, with the name in
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -20,47 +19,27 @@ from typing import Any
 import pytest
 import torch
 
-from suites._torch_private_compiled import compiler_unheard
-
-
-def load(module: str) -> ModuleType:
-    """A module of torch. The first of inductor's brings in others, whose warnings are torch's own affair."""
-    with compiler_unheard():
-        return importlib.import_module(module)
-
-
-def reach(module: str, path: str) -> Any:
-    """The object at the dotted `path` in a module of torch; skips the case if torch no longer has it."""
-    try:
-        found: Any = load(module)
-        for step in path.split("."):
-            found = getattr(found, step)
-    except (ImportError, AttributeError) as error:
-        missing = (isinstance(error, ImportError) and error.name) or ""
-        if missing and not missing.startswith("torch"):  # torch's own lists of operators need more than torch does
-            pytest.skip(f"{module} needs {missing}, which is not installed")
-        pytest.skip(f"torch {torch.__version__} has no {module}.{path}")
-    return found
+from suites.reaching import reach
 
 
 def trees() -> ModuleType:
     """The module of the trees: manager, nodes, generations. It can be imported where there is no GPU."""
-    return load("torch._inductor.cudagraph_trees")
+    return reach("torch._inductor.cudagraph_trees")
 
 
 def utilities(name: str) -> Any:
     """One of the plain decisions that trees, inductor and the back end "cudagraphs" share."""
-    return reach("torch._inductor.cudagraph_utils", name)
+    return reach(f"torch._inductor.cudagraph_utils.{name}")
 
 
 def manager_class() -> Any:
     """The class whose methods `run_eager`, `record_function` and `execute_node` warm up, record and replay."""
-    return reach("torch._inductor.cudagraph_trees", "CUDAGraphTreeManager")
+    return reach("torch._inductor.cudagraph_trees.CUDAGraphTreeManager")
 
 
 def manager(device: torch.device) -> Any:
     """The manager of a device's trees in this thread, or None while there is none; none is made."""
-    get = reach("torch._inductor.cudagraph_trees", "get_manager")
+    get = reach("torch._inductor.cudagraph_trees.get_manager")
     return get(device.index or 0, create_if_none_exists=False)
 
 
@@ -78,7 +57,7 @@ def generation() -> int:
 
 def skips() -> int:
     """How many graphs were skipped since the process began, by the counter that inductor keeps."""
-    found: int = reach("torch._dynamo.utils", "counters")["inductor"]["cudagraph_skips"]
+    found: int = reach("torch._dynamo.utils.counters")["inductor"]["cudagraph_skips"]
     return found
 
 
@@ -95,8 +74,8 @@ def messages(level: int) -> Iterator[list[str]]:
             heard.append(record.getMessage())
 
     listener = Listener(level)
-    loggers = [utilities("cudagraphs_log"), reach("torch._inductor.cudagraph_trees", "log")]
-    scheduler = getattr(load("torch._inductor.scheduler"), "cudagraphs_log", None)
+    loggers = [utilities("cudagraphs_log"), reach("torch._inductor.cudagraph_trees.log")]
+    scheduler = getattr(reach("torch._inductor.scheduler"), "cudagraphs_log", None)
     loggers += [scheduler] if scheduler is not None else []
     different = list({id(logger): logger for logger in loggers}.values())
     before = [(logger, logger.level, logger.propagate, logger.handlers[:]) for logger in different]
@@ -115,7 +94,7 @@ def messages(level: int) -> Iterator[list[str]]:
 
 def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
     """A context in which `torch._inductor.config` has these settings; skips the case if torch lacks one of them."""
-    module: Any = load("torch._inductor.config")
+    module: Any = reach("torch._inductor.config")
     for name in settings:
         found: Any = module
         for step in name.split("."):
@@ -128,7 +107,7 @@ def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
 
 def dynamo_config(**settings: Any) -> AbstractContextManager[None]:
     """A context in which `torch._dynamo.config` has these settings; skips the case if torch lacks one of them."""
-    module: Any = load("torch._dynamo.config")
+    module: Any = reach("torch._dynamo.config")
     for name in settings:
         if not hasattr(module, name):
             pytest.skip(f"torch {torch.__version__} has no setting {name} of dynamo")
@@ -138,17 +117,17 @@ def dynamo_config(**settings: Any) -> AbstractContextManager[None]:
 
 def override_cudagraphs(**directions: bool) -> Any:
     """A context manager and decorator that switches CUDA graphs on or off for what is traced in it."""
-    return reach("torch._dynamo", "override_cudagraphs")(**directions)
+    return reach("torch._dynamo.override_cudagraphs")(**directions)
 
 
 def unsafe_tag() -> Any:
     """The tag of operators that cannot be captured."""
-    return reach("torch._C", "Tag.cudagraph_unsafe")
+    return reach("torch._C.Tag.cudagraph_unsafe")
 
 
 def generated_code(work: Callable[[], Any]) -> tuple[Any, list[str]]:
     """What `work` returns, and the sources that inductor generated meanwhile."""
-    result, sources = reach("torch._inductor.utils", "run_and_get_code")(work)
+    result, sources = reach("torch._inductor.utils.run_and_get_code")(work)
     return result, list(sources)
 
 
@@ -184,4 +163,4 @@ def live_bytes_of_graphs() -> int:
 
 def storage_reference(of: torch.Tensor, **options: Any) -> Any:
     """The weak reference by which trees watch the storage of an output."""
-    return reach("torch._inductor.cudagraph_trees", "StorageWeakRefWrapper")(of, **options)
+    return reach("torch._inductor.cudagraph_trees.StorageWeakRefWrapper")(of, **options)

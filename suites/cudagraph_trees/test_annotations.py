@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites.reaching import reach
+
 from . import _torch_private as private
 from . import trees
 from .trees import Counts, repeated, watched, whole_numbers, with_triton
@@ -48,7 +50,7 @@ def nested(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def fresh_cache() -> AbstractContextManager[None]:
     """A block in which the caches of compiled graphs are empty."""
-    context: AbstractContextManager[None] = private.reach("torch._inductor.utils", "fresh_cache")()
+    context: AbstractContextManager[None] = reach("torch._inductor.utils.fresh_cache")()
     return context
 
 
@@ -185,7 +187,7 @@ def test_an_annotated_backward_from_the_cache(device: torch.device) -> None:
 @with_triton
 def test_a_block_switches_graphs_off(device: torch.device) -> None:
     """Contract: as a context manager inside the compiled function, for the graph that its block is in."""
-    override: Any = private.reach("torch._dynamo", "override_cudagraphs")
+    override: Any = reach("torch._dynamo.override_cudagraphs")
 
     def work(x: torch.Tensor) -> torch.Tensor:
         with override(fwd=False):
@@ -200,7 +202,7 @@ def test_a_block_switches_graphs_off(device: torch.device) -> None:
 @with_triton
 def test_a_block_switches_graphs_on(device: torch.device) -> None:
     """Contract: the same with `True`, where graphs are off."""
-    override: Any = private.reach("torch._dynamo", "override_cudagraphs")
+    override: Any = reach("torch._dynamo.override_cudagraphs")
 
     def work(x: torch.Tensor) -> torch.Tensor:
         with override(fwd=True):

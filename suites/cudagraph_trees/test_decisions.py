@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites.reaching import reach
+
 from . import _torch_private as private
 from .trees import watched
 
@@ -142,7 +144,7 @@ def test_when_many_sizes_are_warned_of(limit: int | None, known: int, warns: boo
 @pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes2")
 def test_which_sizes_are_on_the_list(listed: object, key: object, recorded: bool) -> None:
     """Contract: without a list every size is recorded, with one those on it."""
-    decide = private.reach("torch._inductor.cudagraph_trees", "is_cudagraph_capture_sizes")
+    decide = reach("torch._inductor.cudagraph_trees.is_cudagraph_capture_sizes")
     with private.config({"triton.cudagraph_capture_sizes": listed}):
         assert decide(key) is recorded
 
@@ -151,7 +153,7 @@ def test_which_sizes_are_on_the_list(listed: object, key: object, recorded: bool
 def test_sizes_that_are_not_listed_run_as_they_are() -> None:
     """Contract: a function for trees, called with a size that is not listed, runs its code and nothing else: there is
     no GPU here to record on."""
-    cudagraphify = private.reach("torch._inductor.cudagraph_trees", "cudagraphify_impl")
+    cudagraphify = reach("torch._inductor.cudagraph_trees.cudagraphify_impl")
     run = cudagraphify(
         lambda inputs: [inputs[1] * inputs[0]],
         [3, torch.ones(3)],
@@ -238,7 +240,7 @@ def test_a_tensor_can_be_told_to_refuse(device: torch.device) -> None:
     storage do not."""
     tensor = torch.ones(4, device=device)
     other = tensor.view(2, 2)
-    private.reach("torch._C", "_set_storage_access_error_msg")(tensor, "gone with the replay")
+    reach("torch._C._set_storage_access_error_msg")(tensor, "gone with the replay")
 
     for use in (lambda: tensor.untyped_storage(), lambda: tensor + 1):
         with pytest.raises(RuntimeError, match="gone with the replay"):
@@ -255,11 +257,11 @@ def test_storage_can_be_told_to_refuse_and_to_give_again() -> None:
     tensor = torch.arange(4.0)
     view = tensor[1:]
     key = tensor.untyped_storage()._cdata
-    private.reach("torch._C", "_set_storage_data_ptr_access_error_msg")(key, "gone with the pool")
+    reach("torch._C._set_storage_data_ptr_access_error_msg")(key, "gone with the pool")
     for one in (tensor, view):
         with pytest.raises(RuntimeError, match="gone with the pool"):
             one.data_ptr()
-    private.reach("torch._C", "_clear_storage_data_ptr_access_error_msg")(key)
+    reach("torch._C._clear_storage_data_ptr_access_error_msg")(key)
     assert torch.equal(view + tensor[0], torch.tensor([1.0, 2.0, 3.0]))
 
 
@@ -297,7 +299,7 @@ def test_a_part_knows_its_share_of_the_graph() -> None:
         stack_traces=["first line", "second line"],
         constants={"k": torch.ones(1), "l": torch.zeros(1)},
     )
-    part_map = private.reach("torch._inductor.utils", "GraphPartitionMap")(
+    part_map = reach("torch._inductor.utils.GraphPartitionMap")(
         id=3,
         input_index_mapping=[2, None, 1],
         output_index_mapping=[None, 1],

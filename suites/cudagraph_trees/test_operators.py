@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from . import _torch_private as private
+from suites.reaching import reach
+
 from . import trees
 from .trees import CUDAGRAPHS, compiled, on_cuda, watched
 
@@ -43,7 +44,7 @@ SAMPLES = 6
 
 
 def sample_table() -> dict[str, Any]:
-    operators = private.reach("torch.testing._internal.common_methods_invocations", "op_db")
+    operators = reach("torch.testing._internal.common_methods_invocations.op_db")
     return {one.name: one for one in operators if not one.variant_test_name}
 
 

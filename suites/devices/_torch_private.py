@@ -6,24 +6,16 @@ A release that lacks a name makes the case *skipped*, with the name in the reaso
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import pytest
-import torch
+from suites.reaching import reach
 
 
 def get_device_index() -> Callable[..., int]:
     """The function by which torch.cuda reads what it is given for a device."""
-    utilities = getattr(torch.cuda, "_utils", None)
-    found: Any = getattr(utilities, "_get_device_index", None)
-    if found is None:
-        pytest.skip(f"torch {torch.__version__} has no torch.cuda._utils._get_device_index")
+    found: Callable[..., int] = reach("torch.cuda._utils._get_device_index")
     return found
 
 
 def rocm_is_backward_pass() -> bool:
     """Whether a build for ROCm believes that the calling thread is in a backward pass."""
-    found: Any = getattr(torch._C, "_rocm_is_backward_pass", None)
-    if found is None:
-        pytest.skip(f"torch {torch.__version__} has no torch._C._rocm_is_backward_pass")
-    return bool(found())
+    return bool(reach("torch._C._rocm_is_backward_pass")())

@@ -9,24 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-import pytest
 import torch
+
+from suites.reaching import reach
 
 PoolId = tuple[int, int]
 
 
-def _native(name: str) -> Any:
-    found = getattr(torch._C, name, None)
-    if found is None:
-        pytest.skip(f"torch {torch.__version__} has no torch._C.{name}")
-    return found
-
-
 def checkpoint(device: int, pool: PoolId) -> object:
     """The state of a pool's blocks: which are given out, which are free."""
-    state: object = _native("_cuda_getCheckpointState")(device, pool)
+    state: object = reach("torch._C._cuda_getCheckpointState")(device, pool)
     return state
 
 
@@ -41,37 +34,37 @@ def restore(
     `stale` are storages that live in blocks given out since; they give nothing back when they go. `adopt` are storages
     that look at blocks given out again; when they go, the blocks are free.
     """
-    _native("_cuda_setCheckpointPoolState")(
+    reach("torch._C._cuda_setCheckpointPoolState")(
         device, state, [each._cdata for each in stale], [each._cdata for each in adopt]
     )
 
 
 def holds_exactly(device: int, pool: PoolId, addresses: Iterable[int]) -> bool:
     """Whether the blocks that a pool has given out are those at the addresses, no more and no fewer."""
-    return bool(_native("_cuda_checkPoolLiveAllocations")(device, pool, set(addresses)))
+    return bool(reach("torch._C._cuda_checkPoolLiveAllocations")(device, pool, set(addresses)))
 
 
 def give_back(address: int) -> None:
     """Free the block at an address, of which no tensor will."""
-    _native("_cuda_cudaCachingAllocator_raw_delete")(address)
+    reach("torch._C._cuda_cudaCachingAllocator_raw_delete")(address)
 
 
 def storage_at(address: int, device: torch.device, nbytes: int) -> torch.UntypedStorage:
     """A storage that looks at memory and does not own it."""
-    storage: torch.UntypedStorage = _native("_construct_storage_from_data_pointer")(address, device, nbytes)
+    storage: torch.UntypedStorage = reach("torch._C._construct_storage_from_data_pointer")(address, device, nbytes)
     return storage
 
 
 def owns_its_memory(storage: torch.UntypedStorage) -> bool:
     """Whether a storage gives its block back to the allocator when it goes."""
-    return bool(_native("_has_Standard_Deleter")(storage._cdata))
+    return bool(reach("torch._C._has_Standard_Deleter")(storage._cdata))
 
 
 @contextmanager
 def this_threads_allocations(device: int, pool: PoolId) -> Iterator[None]:
     """A block in which what the calling thread allocates comes from a pool, which some graph keeps alive."""
-    begin, end = _native("_cuda_beginAllocateCurrentThreadToPool"), _native("_cuda_endAllocateToPool")
-    release = _native("_cuda_releasePool")
+    begin, end = reach("torch._C._cuda_beginAllocateCurrentThreadToPool"), reach("torch._C._cuda_endAllocateToPool")
+    release = reach("torch._C._cuda_releasePool")
     begin(device, pool)
     try:
         yield

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-import torch
+from suites.reaching import reach
 
 
 def compiled(
@@ -22,9 +21,7 @@ def compiled(
     options: Sequence[str] | None = None,
 ) -> Any:
     """A kernel of CUDA source, to be called with `grid`, `block` and `args`. `name` may be a template's instance."""
-    found = getattr(torch.cuda, "_compile_kernel", None)
-    if found is None:
-        pytest.skip(f"torch {torch.__version__} has no torch.cuda._compile_kernel")
+    found = reach("torch.cuda._compile_kernel")
     return found(source, name, capability, _listed(include), _listed(options))
 
 
@@ -37,11 +34,9 @@ def binary(
     options: Sequence[str] | None = None,
 ) -> tuple[bytes, str]:
     """What NVRTC makes of source for a compute capability, and the name that the kernel has in it. Needs no GPU."""
-    utilities = getattr(torch.cuda, "_utils", None)
-    found = getattr(utilities, "_nvrtc_compile", None)
-    if found is None:
-        pytest.skip(f"torch {torch.__version__} has no torch.cuda._utils._nvrtc_compile")
-    code, mangled = found(source, name, capability, _listed(include), _listed(options))
+    code, mangled = reach("torch.cuda._utils._nvrtc_compile")(
+        source, name, capability, _listed(include), _listed(options)
+    )
     return bytes(code), str(mangled)
 
 

@@ -6,12 +6,12 @@ test is what the memory profiler says, not where torch keeps it.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
+
+from suites.reaching import below, reach
 
 from .values import Action, Category, Event, Finder, FoundGradient, Key, Match, Node, State
 
@@ -34,61 +34,31 @@ _ACTIONS = {
 }
 
 
-def private(path: str) -> Any:
-    """The object at an absolute dotted path, such as `torch.profiler._memory_profiler.Category`.
-
-    Skips the case, with the path in the reason, if torch has no such name.
-    """
-    package, *steps = path.split(".")
-    found = importlib.import_module(package)
-    done = package
-    for step in steps:
-        done += f".{step}"
-        if not hasattr(found, step):
-            try:
-                importlib.import_module(done)
-            except ModuleNotFoundError:
-                pytest.skip(f"torch {torch.__version__} has no {path}")
-        found = getattr(found, step)
-    return found
-
-
-def attribute(value: object, path: str) -> Any:
-    """The attribute at a dotted path below an object of torch's; skips the case if there is none."""
-    found = value
-    for step in path.split("."):
-        try:
-            found = getattr(found, step)
-        except AttributeError:
-            pytest.skip(f"torch {torch.__version__} has no {step} in {type(found).__qualname__}")
-    return found
-
-
 # The profile
 
 
 def memory_profile(prof: torch.profiler.profile) -> Any:
     """What the memory profiler makes of a profile that has ended. Raises ValueError if that was not set up for it."""
-    return attribute(prof, "_memory_profile")()
+    return below(prof, "_memory_profile")()
 
 
 def is_memory_profile(value: object) -> bool:
     """Whether this is what `memory_profile` ought to give."""
-    return isinstance(value, private(f"{MODULE}.MemoryProfile"))
+    return isinstance(value, reach(f"{MODULE}.MemoryProfile"))
 
 
 def events(prof: torch.profiler.profile) -> Iterator[Any]:
     """Every event of a profile that has ended, a parent before its children, siblings in order."""
-    waiting = list(reversed(attribute(prof, "profiler.kineto_results.experimental_event_tree")()))
+    waiting = list(reversed(below(prof, "profiler.kineto_results.experimental_event_tree")()))
     while waiting:
         event = waiting.pop()
         yield event
-        waiting.extend(reversed(attribute(event, "children")))
+        waiting.extend(reversed(below(event, "children")))
 
 
 def _sort(event: Any) -> str:
     """What sort of event it is: `TorchOp`, `Allocation`, `PyCall`, …"""
-    return type(attribute(event, "extra_fields")).__name__.removeprefix("_ExtraFields_")
+    return type(below(event, "extra_fields")).__name__.removeprefix("_ExtraFields_")
 
 
 # Pieces of memory
@@ -96,11 +66,11 @@ def _sort(event: Any) -> str:
 
 def key(value: Any) -> Key:
     """A piece of memory: torch tells those with a tensor in them from the others by type."""
-    device = str(attribute(value, "device"))
-    if not isinstance(value, private(f"{MODULE}.TensorKey")):
+    device = str(below(value, "device"))
+    if not isinstance(value, reach(f"{MODULE}.TensorKey")):
         return Key(None, None, device)
-    storage = attribute(value, "storage")
-    return Key(attribute(value, "id"), attribute(storage, "allocation_id"), device, attribute(storage, "ptr"))
+    storage = below(value, "storage")
+    return Key(below(value, "id"), below(storage, "allocation_id"), device, below(storage, "ptr"))
 
 
 # What is found in the record
@@ -108,7 +78,7 @@ def key(value: Any) -> Key:
 
 def found_gradients(prof: torch.profiler.profile) -> list[FoundGradient]:
     """Each gradient that each event of a profile gives away, in order."""
-    extract = private(f"{MODULE}.extract_gradients")
+    extract = reach(f"{MODULE}.extract_gradients")
     found = []
     for event in events(prof):
         for parameter, gradient in extract(event):
@@ -119,14 +89,14 @@ def found_gradients(prof: torch.profiler.profile) -> list[FoundGradient]:
 
 def matches(prof: torch.profiler.profile) -> list[Match]:
     """What the profiler knows of the schema of each operator, autograd node and scope in a profile, in order."""
-    matcher = private(f"{MODULE}.SchemaMatcher")
+    matcher = reach(f"{MODULE}.SchemaMatcher")
     found = []
     for event in events(prof):
         if _sort(event) == "TorchOp":
-            fields = attribute(event, "extra_fields")
-            schemas = attribute(matcher, "match_schemas")(fields)
-            writes = attribute(matcher, "inputs_are_mutable")(fields)
-            inputs = attribute(fields, "inputs")
+            fields = below(event, "extra_fields")
+            schemas = below(matcher, "match_schemas")(fields)
+            writes = below(matcher, "inputs_are_mutable")(fields)
+            inputs = below(fields, "inputs")
             assert len(writes) == len(inputs), f"{event.name}: {len(inputs)} inputs, but of {len(writes)} is it said"
             written = None
             if schemas:
@@ -141,7 +111,7 @@ def matches(prof: torch.profiler.profile) -> list[Match]:
 
 def schema_count(name: str) -> int | None:
     """How many schemas there are by this name; None if it cannot be an operator's."""
-    found = attribute(private(f"{MODULE}.SchemaMatcher"), "lookup_schemas")(name)
+    found = below(reach(f"{MODULE}.SchemaMatcher"), "lookup_schemas")(name)
     return None if found is None else len(found)
 
 
@@ -150,36 +120,36 @@ def schema_count(name: str) -> int | None:
 
 def nodes(profile: Any) -> tuple[Node, ...]:
     """The data flow, in order of time."""
-    return tuple(_node(node) for node in attribute(profile, "_data_flow_graph.flow_nodes"))
+    return tuple(_node(node) for node in below(profile, "_data_flow_graph.flow_nodes"))
 
 
 def _node(node: Any) -> Node:
-    edges = attribute(node, "_edges")
-    reads = attribute(node, "inputs")
+    edges = below(node, "_edges")
+    reads = below(node, "inputs")
     return Node(
-        name=attribute(node, "_event.name"),
+        name=below(node, "_event.name"),
         reads=tuple(State(key(k), version) for k, (_, version) in reads.items()),
-        makes=tuple(State(key(k), version) for k, version in attribute(node, "outputs").items()),
+        makes=tuple(State(key(k), version) for k, version in below(node, "outputs").items()),
         writes=frozenset(key(k) for k, (written, _) in reads.items() if written),
-        frees=frozenset(key(k) for k, edge in edges.items() if attribute(edge, "is_deletion") and k in reads),
-        temporary=tuple(key(k) for k in attribute(node, "intermediates")),
+        frees=frozenset(key(k) for k, edge in edges.items() if below(edge, "is_deletion") and k in reads),
+        temporary=tuple(key(k) for k in below(node, "intermediates")),
     )
 
 
 def categories(profile: Any) -> dict[State, Category | None]:
     """What each version of each tensor is."""
-    known = {private(f"{MODULE}.Category.{name}"): category for name, category in _CATEGORIES.items()}
+    known = {reach(f"{MODULE}.Category.{name}"): category for name, category in _CATEGORIES.items()}
     known[None] = None
-    snapshot = attribute(profile, "_category_snapshot")()
+    snapshot = below(profile, "_category_snapshot")()
     return {State(key(k), version): known[category] for (k, version), category in snapshot.items()}
 
 
 def timeline(profile: Any) -> list[Event]:
     """What happened to memory, in order of time."""
-    known = {private(f"{MODULE}.Action.{name}"): action for name, action in _ACTIONS.items()}
+    known = {reach(f"{MODULE}.Action.{name}"): action for name, action in _ACTIONS.items()}
     return [
         Event(time, known[action], key(k), version, size)
-        for time, action, (k, version), size in attribute(profile, "timeline")
+        for time, action, (k, version), size in below(profile, "timeline")
     ]
 
 
@@ -188,18 +158,18 @@ def timeline(profile: Any) -> list[Event]:
 
 def category_columns() -> list[Category | None]:
     """The categories in the order in which exported timelines number them."""
-    order = private(f"{MODULE}._CATEGORY_TO_INDEX")
-    known = {private(f"{MODULE}.Category.{name}"): category for name, category in _CATEGORIES.items()}
+    order = reach(f"{MODULE}._CATEGORY_TO_INDEX")
+    known = {reach(f"{MODULE}.Category.{name}"): category for name, category in _CATEGORIES.items()}
     known[None] = None
     return [known[category] for category, _ in sorted(order.items(), key=lambda item: item[1])]
 
 
 def action_numbers() -> dict[int, Action]:
     """The actions by the numbers under which exported timelines have them."""
-    order = private(f"{MODULE}._ACTION_TO_INDEX")
-    return {order[private(f"{MODULE}.Action.{name}")]: action for name, action in _ACTIONS.items()}
+    order = reach(f"{MODULE}._ACTION_TO_INDEX")
+    return {order[reach(f"{MODULE}.Action.{name}")]: action for name, action in _ACTIONS.items()}
 
 
 def plot(prof: torch.profiler.profile) -> str:
     """The memory of a profile over time as a page of HTML."""
-    return str(private("torch.cuda._memory_viz.profile_plot")(prof))
+    return str(reach("torch.cuda._memory_viz.profile_plot")(prof))

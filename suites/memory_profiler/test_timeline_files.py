@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites.reaching import below
+
 from . import _torch_private as private
 from . import scenes
 from .recordings import Recording, record
@@ -22,7 +24,7 @@ from .values import Action, Category, Sizes, State
 
 def export(found: Recording, path: Path, device: torch.device | str) -> None:
     """Write a timeline file; what it holds follows from how its name ends. torch says that this will go one day."""
-    write = private.attribute(found.prof, "export_memory_timeline")
+    write = below(found.prof, "export_memory_timeline")
     with pytest.warns(FutureWarning, match="export_memory_timeline"):
         write(str(path), device=str(device))
 

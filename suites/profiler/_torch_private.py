@@ -8,27 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
-
-def reach(root: object, path: str, name: str) -> Any:
-    """The object at the dotted `path` below `root`; skips the case if torch no longer has it.
-
-    `name` is what the reader knows the root by, for the reason.
-    """
-    found = root
-    for step in path.split("."):
-        try:
-            found = getattr(found, step)
-        except AttributeError:
-            pytest.skip(f"torch {torch.__version__} has no {name}.{path}")
-    return found
+from suites.reaching import below, reach
 
 
 def event_roots(profile: torch.profiler.profile) -> list[Any]:
     """The root events of a profile that has ended, oldest first."""
-    return reach(profile, "profiler.kineto_results.experimental_event_tree", "torch.profiler.profile")()
+    return below(profile, "profiler.kineto_results.experimental_event_tree")()
 
 
 def event_tag(event: Any) -> str:
@@ -36,20 +23,20 @@ def event_tag(event: Any) -> str:
 
     From the type of its extra fields: the event's own tag has no Python name for some sorts.
     """
-    return type(reach(event, "extra_fields", "_ProfilerEvent")).__name__.removeprefix("_ExtraFields_")
+    return type(below(event, "extra_fields")).__name__.removeprefix("_ExtraFields_")
 
 
 def extra(event: Any, path: str) -> Any:
     """A field that only events of this sort have, such as `alloc_size` or `caller.file_name`."""
-    return reach(event, f"extra_fields.{path}", "_ProfilerEvent")
+    return below(event, f"extra_fields.{path}")
 
 
 def wrapper_tensor(kind: type[torch.Tensor], inner: torch.Tensor) -> Any:
     """A tensor of a subclass that has the shape, dtype and device of `inner`, and no memory of its own."""
-    make = reach(torch, "Tensor._make_wrapper_subclass", "torch")
+    make = reach("torch.Tensor._make_wrapper_subclass")
     return make(kind, inner.shape, dtype=inner.dtype, device=inner.device)
 
 
 def profiler_enabled() -> bool:
     """Whether a profiler is recording on this thread."""
-    return reach(torch, "autograd._profiler_enabled", "torch")()
+    return reach("torch.autograd._profiler_enabled")()

@@ -7,14 +7,14 @@ the case *skipped*, with the name in the reason, not failed.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import pytest
 import torch
+
+from suites.reaching import reach
 
 VIZ = "torch.cuda._memory_viz"
 CYCLES = "torch.utils.viz._cycles"
@@ -23,28 +23,9 @@ MEMORY = "torch.cuda.memory"
 Stack = list[dict[str, Any]]
 
 
-def private(path: str) -> Any:
-    """The object at an absolute dotted path, such as `torch.cuda._memory_viz.trace_plot`.
-
-    Skips the case, with the path in the reason, if torch has no such name.
-    """
-    package, *steps = path.split(".")
-    found: Any = importlib.import_module(package)
-    done = package
-    for step in steps:
-        done += f".{step}"
-        if not hasattr(found, step):
-            try:
-                importlib.import_module(done)
-            except ModuleNotFoundError:
-                pytest.skip(f"torch {torch.__version__} has no {path}")
-        found = getattr(found, step)
-    return found
-
-
 def module(path: str) -> ModuleType:
     """A module of torch's, for a case that puts something in the place of one of its names."""
-    found: ModuleType = private(path)
+    found: ModuleType = reach(path)
     return found
 
 
@@ -54,7 +35,7 @@ def module(path: str) -> ModuleType:
 @contextmanager
 def recorded(enabled: str = "all", **options: Any) -> Iterator[None]:
     """A block in which allocations on GPUs are recorded, and after which they are not, and nothing is kept of it."""
-    record = private(f"{MEMORY}._record_memory_history")
+    record = reach(f"{MEMORY}._record_memory_history")
     clear_blas_workspaces()
     torch.cuda.empty_cache()
     try:
@@ -66,39 +47,39 @@ def recorded(enabled: str = "all", **options: Any) -> Iterator[None]:
 
 def record(enabled: str | None = "all", **options: Any) -> None:
     """Begin to record, go on in another way, or end it. For use within `recorded`."""
-    private(f"{MEMORY}._record_memory_history")(enabled, **options)
+    reach(f"{MEMORY}._record_memory_history")(enabled, **options)
 
 
 def snapshot(**options: Any) -> dict[str, Any]:
     """The segments of all GPUs, and what was recorded."""
-    found: dict[str, Any] = private(f"{MEMORY}._snapshot")(**options)
+    found: dict[str, Any] = reach(f"{MEMORY}._snapshot")(**options)
     return found
 
 
 def dump_snapshot(path: str) -> None:
     """Write what `snapshot` gives to a file, as a pickle."""
-    private(f"{MEMORY}._dump_snapshot")(path)
+    reach(f"{MEMORY}._dump_snapshot")(path)
 
 
 def allocation_traceback(address: int) -> Stack | None:
     """The stack that allocated the live block at that address; None if it was not recorded."""
-    found: Stack | None = private(f"{MEMORY}._allocation_traceback")(address)
+    found: Stack | None = reach(f"{MEMORY}._allocation_traceback")(address)
     return found
 
 
 def set_metadata(text: str) -> None:
     """The text that allocations are marked with from now on; the empty text marks none."""
-    private(f"{MEMORY}._set_memory_metadata")(text)
+    reach(f"{MEMORY}._set_memory_metadata")(text)
 
 
 def metadata() -> str:
     """The text that allocations are marked with."""
-    return str(private(f"{MEMORY}._get_memory_metadata")())
+    return str(reach(f"{MEMORY}._get_memory_metadata")())
 
 
 def clear_blas_workspaces() -> None:
     """Give back what cuBLAS took for itself at its first use, so that `empty_cache` finds it."""
-    private("torch._C._cuda_clearCublasWorkspaces")()
+    reach("torch._C._cuda_clearCublasWorkspaces")()
 
 
 # Stacks
@@ -111,25 +92,25 @@ def stack_here(*, python: bool = True, script: bool = True, cpp: bool = False) -
 
 def gathered(*, python: bool = True, script: bool = True, cpp: bool = False) -> Any:
     """The same, not yet made readable."""
-    return private("torch._C._profiler.gather_traceback")(python, script, cpp)
+    return reach("torch._C._profiler.gather_traceback")(python, script, cpp)
 
 
 def symbolised(gathered: Sequence[Any]) -> list[Stack]:
     """Stacks made readable."""
-    found: list[Stack] = private("torch._C._profiler.symbolize_tracebacks")(list(gathered))
+    found: list[Stack] = reach("torch._C._profiler.symbolize_tracebacks")(list(gathered))
     return found
 
 
 def with_fx_nodes(snapshot: dict[str, Any]) -> dict[str, Any]:
     """A snapshot whose frames in code that torch.fx made say which node of the graph they are."""
-    found: dict[str, Any] = private("torch._utils._augment_memory_snapshot_stack_traces")(snapshot)
+    found: dict[str, Any] = reach("torch._utils._augment_memory_snapshot_stack_traces")(snapshot)
     return found
 
 
 @contextmanager
 def fx_metadata_kept() -> Iterator[None]:
     """A block in which code that torch.fx makes remembers its nodes. What was remembered is forgotten after it."""
-    config, registry = private("torch.fx.experimental._config"), private("torch.fx.traceback._FX_METADATA_REGISTRY")
+    config, registry = reach("torch.fx.experimental._config"), reach("torch.fx.traceback._FX_METADATA_REGISTRY")
     before = dict(registry)
     try:
         with config.patch(enrich_profiler_metadata=True):
@@ -141,7 +122,7 @@ def fx_metadata_kept() -> Iterator[None]:
 
 def graph_break() -> None:
     """Have the compiler begin another graph here."""
-    private("torch._dynamo.graph_break")()
+    reach("torch._dynamo.graph_break")()
 
 
 # Pages and texts
@@ -149,37 +130,37 @@ def graph_break() -> None:
 
 def trace_plot(snapshot: Any, **options: Any) -> str:
     """A page of memory in use over time."""
-    return str(private(f"{VIZ}.trace_plot")(snapshot, **options))
+    return str(reach(f"{VIZ}.trace_plot")(snapshot, **options))
 
 
 def segment_plot(snapshot: Any, **options: Any) -> str:
     """A page of segments and what is in them over time."""
-    return str(private(f"{VIZ}.segment_plot")(snapshot, **options))
+    return str(reach(f"{VIZ}.segment_plot")(snapshot, **options))
 
 
 def profile_plot(profile: torch.profiler.profile, **options: Any) -> str:
     """A page of a profile's memory over time."""
-    return str(private(f"{VIZ}.profile_plot")(profile, **options))
+    return str(reach(f"{VIZ}.profile_plot")(profile, **options))
 
 
 def segsum(snapshot: Any) -> str:
     """A text: how segments are filled."""
-    return str(private(f"{VIZ}.segsum")(snapshot))
+    return str(reach(f"{VIZ}.segsum")(snapshot))
 
 
 def trace(snapshot: Any) -> str:
     """A text: what happened, as a program."""
-    return str(private(f"{VIZ}.trace")(snapshot))
+    return str(reach(f"{VIZ}.trace")(snapshot))
 
 
 def flame_lines(kind: str, *snapshots: Any) -> str:
     """What would be drawn as a flame graph, `segments`, `memory` or `compare`: a line a stack, and its bytes."""
-    return str(private(f"{VIZ}.{kind}")(*snapshots, format_flamegraph=lambda lines: lines))
+    return str(reach(f"{VIZ}.{kind}")(*snapshots, format_flamegraph=lambda lines: lines))
 
 
 def flame_graph(lines: str, script: str) -> str:
     """What a program that draws flame graphs makes of such lines."""
-    return str(private(f"{VIZ}.format_flamegraph")(lines, script))
+    return str(reach(f"{VIZ}.format_flamegraph")(lines, script))
 
 
 # Cycles
@@ -187,19 +168,19 @@ def flame_graph(lines: str, script: str) -> str:
 
 def observe_garbage(observer: Callable[[list[Any]], object]) -> Callable[[], None]:
     """Have the observer called with what a collection finds; returns what ends that."""
-    found: Callable[[], None] = private(f"{CYCLES}.observe_garbage")(observer)
+    found: Callable[[], None] = reach(f"{CYCLES}.observe_garbage")(observer)
     return found
 
 
 def observe_tensor_cycles(callback: Callable[[str], object]) -> Callable[[], None]:
     """Have a page of each cycle with a tensor on a GPU in it; returns what ends that."""
-    found: Callable[[], None] = private(f"{CYCLES}.observe_tensor_cycles")(callback)
+    found: Callable[[], None] = reach(f"{CYCLES}.observe_tensor_cycles")(callback)
     return found
 
 
 def warn_tensor_cycles() -> Callable[[], None]:
     """Have torch warn of such cycles; returns what ends that."""
-    found: Callable[[], None] = private(f"{CYCLES}.warn_tensor_cycles")()
+    found: Callable[[], None] = reach(f"{CYCLES}.warn_tensor_cycles")()
     return found
 
 
@@ -207,15 +188,15 @@ def cycle_graph(
     objects: Sequence[Any], *, context: Callable[[Any], str | None], filter: Callable[[Any], bool]
 ) -> list[Any]:
     """The objects that lead to one that `filter` wants, as nodes with `label`, `context`, `root`, `referrents`."""
-    found: list[Any] = private(f"{CYCLES}.create_graph")(objects, context=context, filter=filter)
+    found: list[Any] = reach(f"{CYCLES}.create_graph")(objects, context=context, filter=filter)
     return found
 
 
 def cycle_dot(nodes: Sequence[Any]) -> str:
     """Nodes in the language of Graphviz."""
-    return str(private(f"{CYCLES}.to_dot")(nodes))
+    return str(reach(f"{CYCLES}.to_dot")(nodes))
 
 
 def cycle_page(nodes: Sequence[Any]) -> str:
     """Nodes as a page."""
-    return str(private(f"{CYCLES}.to_html")(nodes))
+    return str(reach(f"{CYCLES}.to_html")(nodes))

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites.reaching import reach
+
 from . import _torch_private as private
 from . import builder, plain
 from .builder import Snapshot
@@ -85,13 +87,13 @@ def test_frames_of_generated_code_are_marked_when_asked_for(
         "prologue_start": 1,
         "node_metadata": {0: {"name": "n", "op": "o", "target": "t"}},
     }
-    monkeypatch.setitem(private.private("torch.fx.traceback._FX_METADATA_REGISTRY"), file, metadata)
+    monkeypatch.setitem(reach("torch.fx.traceback._FX_METADATA_REGISTRY"), file, metadata)
     frames = given[0]["segments"][0]["blocks"][0]["frames"]
     frames[:] = [builder.frame("forward", 3, file)]
 
     private.snapshot()
     assert set(frames[0]) == {"filename", "line", "name"}
-    private.private(f"{private.MEMORY}._dump_snapshot")(str(tmp_path / "dump"), augment_with_fx_traces=True)
+    reach(f"{private.MEMORY}._dump_snapshot")(str(tmp_path / "dump"), augment_with_fx_traces=True)
 
     written = plain.load((tmp_path / "dump").read_bytes())
     (marked,) = written["segments"][0]["blocks"][0]["frames"]
@@ -143,7 +145,7 @@ def test_what_is_asked_for_is_what_is_recorded(
 
     monkeypatch.setattr(private.module("torch._C"), "_cuda_record_memory_history", recording, raising=False)
 
-    private.private(f"{private.MEMORY}._record_memory_history")(*arguments, **options)
+    reach(f"{private.MEMORY}._record_memory_history")(*arguments, **options)
 
     assert passed == [tuple((DEFAULTS | changed).values())]
 

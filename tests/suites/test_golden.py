@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from suites.profiler import _torch_private as private
+from suites import reaching
 from suites.profiler import golden
 from suites.profiler.golden import GOLDENS, Minor
 
@@ -96,18 +96,13 @@ def test_names_of_trees_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_name_that_torch_lost_is_a_skip_that_says_which() -> None:
-    with pytest.raises(pytest.skip.Exception) as skipped:
-        private.reach(torch, "autograd.no_such_name.deeper", "torch")
-    assert str(skipped.value) == f"torch {torch.__version__} has no torch.autograd.no_such_name.deeper"
-
-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A project with this suite alone and no golden file; the folder of golden files is inside."""
     suite = tmp_path / "suites" / "profiler"
     shutil.copytree(golden.FOLDER.parent, suite, ignore=shutil.ignore_patterns("golden", "__pycache__"))
     (tmp_path / "suites" / "__init__.py").touch()
+    shutil.copy(Path(reaching.__file__), tmp_path / "suites")
     return suite / "golden"
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from suites.memory_profiler import _torch_private as private
 from suites.memory_profiler.values import (
     MEMORY,
     Action,
@@ -110,28 +107,3 @@ def test_timeline_listing_tells_what_a_write_leads_to() -> None:
         "increment version x.1:activation 8 B",
         "destroy untold.0:unknown 16 B",
     ]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "torch.profiler._memory_profiler.NoSuchName",
-        "torch.profiler._memory_profiler.Category.NO_SUCH_MEMBER",
-        "torch.profiler._no_such_module.MemoryProfile",
-    ],
-)
-def test_a_name_that_torch_lacks_skips_the_case_and_is_told(path: str) -> None:
-    with pytest.raises(pytest.skip.Exception, match=rf"^torch \S+ has no {path}$"):
-        private.private(path)
-
-
-def test_a_name_that_torch_has_is_found() -> None:
-    assert private.private("torch.profiler._memory_profiler.Action.CREATE").name == "CREATE"
-
-
-def test_an_attribute_that_torch_lacks_skips_the_case_and_is_told() -> None:
-    outer = SimpleNamespace(inner=SimpleNamespace(there=1))
-
-    assert private.attribute(outer, "inner.there") == 1
-    with pytest.raises(pytest.skip.Exception, match=r"has no gone in SimpleNamespace$"):
-        private.attribute(outer, "inner.gone")

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from suites.snapshot import _torch_private as private
 from suites.snapshot import builder, pages, plain, reading
 from suites.snapshot.builder import MIB, Paper, Snapshot, stack
 
@@ -373,9 +372,3 @@ def test_who_led_to_something() -> None:
     ]
     assert reading.actions([event("alloc"), event("oom")]) == ["alloc", "oom"]
     assert reading.at([event("alloc"), event("alloc", 0), {"action": "oom"}], 512) == [event("alloc")]
-
-
-@pytest.mark.parametrize("path", ["torch.cuda._memory_viz.no_such_plot", "torch.utils.viz._no_such_module.f"])
-def test_a_name_that_torch_lacks_skips_the_case_and_is_told(path: str) -> None:
-    with pytest.raises(pytest.skip.Exception, match=rf"^torch \S+ has no {path}$"):
-        private.private(path)
