@@ -29,7 +29,10 @@ def test_n(n):
 """
 
 LEVELS = ("off", "fast", "full")
-MODES = ("batch", "case")
+#: Isolation, and how many more cases the larger of two runs has: enough that what a run costs once, which varies by a
+#: second, hardly matters to what is told of a case.
+MODES = {"batch": 5000, "case": 500}
+FEW = 100
 #: Milliseconds of processor time that the fast level may add to a case on the CPU.
 AIM = 1.0
 
@@ -44,16 +47,19 @@ def make_project(folder: Path, count: int) -> Path:
     return project
 
 
-def measure(few: int, many: int, repeats: int, patience: Patience) -> dict[tuple[str, str, int], list[Sample]]:
-    """Samples by isolation mode, level and number of cases; the first of each is not counted."""
+def measure(
+    counts: dict[str, tuple[int, int]], repeats: int, patience: Patience
+) -> dict[tuple[str, str, int], list[Sample]]:
+    """Samples by isolation mode, level and number of cases, two for each mode; the first of each is not counted."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST_", "HARNESS_"))}
     samples: dict[tuple[str, str, int], list[Sample]] = {}
     with tempfile.TemporaryDirectory() as name:
-        projects = {count: make_project(Path(name), count) for count in (few, many)}
+        projects = {count: make_project(Path(name), count) for count in {n for pair in counts.values() for n in pair}}
         for repeat in range(repeats + 1):
-            for mode in MODES:
+            for mode, pair in counts.items():
                 for level in LEVELS:
-                    for count, project in projects.items():
+                    for count in pair:
+                        project = projects[count]
                         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "suites", "-n0"]
                         command += [f"--isolation={mode}", f"--leak-check={level}"]
                         sample = patience.measure(
@@ -71,14 +77,16 @@ def main() -> None:
     """Measure, print a table of ratios, and write every sample where asked to."""
     parser = argparse.ArgumentParser(description="What leak checks cost a case.")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--isolation", choices=MODES, action="append", help="this alone; may be given again")
     parser.add_argument("--quick", action="store_true", help="show that it works; measures nothing")
     parser.add_argument("--output", type=Path, help="JSON with every sample")
     options = parser.parse_args()
-    few, many = (5, 15) if options.quick else (100, 600)
+    modes = options.isolation or list(MODES)
+    counts = {mode: (5, 15) if options.quick else (FEW, FEW + MODES[mode]) for mode in modes}
     patience = Patience(share=1.0, seconds=0, tries=1) if options.quick else Patience(share=0.15, seconds=60, tries=3)
-    samples = measure(few, many, 1 if options.quick else options.repeats, patience)
+    samples = measure(counts, 1 if options.quick else options.repeats, patience)
     each = {}
-    for mode in MODES:
+    for mode, (few, many) in counts.items():
         for level in LEVELS:
             cpu = {count: median([s.cpu for s in samples[mode, level, count]]) for count in (few, many)}
             each[mode, level] = Line.through(few, cpu[few], many, cpu[many]).each * 1000
