@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.isolation.spec import COLLECTION_ENVIRONMENT, ZygoteSpec
+from harness.isolation.spec import COLLECTION_ENVIRONMENT, ZygoteSpec, waiting
 from harness.isolation.wire import Channel, Message, ProtocolError
 
 #: A zygote imports torch and collects; on a cold, busy machine that has been seen to take most of a minute.
@@ -52,7 +52,7 @@ class Zygote:
                 stderr=output,
                 pass_fds=(listener.fileno(),),
                 cwd=folder,
-                env={**os.environ, **COLLECTION_ENVIRONMENT},
+                env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT},
                 start_new_session=True,  # a Ctrl-C at the terminal is the supervisors' to handle
             )
         assert self._process.stdin is not None

@@ -13,6 +13,8 @@ from harness.under import WRAPPERS
 #: Set while the zygote imports and collects, and put back in every executor: one thread in OpenBLAS's pool, so that the
 #: process has one thread in all, and torch's question whether CUDA is there answered by NVML instead of by waking CUDA.
 COLLECTION_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+#: What any of says how threads of OpenMP wait for each other, by the standard, GNU's library and LLVM's.
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,16 @@ def overriding_arguments(*, xdist: bool, logging: bool) -> tuple[str, ...]:
     return tuple(arguments)
 
 
+def waiting(outer: Mapping[str, str]) -> dict[str, str]:
+    """The variable that has threads of OpenMP sleep while they wait, unless the environment `outer` says how they do.
+
+    By itself each spins for milliseconds at the end of every parallel loop, in the belief that the processor is its
+    process's own. Executors share it: with as many as cores, kernels on the CPU take several times as long.
+    OpenMP reads it when its library is loaded, which is in the zygote.
+    """
+    return {} if any(name in outer for name in _WAITING) else {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
 def executor_environment(
     outer: Mapping[str, str], visible: Mapping[str, str | None], names: Sequence[str]
 ) -> dict[str, str | None]:
@@ -84,6 +96,7 @@ def executor_environment(
     `visible` binds the devices; `names` are variables of the supervisor's own that the zygote lacks (xdist's).
     """
     result: dict[str, str | None] = {name: outer.get(name) for name in COLLECTION_ENVIRONMENT}
+    result.update(waiting(outer))
     result.update({name: outer[name] for name in names if name in outer})
     result.update(visible)
     return result

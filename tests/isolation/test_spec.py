@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.isolation.spec import ZygoteSpec, executor_environment, overriding_arguments
+import pytest
+
+from harness.isolation.spec import ZygoteSpec, executor_environment, overriding_arguments, waiting
 
 
 def test_a_spec_survives_its_one_line() -> None:
@@ -34,6 +36,14 @@ def test_an_executor_gets_its_devices_and_what_collection_had_changed_is_put_bac
     assert made == {
         "OPENBLAS_NUM_THREADS": "8",
         "PYTORCH_NVML_BASED_CUDA_CHECK": None,
+        "OMP_WAIT_POLICY": "PASSIVE",
         "PYTEST_XDIST_WORKER": "gw1",
         "CUDA_VISIBLE_DEVICES": "GPU-1",
     }
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_how_threads_wait_is_the_users_to_say(name: str) -> None:
+    assert waiting({name: "infinite"}) == {}
+    assert "OMP_WAIT_POLICY" not in executor_environment({name: "infinite"}, {}, [])
+    assert waiting({"OMP_NUM_THREADS": "1"}) == {"OMP_WAIT_POLICY": "PASSIVE"}
