@@ -112,14 +112,13 @@ def test_a_bad_option_is_a_usage_error(project: pytest.Pytester, arguments: list
 
 
 @pytest.mark.parametrize(
-    ("mark", "message"),
+    ("workers", "mark", "message"),
     [
-        ("requires(compute_capabilty='>=8')", "*test_bad.py::test_bad: *'compute_capabilty'*compute_capability*"),
-        ("requires(memory='lots')", "*test_bad.py::test_bad: *memory*lots*"),
-        ("timeout('1')", "*test_bad.py::test_bad: timeout*expected one number*"),
+        ("-n0", "requires(compute_capabilty='>=8')", "*test_bad: *'compute_capabilty'*compute_capability*"),
+        ("-n2", "requires(memory='lots')", "*test_bad.py::test_bad: *memory*lots*"),
+        ("-n0", "timeout('1')", "*test_bad.py::test_bad: timeout*expected one number*"),
     ],
 )
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_a_mark_that_cannot_be_read_is_a_collection_error(
     project: pytest.Pytester, mark: str, message: str, workers: str
 ) -> None:

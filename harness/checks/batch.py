@@ -50,7 +50,9 @@ ALLOWANCES: Mapping[str, Allowance] = {
     "mapped_bytes": Allowance(
         (2 * _MIB, 16 * _KIB),
         (0, 4 * _KIB),
-        "Python takes arenas of 1 MiB as it needs them; the same cases again need one in some rounds, not in each",
+        "Python takes arenas of 1 MiB as it needs them; the same cases again need one in some rounds, not in each; 790 "
+        "to 830 cases in any order, a third of them compiled or of optimisers, leave 21 to 26 KiB each",
+        beyond=24 * _KIB,
     ),
     "cuda_driver": Allowance(
         (64 * _MIB, _MIB),

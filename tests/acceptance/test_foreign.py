@@ -43,7 +43,7 @@ def _started(result: Result) -> list[dict[str, Any]]:
     return [line for line in result.lines if line["event"] == "executor" and line["state"] == "started"]
 
 
-@pytest.mark.parametrize(("mode", "workers"), [("batch", 0), ("batch", 2), ("case", 0)])
+@pytest.mark.parametrize(("mode", "workers"), [("batch", 2), ("case", 0)])
 def test_a_file_that_starts_a_pool_when_imported(make_project: MakeProject, mode: str, workers: int) -> None:
     """The pool's threads would be lost in a fork; each process imports the file instead, and all else is as ever."""
     project = make_project("foreign")

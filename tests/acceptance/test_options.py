@@ -189,7 +189,6 @@ def test_default_run_directory(make_project: MakeProject) -> None:
     ("mark", "complaint", "spread"),
     [
         ("requires(flux_capacitor=True)", "flux_capacitor", "-n0"),
-        ("requires(flux_capacitor=True)", "flux_capacitor", "-n2"),
         ("requires(memory='much')", "much", "-n0"),
         ("requires('cuda')", "cuda", "-n0"),
         ("timeout('soon')", "soon", "-n0"),

@@ -46,6 +46,8 @@ def test_every_allowance_is_for_a_meter() -> None:
         ("heap_bytes", 402, 670 * KIB),
         ("heap_bytes", 1400, 3664 * KIB),
         ("mapped_bytes", 24, 2 * MIB + 384 * KIB),
+        ("mapped_bytes", 400, 8 * MIB + 256 * KIB),
+        ("mapped_bytes", 800, 23 * MIB + 896 * KIB),
         ("cuda_driver[1]", 200, 264 * MIB),
         ("threads", 24, 0),
         ("temp_files", 24, 0),
