@@ -39,7 +39,7 @@ def test_few_ones_among_many_zeros_are_counted(device: torch.device, dtype: torc
     flat = torch.zeros(1_203_611).bernoulli_(0.0005 if dtype == torch.float16 else 0.0001)
     block = torch.zeros(100, 121, 80).bernoulli_(0.0005)
 
-    assert 50 < flat.sum() <= 1 / torch.finfo(dtype).eps
+    assert 50 < flat.sum() <= 2 / torch.finfo(dtype).eps
     assert flat.to(device, dtype).sum().item() == flat.long().sum().item()
     assert torch.equal(block.to(device, dtype).sum((0, 2)).cpu(), block.long().sum((0, 2)).to(dtype))
 
