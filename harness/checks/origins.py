@@ -1,7 +1,7 @@
 """Where what a case left behind is from: who holds a tensor, which line allocated memory, what a thread is doing.
 
 For a process that will run no more cases: to look for holders unfreezes what the fork brought (`gc.unfreeze`), and
-history slows a case down. It is asked for before each repetition, since CUDA has none until the case has woken it.
+history slows a case down: one that compiles takes 20 times as long while Python's allocations are traced.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MOST_FRAMES = 4
 #: Frames of these packages, and of Python's own library, say little of who asked for memory.
 _PLUMBING = ("torch", "numpy", "_pytest", "pluggy", "harness")
 #: Meters of the same things, told under the name of the first.
+#: Meters told by what tracemalloc has seen.
+_TRACED = frozenset({"heap_bytes", "python_blocks"})
 _SAME = {"tensor_bytes": "tensors", "temp_bytes": "temp_files", "shm_bytes": "shm_files"}
 
 Stack = tuple[str, ...]
@@ -45,12 +47,14 @@ class _Mapping:
     name: str
 
 
-def record_history() -> None:
-    """Have allocations remembered with their stacks: Python's and NumPy's from now on, and CUDA's, if it is awake."""
-    if not tracemalloc.is_tracing():
+def record_history(meters: Iterable[str]) -> None:
+    """Have allocations that these meters count remembered with their stacks from now on: those of Python and NumPy, and
+    those on CUDA. To be called again where a case may have woken CUDA since, which has no history before."""
+    asked = list(meters)
+    if not tracemalloc.is_tracing() and not _TRACED.isdisjoint(asked):
         tracemalloc.start(4 * MOST_FRAMES)
     torch = sys.modules.get("torch")
-    if torch is not None and meters_torch.cuda_is_awake(torch):
+    if torch is not None and any(name.startswith("cuda_") for name in asked) and meters_torch.cuda_is_awake(torch):
         # The state alone: the stacks of living blocks. A log of events would hold more memory the longer it runs.
         torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
 
@@ -98,7 +102,7 @@ class Origins:
                 return [f"{number}: {to}" for number, to in _descriptors() if self._descriptors.get(number) != to]
             case "mapped_bytes":
                 return describe_mappings(self._mappings, _mappings())
-            case "heap_bytes" | "python_blocks":
+            case name if name in _TRACED:
                 return self._new_allocations()
         return []
 

@@ -24,21 +24,22 @@ class Rounds:
         self._origins: Origins | None = None
 
     def begin(self, *, counts: bool, history: Sequence[str]) -> None:
-        """A round begins; with `history` it is to be told where growth of these meters is from.
+        """A round begins; with `history` it is to be told where growth of these meters in those that count is from.
 
         One that does not `count` is not measured. Those that do come last.
         """
-        self._history = history
+        self._history = history if counts else ()
         if counts and self._meters is None:
             self._meters = Meters("full", freeze=not history)  # origins look at all that is new
             if history:
+                record_history(history)
                 self._origins = Origins()
             self._before, self._compiled = self._meters.read(), _functions_of_jit()
 
     def before_case(self) -> None:
         """A case is about to run."""
         if self._history:
-            record_history()
+            record_history(self._history)
 
     def after_case(self) -> dict[str, int]:
         """By meter, what has changed since the case before; nothing in a round that does not count."""

@@ -318,10 +318,9 @@ class Executor:
         before = meters.read()
         origins = None
         for number in range(message["times"]):
-            if message["history"]:
-                record_history()
-                if number == message["warmup"]:
-                    origins = Origins()
+            if message["history"] and number >= message["warmup"]:
+                record_history(message["history"])
+                origins = origins or Origins()
             self._protocol(self._nest.items[message["case"]], message)
             self._watchdog.stop()
             after = meters.read()

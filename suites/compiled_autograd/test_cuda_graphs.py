@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from suites import _torch_private_compiled as private
-from suites.compiled import captured, compiled_backward
+from suites.compiled import captured, compiled_backward, compiling_backward
 
 from . import cpp_nodes
 
@@ -91,6 +91,29 @@ def test_a_mean_on_the_device_is_recorded(device: torch.device) -> None:
                 torch.testing.assert_close(parameter.grad, wanted)
         assert since.captures() == 1
         assert since.skips() == 0
+
+
+@on_cuda
+@pytest.mark.covers("test_cudagraph_trees::CudaGraphTreeTests::test_compiled_autograd_static_input_params")
+@pytest.mark.timeout(600)
+def test_parameters_of_a_recorded_pass_are_not_copied(device: torch.device) -> None:
+    """Contract: a captured pass that is recorded reads parameters where they lie: of its three inputs (the gradient of
+    the loss, what the forward saved, the parameter) two are copied for a replay. It has the engine's gradients after
+    the parameter was changed in place."""
+    model = torch.nn.Linear(10, 10, bias=False).to(device)
+    with compiling_backward() as captures:
+        recorded_before = private.counter("inductor", "cudagraph_recorded_non_static_inputs")
+        passes: Any = torch.compile(lambda loss: loss.backward(), mode="reduce-overhead")
+        for _ in range(5):
+            x = torch.randn(10, 10).to(device)
+            passes(model(x).sum())
+            assert model.weight.grad is not None
+            torch.testing.assert_close(model.weight.grad, x.sum(0).expand(10, 10))
+            model.weight.grad = None
+            with torch.no_grad():
+                model.weight.add_(1)
+        assert captures() == 1
+        assert private.counter("inductor", "cudagraph_recorded_non_static_inputs") - recorded_before == 2
 
 
 @on_cuda

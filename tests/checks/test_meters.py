@@ -94,7 +94,8 @@ def _examine_here(item: pytest.Item, folder: Path) -> Examined:
     since = origins.Origins(temp=folder)
     last = full.read()
     for number in range(growth.WARMUP + growth.COUNTED):
-        origins.record_history()
+        if number >= growth.WARMUP:
+            origins.record_history(meter.name for meter in METERS)
         if number == growth.WARMUP:
             since = origins.Origins(temp=folder)
             last = full.read()

@@ -1,0 +1,150 @@
+"""Checkpoints in functions that are compiled: the compiler decides what is kept, and must do as the checkpoint says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from suites._torch_private_compiled import compiler_unheard
+from suites.compiled import KEEPS
+
+from .engines import Engine
+
+ROW = (
+    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
+    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
+)
+
+#: With the engine too: what is asked of a compiler is compiled.
+pytestmark = pytest.mark.keeps(KEEPS)
+
+
+def chain(x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = (x @ x).sin()
+    return x
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The function behind a checkpoint, compiled as one graph; what runs is each of its operators, as traced."""
+
+    def behind(*given: Any) -> Any:
+        return checkpoint(function, *given, use_reentrant=False, **options)
+
+    made: Callable[..., Any] = torch.compile(behind, backend="aot_eager_decomp_partition", fullgraph=True)
+    return made
+
+
+def saved(function: Callable[..., Any], *given: Any) -> tuple[Any, int]:
+    """Result of a call, and how many tensors it has saved for its backward pass."""
+    packed: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(1)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = function(*given)
+    return result, len(packed)
+
+
+class Ran(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts operators by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """A compiler that has seen nothing, and afterwards has again: it takes one policy for another otherwise."""
+    torch.compiler.reset()
+    with compiler_unheard():
+        yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def x(device: torch.device) -> Tensor:
+    torch.manual_seed(2)
+    return torch.randn(4, 4).to(device).requires_grad_()
+
+
+@pytest.mark.covers(ROW)
+def test_the_input_alone_is_kept(x: Tensor, engine: Engine) -> None:
+    """Contract: a checkpoint in a compiled function keeps its input alone between the passes, where the function
+    without one keeps more; value and gradient are the same."""
+    plain: Any = torch.compile(chain, backend="aot_eager_decomp_partition", fullgraph=True)
+    wanted, many = saved(plain, x)
+    (expected,) = torch.autograd.grad(wanted.sum(), x)
+
+    result, few = saved(compiled(chain), x)
+    assert few == 1
+    assert many > 1
+    torch.testing.assert_close(result, wanted)
+    (found,) = torch.autograd.grad(result.sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.covers(ROW)
+def test_random_numbers_are_the_same_in_both_passes(engine: Engine, device: torch.device) -> None:
+    """Contract: what a compiled function behind a checkpoint drops in the forward pass has no gradient, and the rest
+    has that of what was kept."""
+    x = torch.ones(256, device=device, requires_grad=True)
+    drop = compiled(lambda given: torch.nn.functional.dropout(given.sin(), 0.5))
+
+    for _ in range(2):
+        result = drop(x)
+        (found,) = torch.autograd.grad(result.sum(), x)
+        kept = result.detach() != 0
+        assert 64 < int(kept.sum()) < 192
+        torch.testing.assert_close(found, torch.where(kept, 2 * x.detach().cos(), torch.zeros_like(found)))
+
+
+@pytest.mark.covers(ROW)
+@pytest.mark.parametrize("products", ["kept", "run_again"])
+def test_a_policy_says_which_operators_run_again(products: str, x: Tensor, engine: Engine) -> None:
+    """Contract: under a policy that keeps matrix products those are not run again in the backward pass of a compiled
+    function, and under one that keeps nothing they are; the gradient is the same."""
+    keeps = CheckpointPolicy.MUST_SAVE if products == "kept" else CheckpointPolicy.MUST_RECOMPUTE
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return keeps if operator is torch.ops.aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+    function = compiled(chain, context_fn=lambda: create_selective_checkpoint_contexts(policy))
+    (expected,) = torch.autograd.grad(chain(x).sum(), x)
+
+    result = function(x)
+    with Ran() as ran:
+        (found,) = torch.autograd.grad(result.sum(), x)
+
+    torch.testing.assert_close(found, expected)
+    # Two of the backward for each of the three products, and the products themselves where they are run again.
+    assert ran.names.count("mm") == (6 if products == "kept" else 9)
+
+
+@pytest.mark.covers(ROW)
+def test_parameters_of_a_module_behind_a_checkpoint(engine: Engine, device: torch.device) -> None:
+    """Contract: a module's parameters, closed over and not passed, get the gradients that they get without a
+    checkpoint, pass after pass."""
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).to(device)
+    function = compiled(model)
+    for size in (2, 5):
+        given = torch.randn(size, 3).to(device)
+        expected = torch.autograd.grad(model(given).sum(), list(model.parameters()))
+        model.zero_grad()
+        function(given).sum().backward()
+        for parameter, wanted in zip(model.parameters(), expected, strict=True):
+            assert parameter.grad is not None
+            torch.testing.assert_close(parameter.grad, wanted)

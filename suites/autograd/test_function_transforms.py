@@ -1,0 +1,203 @@
+"""Transforms of functions: `torch.func` differentiates functions instead of graphs, and needs the engine for it.
+
+`grad`, `vjp` and what is built from them run a backward pass within the transform. `vmap` alone runs none, so that each
+case here has one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+from .engines import Engine
+
+ROW = (
+    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
+    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
+)
+
+#: Forward mode's table of decompositions is made of `torch.jit` functions, when it is first needed.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+
+
+def wave(x: Tensor) -> Tensor:
+    return x.sin() * x
+
+
+def slope(x: Tensor) -> Tensor:
+    """The derivative of `wave`, by hand."""
+    return x.sin() + x * x.cos()
+
+
+@pytest.fixture
+def x(device: torch.device) -> Tensor:
+    return torch.tensor([0.5, 1.5, -2.0], device=device, dtype=torch.float64)
+
+
+@pytest.mark.covers(ROW)
+def test_grad_of_a_function(x: Tensor, engine: Engine) -> None:
+    """Contract: `grad` gives the derivative of a function at a point; neither the point nor the derivative has a graph
+    or a gradient afterwards."""
+    found = grad(lambda at: wave(at).sum())(x)
+
+    torch.testing.assert_close(found, slope(x))
+    assert not found.requires_grad
+    assert not x.requires_grad
+    assert x.grad is None
+    engine.still_works()
+
+
+def test_value_gradient_and_more(x: Tensor, engine: Engine) -> None:
+    """Contract: `grad_and_value` gives the gradient, and then what the function returned; with `has_aux` that is a pair
+    of value and whatever else; `argnums` says by which arguments is differentiated."""
+
+    def product(left: Tensor, right: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return (left * right).sum(), {"left": left * 1}
+
+    gradients, (value, more) = grad_and_value(product, argnums=(1, 0), has_aux=True)(x, x + 1)
+
+    assert torch.equal(gradients[0], x)
+    assert torch.equal(gradients[1], x + 1)
+    assert torch.equal(value, (x * (x + 1)).sum())
+    assert torch.equal(more["left"], x)
+    engine.still_works()
+
+
+@pytest.mark.covers(ROW)
+def test_a_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
+    """Contract: `vjp` gives a function's value and its pullback, which multiplies any cotangent by the transposed
+    Jacobian, as often as it is called."""
+    value, pullback = vjp(wave, x)
+    assert torch.equal(value, wave(x))
+    for cotangent in (torch.ones_like(x), torch.tensor([0.0, 2.0, -1.0]).to(x)):
+        (found,) = pullback(cotangent)
+        torch.testing.assert_close(found, cotangent * slope(x))
+    engine.still_works()
+
+
+@pytest.mark.covers(ROW)
+def test_jacobians_by_rows_and_by_columns(x: Tensor, engine: Engine) -> None:
+    """Contract: the Jacobian by backward passes is that by tangents, and that by hand."""
+
+    def turned(at: Tensor) -> Tensor:
+        return torch.stack([at[0] * at[1], at[2].exp()])
+
+    zero = torch.zeros((), device=x.device, dtype=x.dtype)
+    expected = torch.stack([torch.stack([x[1], x[0], zero]), torch.stack([zero, zero, x[2].exp()])])
+    torch.testing.assert_close(jacrev(turned)(x), expected)
+    torch.testing.assert_close(jacfwd(turned)(x), expected)
+    engine.still_works()
+
+
+@pytest.mark.covers(ROW)
+def test_transforms_nest(x: Tensor, engine: Engine) -> None:
+    """Contract: the gradient of a gradient, the Hessian, and tangents of a gradient are all the second derivative."""
+    second = 2 * x.cos() - x * x.sin()
+
+    torch.testing.assert_close(grad(lambda at: grad(lambda inner: wave(inner).sum())(at).sum())(x), second)
+    torch.testing.assert_close(hessian(lambda at: wave(at).sum())(x), second.diag())
+    _, tangent = jvp(grad(lambda at: wave(at).sum()), (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(tangent, second)
+    engine.still_works()
+
+
+@pytest.mark.covers(ROW)
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_gradient_for_each_sample(chunk_size: int | None, engine: Engine, device: torch.device) -> None:
+    """Contract: `vmap` of `grad` over samples gives each sample's gradient of a module's parameters, the same whether
+    they go through at once or in chunks, and the same as one backward pass a sample."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).to(device, torch.float64)
+    samples = torch.randn(5, 3).to(device, torch.float64)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(given: dict[str, Tensor], sample: Tensor) -> Tensor:
+        result: Tensor = functional_call(model, given, (sample,)).square().sum()
+        return result
+
+    found = vmap(grad(loss), in_dims=(None, 0), chunk_size=chunk_size)(parameters, samples)
+
+    for index, sample in enumerate(samples):
+        model.zero_grad()
+        model(sample).square().sum().backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            torch.testing.assert_close(found[name][index], parameter.grad)
+
+
+@pytest.mark.covers(ROW)
+def test_a_call_with_other_parameters(engine: Engine, device: torch.device) -> None:
+    """Contract: a backward pass through `functional_call` gives gradients to the parameters that were passed, and none
+    to the module's own."""
+    layer = torch.nn.Linear(2, 2, device=device)
+    other = {"weight": torch.eye(2, device=device, requires_grad=True), "bias": torch.zeros(2, device=device)}
+    given = torch.tensor([[1.0, 2.0]], device=device)
+
+    result = functional_call(layer, other, (given,))
+    assert torch.equal(result, given)
+    result.sum().backward()
+
+    assert other["weight"].grad is not None
+    assert other["weight"].grad.tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    assert layer.weight.grad is None
+    assert layer.bias.grad is None
+
+
+def test_a_transform_is_part_of_the_graph(x: Tensor, engine: Engine) -> None:
+    """Contract: what `grad` gives of a point that requires a gradient has a graph: a backward pass through it gives the
+    second derivative."""
+    point = x.clone().requires_grad_()
+    grad(lambda at: wave(at).sum())(point).sum().backward()
+
+    assert point.grad is not None
+    torch.testing.assert_close(point.grad, 2 * x.cos() - x * x.sin())
+
+
+class Cube(torch.autograd.Function):
+    """x³, its derivative scaled by 10, so that one sees whose it is."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradients[0] * 30 * x**2
+
+
+@pytest.mark.covers(ROW)
+def test_a_custom_function_is_transformed(x: Tensor, engine: Engine) -> None:
+    """Contract: a custom function with `setup_context` has its own backward under `grad` and, with
+    `generate_vmap_rule`, under `vmap` of it."""
+    torch.testing.assert_close(grad(lambda at: Cube.apply(at).sum())(x), 30 * x**2)
+    torch.testing.assert_close(vmap(grad(Cube.apply))(x), 30 * x**2)
+    engine.still_works()
+
+
+@pytest.mark.covers(ROW)
+def test_random_numbers_of_samples(x: Tensor, engine: Engine) -> None:
+    """Contract: `vmap` refuses random numbers unless told whether samples share them: `different` draws for each,
+    `same` for all; gradients see what was drawn."""
+
+    def loss(at: Tensor) -> Tensor:
+        return at * torch.rand_like(at)
+
+    alike = torch.ones(20, device=x.device, dtype=x.dtype)
+    with pytest.raises(RuntimeError, match="randomness"):
+        vmap(grad(loss))(alike)
+    torch.manual_seed(3)
+    own = vmap(grad(loss), randomness="different")(alike)
+    assert own.unique().numel() == 20
+    assert vmap(grad(loss), randomness="same")(alike).unique().numel() == 1
+    engine.still_works()
