@@ -9,6 +9,7 @@ settings. A release that lacks a name makes the case *skipped*, with the name in
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -53,6 +54,19 @@ def generation() -> int:
     """The generation that a call would belong to now: outputs of earlier ones may be overwritten."""
     current: int = manager_class().get_curr_generation()
     return current
+
+
+def opaque_types() -> tuple[type, Callable[..., None] | None]:
+    """The base of classes whose objects only operators look into, and what registers one.
+
+    Asked for when operators are defined, where no case can be skipped: a torch without them has None for the second.
+    """
+    try:
+        base: type = importlib.import_module("torch._opaque_base").OpaqueBase
+        register: Callable[..., None] = importlib.import_module("torch._library.opaque_object").register_opaque_type
+    except (ImportError, AttributeError):
+        return object, None
+    return base, register
 
 
 def skips() -> int:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from . import _torch_private as private
+
 LIBRARY = "conformance_trees"
 
 UNSAFE = (torch.Tag.cudagraph_unsafe,)
@@ -76,6 +78,28 @@ def beside(x: Tensor) -> Tensor:
 @beside.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
+
+
+_OpaqueBase, _register = private.opaque_types()
+
+
+class Scale(_OpaqueBase):  # type: ignore[misc, valid-type]
+    """A factor in an object that the compiler does not look into, but compares by its factor."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+
+if _register is not None:
+    _register(Scale, typ="reference", guard_fn=lambda scale: [scale.factor])
+
+    @custom_op(f"{LIBRARY}::scaled", mutates_args=())
+    def scaled(x: Tensor, scale: Scale) -> Tensor:
+        return x * scale.factor
+
+    @scaled.register_fake
+    def _(x: Tensor, _: Scale) -> Tensor:
+        return torch.empty_like(x)
 
 
 class SafeForward(torch.autograd.Function):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from . import _torch_private as private
-from . import trees
+from . import operators, trees
 from .trees import Counts, both_compilers, compiled, on_cuda, repeated, watched, whole_numbers, with_triton
 
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
@@ -145,6 +145,29 @@ def test_inputs_at_odd_addresses(settings: dict[str, Any], device: torch.device)
             assert x.data_ptr() % 16 != 0
             trees.assert_same(trees.values(fast(x)), [work(x)], f"call {number}, odd")
             trees.assert_same(trees.values(fast(x.clone())), [work(x)], f"call {number}, aligned")
+
+
+@with_triton
+@pytest.mark.covers(f"{ROW}test_opaque_value_input_cudagraph")
+@pytest.mark.requires(torch=">=2.12")
+def test_objects_that_only_operators_look_into(device: torch.device) -> None:
+    """Contract: an object that is no tensor may be an input of a recorded function; it is not copied as one. Replays
+    are right for other tensors and other objects of the same value; one of another value is compiled and recorded for
+    itself, and the first is still replayed."""
+    scales = {factor: operators.Scale(factor) for factor in (2.0, 3.0)}
+
+    def work(x: torch.Tensor, scale: operators.Scale) -> torch.Tensor:
+        result: torch.Tensor = operators.scaled(x + 1, scale) * 2
+        return result
+
+    with watched() as watch, torch.no_grad():
+        fast = compiled(work, trees.INDUCTOR)
+        for factor in (2.0, 3.0, 2.0):
+            for number in range(3):
+                x = whole_numbers(8, device=device, start=number)
+                scale = operators.Scale(factor) if number == 2 else scales[factor]
+                trees.assert_same(trees.values(fast(x, scale)), [(x + 1) * factor * 2], f"factor {factor}, {number}")
+        assert watch.counts() == Counts(warm_ups=2, recordings=2, replays=5)
 
 
 # What is recorded again because a static input has moved
