@@ -93,7 +93,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker), "harness-worker")
     if not worker.isolated:
+        from harness.isolation import tracelog
+
         config.pluginmanager.register(InlineHooks(worker), "harness-inline")
+        config.pluginmanager.register(tracelog.Unheard(), "harness-unheard")
         if worker.context.under is not None:
             config.pluginmanager.register(_around(worker.context.under), "harness-under")
 

@@ -33,22 +33,16 @@ _OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
 
 @contextmanager
 def compiler_unheard() -> Iterator[None]:
-    """A block without what torch tells only itself.
+    """A block without warnings that torch gives only itself.
 
-    That is hundreds of records for its trace of each graph, which pytest would keep; and warnings: of gradients that it
-    reads while it traces, which it only hides from being shown; of old functions in modules that inductor imports when
-    it first compiles; of a function that it instantiates to stand for one that breaks the graph. A filter that makes
-    errors of warnings, as that of this project does, would make them failures of the compiler.
+    Of gradients that it reads while it traces, which it only hides from being shown; of old functions in modules that
+    inductor imports when it first compiles; of a function that it instantiates to stand for one that breaks the graph.
+    A filter that makes errors of warnings, as that of this project does, would make them failures of the compiler.
     """
-    trace = logging.getLogger("torch.__trace")
-    goes_on, trace.propagate = trace.propagate, False
-    try:
-        with warnings.catch_warnings():
-            for message, category in _OF_THE_COMPILER:
-                warnings.filterwarnings("ignore", message, category)
-            yield
-    finally:
-        trace.propagate = goes_on
+    with warnings.catch_warnings():
+        for message, category in _OF_THE_COMPILER:
+            warnings.filterwarnings("ignore", message, category)
+        yield
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 from harness.checks.state import StateGuard
 from harness.checks.state_fixtures import FixtureWatch
 from harness.isolation import executor as executors
+from harness.isolation import tracelog
 from harness.isolation.spec import ZygoteSpec
 from harness.isolation.wire import show_surrogates
 from harness.under import Around
@@ -33,6 +34,7 @@ class CollectorPlugin:
     def pytest_configure(self, config: pytest.Config) -> None:
         config.pluginmanager.register(self._relay)
         config.pluginmanager.register(FixtureWatch(self._guard))
+        config.pluginmanager.register(tracelog.Unheard())
         if self._around is not None:
             config.pluginmanager.register(self._around)
 

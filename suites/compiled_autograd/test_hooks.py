@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -14,6 +14,8 @@ from suites.compiled import Counts, compare
 from .models import gradients, network, rows, smooth
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
+
+Hook: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 def twice(gradient: torch.Tensor) -> torch.Tensor:
@@ -128,13 +130,31 @@ def test_hooks_of_modules(device: torch.device) -> None:
     assert compare(work, backend="eager", fullgraph=False).captures == 1
 
 
-def test_two_lambdas_are_two_hooks(device: torch.device) -> None:
-    """Contract: hooks of one text and different values in their closures are told apart: each pass gets its own."""
+def by_default(factor: float) -> Hook:
+    return lambda gradient, factor=factor: gradient * factor
+
+
+def by_closure(factor: float) -> Hook:
+    return lambda gradient: gradient * factor
+
+
+DEFAULTS_UNSEEN = pytest.mark.xfail(
+    torch.__version__ < (2, 12),
+    raises=AssertionError,
+    reason="up to torch 2.11 Dynamo takes functions that differ in their defaults alone for one "
+    "(https://github.com/pytorch/pytorch/issues/178365)",
+)
+
+
+@pytest.mark.parametrize("scaling", [pytest.param(by_default, marks=DEFAULTS_UNSEEN), by_closure])
+def test_two_lambdas_are_two_hooks(scaling: Callable[[float], Hook], device: torch.device) -> None:
+    """Contract: hooks of one text are told apart by the values in their defaults, or in their closures: each pass gets
+    its own."""
 
     def work() -> Iterator[object]:
         for factor in (2.0, 5.0, 2.0):
             x = torch.ones(3, device=device, requires_grad=True)
-            x.register_hook(lambda gradient, factor=factor: gradient * factor)
+            x.register_hook(scaling(factor))
             x.exp().sum().backward()
             yield x.grad
 

@@ -33,6 +33,39 @@ def test_warnings_are_shown(make_project: MakeProject) -> None:
         assert result.counts["warnings"] == 1
 
 
+@pytest.mark.parametrize("mode", ["batch", "none"])
+def test_pytest_does_not_listen_to_torchs_trace(make_project: MakeProject, mode: str) -> None:
+    """Torch makes its trace for whoever listens; to other loggers that hand nothing on pytest listens as ever."""
+    project = make_project()
+    project.write(
+        "suites/trace/test_trace.py",
+        """
+import logging
+import pytest
+
+TRACE, OTHER = logging.getLogger("torch.__trace"), logging.getLogger("other")
+OWN = logging.NullHandler()
+TRACE.addHandler(OWN)
+TRACE.propagate = OTHER.propagate = False
+
+def look():
+    assert TRACE.handlers == [OWN]
+    assert any(type(handler).__module__.startswith("_pytest.") for handler in OTHER.handlers)
+
+@pytest.fixture
+def around():
+    look()
+    yield
+    look()
+
+def test_within(around):
+    look()
+""",
+    )
+    result = project.run(f"--isolation={mode}", "-n0")
+    assert result.status == 0, result.tail()
+
+
 def test_errors_can_be_made_of_warnings(make_project: MakeProject) -> None:
     project = make_project()
     project.write(
