@@ -184,6 +184,7 @@ class Project:
             command.append(f"--results-dir={name}")
         if not any(argument in ("--lf", "--ff") for argument in arguments):
             command += ["-p", "no:cacheprovider"]
+        command += ["-p", "no:hypothesispytest"]  # half a second of each process, for nothing
         outer = os.environ.items()
         environment = {key: value for key, value in outer if not key.startswith((*_FOREIGN, "CUDA_VISIBLE_DEVICES"))}
         wanted: dict[str, str | None] = {

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,20 +91,23 @@ def _examine_here(item: pytest.Item, folder: Path) -> Examined:
     first = suspicions(before, fast.read())
     full = Meters("full", temp=folder)
     repeated = []
-    since = origins.Origins(temp=folder)
     last = full.read()
-    for number in range(growth.WARMUP + growth.COUNTED):
-        if number >= growth.WARMUP:
-            origins.record_history(meter.name for meter in METERS)
-        if number == growth.WARMUP:
-            since = origins.Origins(temp=folder)
-            last = full.read()
+    for _ in range(growth.WARMUP + growth.COUNTED):
         item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
         now = full.read()
         repeated.append(growths(last, now))
         last = now
-    leaks = growth.verdict(first, repeated)
-    return Examined(first, {leak.meter: leak.text for leak in leaks}, since.of(leak.meter for leak in leaks))
+    leaks = {leak.meter: leak.text for leak in growth.verdict(first, repeated)}
+    return Examined(first, leaks, _origins_here(item, folder, list(leaks)) if leaks else {})
+
+
+def _origins_here(item: pytest.Item, folder: Path, meters: Sequence[str]) -> dict[str, list[str]]:
+    gc.unfreeze()  # what the meters have set aside would be new once origins look for holders
+    origins.record_history(meters)
+    since = origins.Origins(temp=folder)
+    for _ in range(growth.COUNTED):
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
+    return since.of(meters)
 
 
 _INNOCENT = """

@@ -132,15 +132,15 @@ _LIST = "global 'KEPT' of module test_cases"
 @pytest.mark.parametrize(
     ("case", "meter", "much", "where"),
     [
-        ("test_list", "tensors", "1 more", [f"float32 1024 on cpu, 4.0 KiB: item of list of 8, {_LIST}"]),
+        ("test_list", "tensors", "1 more", [f"float32 1024 on cpu, 4.0 KiB: item of list of 12, {_LIST}"]),
         ("test_list", "tensor_bytes", "4.0 KiB more", []),
         ("test_class_attribute", "tensors", "1 more", ["class attribute 'kept' of test_cases.Model"]),
         ("test_closure", "tensors", "1 more", ["in the closure of function test_cases.test_closure", _LIST]),
         ("test_garbage", "tensors", "1 more", ["attribute 'values' of a test_cases.Model, item of gc.garbage"]),
         ("test_garbage", "uncollectable", "1 more", []),
         ("test_view", "tensor_bytes", "1.0 MiB more", []),
-        ("test_storage", "tensor_bytes", "4.0 KiB more", ["storage on cpu, 4.0 KiB: item of list of 8"]),
-        ("test_graph", "tensors", "4 more", ["with a graph (SumBackward0): item of list of 8"]),
+        ("test_storage", "tensor_bytes", "4.0 KiB more", ["storage on cpu, 4.0 KiB: item of list of 12"]),
+        ("test_graph", "tensors", "4 more", ["with a graph (SumBackward0): item of list of 12"]),
         ("test_grown_in_place", "tensor_bytes", "4.0 KiB more", [_LIST]),
         ("test_memo_that_never_hits", "tensors", "1 more", ["cache of test_cases.memoised"]),
         ("test_failing_case_that_leaks", "tensors", "1 more", [_LIST]),
