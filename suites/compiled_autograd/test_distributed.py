@@ -1,4 +1,4 @@
-"""Data-parallel models: which of torch's two ways to reduce gradients works in a captured pass.
+"""Models over several processes: which of torch's two ways to reduce gradients works in a captured pass, and shards.
 
 Each in a process of its own: a process group starts threads and sets environment and state for good.
 """
@@ -13,25 +13,37 @@ from suites import children
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-#: Two processes, each with rows of its own; the gradients of the group are the mean of what each would have alone.
-#: They end without taking the interpreter down: torch 2.13 aborts there now and then (a thread that nobody joined),
-#: after both have said what they found, and how a process with a group ends is not what these cases are about.
-SCRIPT = """
+#: What each script begins and ends with: two processes that form a group. They end without taking the interpreter down:
+#: torch 2.13 aborts there now and then (a thread that nobody joined), after both have said what they found, and how a
+#: process with a group ends is not what these cases are about.
+BEGIN = """
 import os
 rank = 0 if (other := os.fork()) else 1
 import torch
 import torch.distributed as dist
+
+dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://" + {store!r})
+torch.manual_seed(3)
+"""
+END = """
+print(line + chr(10), end="", flush=True)
+dist.barrier()
+if other:
+    _, status = os.waitpid(other, 0)
+    os._exit(os.waitstatus_to_exitcode(status) != 0)
+os._exit(0)
+"""
+
+#: Each process has rows of its own; the gradients of the group are the mean of what each would have alone.
+REDUCED = """
 from torch.nn.parallel import DistributedDataParallel
 
-store, reducer = {store!r}, {reducer!r}
-dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://" + store)
-torch.manual_seed(3)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2))
 rows = torch.randn(2, 5, 4)
 (sum(model(part).square().sum() for part in rows) / 2).backward()
 expected = [parameter.grad.clone() for parameter in model.parameters()]
 model.zero_grad()
-with torch._dynamo.config.patch(optimize_ddp=reducer, compiled_autograd=True):
+with torch._dynamo.config.patch(optimize_ddp={reducer!r}, compiled_autograd=True):
     parallel = DistributedDataParallel(model)
     try:
         torch.compile(lambda: parallel(rows[rank]).square().sum().backward(), backend="aot_eager")()
@@ -41,18 +53,33 @@ with torch._dynamo.config.patch(optimize_ddp=reducer, compiled_autograd=True):
         same = [torch.allclose(found.grad, wanted) for found, wanted in zip(model.parameters(), expected)]
         captures = torch._dynamo.utils.counters["compiled_autograd"]["captures"]
         line = "same " * all(same) + "different " * (not all(same)) + str(captures)
-    print(line + chr(10), end="", flush=True)
-dist.barrier()
-if other:
-    _, status = os.waitpid(other, 0)
-    os._exit(os.waitstatus_to_exitcode(status) != 0)
-os._exit(0)
+"""
+
+#: Each process has half of the rows of a weight.
+SHARDED = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from suites.compiled import compiled_backward
+
+weight, x = torch.randn(6, 4), torch.randn(5, 4)
+whole = weight.clone().requires_grad_()
+(x @ whole.t()).sigmoid().square().sum().backward()
+
+mesh = init_device_mesh("cpu", (2,))
+given = distribute_tensor(x, mesh, [Replicate()])
+sharded = distribute_tensor(weight, mesh, [Shard(0)]).requires_grad_()
+loss = lambda: (given @ sharded.t()).sigmoid().square().sum()
+with compiled_backward("aot_eager", fullgraph=False) as recording:
+    (torch.compile(loss, backend="aot_eager") if {compiled} else loss)().backward()
+own = sharded.grad.to_local()
+right = torch.allclose(own, whole.grad[3 * rank : 3 * rank + 3])
+line = f"{{'right' if right else 'wrong'}} {{tuple(own.shape)}} {{recording.captures}}"
 """
 
 
-def ended(store: Path, reducer: str | bool) -> list[str]:
+def ended(store: Path, script: str) -> list[str]:
     """A line of each of the two processes."""
-    lines = children.run(SCRIPT.format(store=str(store), reducer=reducer), limit=250).lines()
+    lines = children.run(BEGIN.format(store=str(store)) + script + END, limit=250).lines()
     assert len(lines) == 2, lines
     return lines
 
@@ -61,7 +88,7 @@ def ended(store: Path, reducer: str | bool) -> list[str]:
 def test_the_reducer_in_cpp_is_refused(tmp_path: Path) -> None:
     """Contract: the reducer in C++, whose hooks the compiler cannot see, is refused with an error that names it, and
     does not reduce something silently."""
-    for line in ended(tmp_path / "store", True):
+    for line in ended(tmp_path / "store", REDUCED.format(reducer=True)):
         assert "compiled autograd" in line.lower().replace("_", " ")
         assert line.split()[0] not in ("same", "different")
 
@@ -70,7 +97,18 @@ def test_the_reducer_in_cpp_is_refused(tmp_path: Path) -> None:
 def test_the_reducer_in_python_reduces_within_the_pass(tmp_path: Path) -> None:
     """Contract: with the reducer in Python a data-parallel model's pass is captured, and both processes have the mean
     of the gradients of each one's rows."""
-    for line in ended(tmp_path / "store", "python_reducer"):
+    for line in ended(tmp_path / "store", REDUCED.format(reducer="python_reducer")):
         what, captures = line.split()[:2]
         assert what == "same", line
         assert int(captures) >= 1
+
+
+@pytest.mark.covers(
+    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
+    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager_forward", "compiled_forward"])
+def test_the_gradient_of_a_sharded_weight(compiled: bool, tmp_path: Path) -> None:
+    """Contract: the pass of a product with a weight whose rows lie in two processes is captured once in each, whether
+    or not its forward was compiled, and each has the rows of the gradient that belong to its rows of the weight."""
+    assert ended(tmp_path / "store", SHARDED.format(compiled=compiled)) == ["right (3, 4) 1"] * 2
