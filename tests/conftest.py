@@ -1,0 +1,13 @@
+"""The order in which tests are given out."""
+
+from __future__ import annotations
+
+import pytest
+
+#: Files with a test, or a set-up, of half a minute and more.
+LONGEST = ("tests/softdevice/test_core.py", "tests/softdevice/test_build.py", "tests/acceptance/test_bisect.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no worker is left with one when the others have nothing to do any more."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
