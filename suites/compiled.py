@@ -20,6 +20,12 @@ from . import _torch_private_compiled as private
 #: Why cases that come here are marked with `keeps`: seen with torch 2.11 to 2.13, after each reset and collection.
 KEEPS = "each capture keeps its graph and some fake tensors for good, as each graph compiled for any size does"
 
+#: The row of suites that PyTorch runs again under compiled autograd, besides those of autograd itself.
+WRAPPED_SUITES = (
+    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
+    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
+)
+
 #: What both runs of a comparison begin with.
 SEED = 4711
 

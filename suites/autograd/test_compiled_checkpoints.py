@@ -11,14 +11,9 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from suites._torch_private_compiled import compiler_unheard
-from suites.compiled import KEEPS
+from suites.compiled import KEEPS, WRAPPED_SUITES
 
 from .engines import Engine
-
-ROW = (
-    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
-    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
-)
 
 #: With the engine too: what is asked of a compiler is compiled.
 pytestmark = pytest.mark.keeps(KEEPS)
@@ -80,7 +75,7 @@ def x(device: torch.device) -> Tensor:
     return torch.randn(4, 4).to(device).requires_grad_()
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_the_input_alone_is_kept(x: Tensor, engine: Engine) -> None:
     """Contract: a checkpoint in a compiled function keeps its input alone between the passes, where the function
     without one keeps more; value and gradient are the same."""
@@ -96,7 +91,7 @@ def test_the_input_alone_is_kept(x: Tensor, engine: Engine) -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_random_numbers_are_the_same_in_both_passes(engine: Engine, device: torch.device) -> None:
     """Contract: what a compiled function behind a checkpoint drops in the forward pass has no gradient, and the rest
     has that of what was kept."""
@@ -111,7 +106,7 @@ def test_random_numbers_are_the_same_in_both_passes(engine: Engine, device: torc
         torch.testing.assert_close(found, torch.where(kept, 2 * x.detach().cos(), torch.zeros_like(found)))
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("products", ["kept", "run_again"])
 def test_a_policy_says_which_operators_run_again(products: str, x: Tensor, engine: Engine) -> None:
     """Contract: under a policy that keeps matrix products those are not run again in the backward pass of a compiled
@@ -133,7 +128,7 @@ def test_a_policy_says_which_operators_run_again(products: str, x: Tensor, engin
     assert ran.names.count("mm") == (6 if products == "kept" else 9)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_parameters_of_a_module_behind_a_checkpoint(engine: Engine, device: torch.device) -> None:
     """Contract: a module's parameters, closed over and not passed, get the gradients that they get without a
     checkpoint, pass after pass."""

@@ -10,14 +10,9 @@ import torch
 from torch import Tensor
 
 from suites import _torch_private_compiled as private
-from suites.compiled import KEEPS
+from suites.compiled import KEEPS, WRAPPED_SUITES
 
 from .engines import LIST, Engine, Known, waived
-
-ROW = (
-    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
-    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
-)
 
 #: With the engine too: what is asked of a compiler is compiled.
 pytestmark = pytest.mark.keeps(KEEPS)
@@ -37,7 +32,7 @@ def x(device: torch.device) -> Tensor:
     return torch.tensor([0.5, 1.5, -2.0], device=device, requires_grad=True)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_branch_has_the_gradient_of_what_was_taken(taken: bool, x: Tensor, engine: Engine) -> None:
     """Contract: `torch.cond` on a tensor has value and gradient of the branch that was taken, of the operands and of
@@ -60,7 +55,7 @@ def test_a_branch_has_the_gradient_of_what_was_taken(taken: bool, x: Tensor, eng
         torch.testing.assert_close(found.detach(), expected.to(x.device))
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_branches_within_branches(x: Tensor, engine: Engine) -> None:
     """Contract: branches nest: of four ways each gives its own gradient."""
 
@@ -79,7 +74,7 @@ def test_branches_within_branches(x: Tensor, engine: Engine) -> None:
             torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_a_function_mapped_over_rows(engine: Engine, device: torch.device) -> None:
     """Contract: `map` over the rows of a tensor has each row's gradient, and for what all rows share their sum."""
     over_rows = private.higher_order("map")
@@ -96,7 +91,7 @@ def test_a_function_mapped_over_rows(engine: Engine, device: torch.device) -> No
     torch.testing.assert_close(shared.grad, rows.detach().square().sum(0))
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @waived(
     Known("`scan` traces its own gradient when it is called, and compiled autograd captures that", LIST, RuntimeError)
 )
@@ -128,7 +123,7 @@ def test_a_recurrence(engine: Engine, device: torch.device) -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_running_products(engine: Engine, device: torch.device) -> None:
     """Contract: an associative scan that multiplies is the running product, and has its gradient."""
     associative_scan = private.higher_order("associative_scan")
@@ -140,7 +135,7 @@ def test_running_products(engine: Engine, device: torch.device) -> None:
     torch.testing.assert_close(found, torch.autograd.grad(x.cumprod(0).sum(), x)[0])
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_a_region_that_is_compiled_once(x: Tensor, engine: Engine) -> None:
     """Contract: a function that is a region of its own in a compiled one has its gradient at each place it is called
     from."""

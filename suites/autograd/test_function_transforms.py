@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
-from .engines import Engine
+from suites.compiled import WRAPPED_SUITES
 
-ROW = (
-    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
-    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
-)
+from .engines import Engine
 
 #: Forward mode's table of decompositions is made of `torch.jit` functions, when it is first needed.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -38,7 +35,7 @@ def x(device: torch.device) -> Tensor:
     return torch.tensor([0.5, 1.5, -2.0], device=device, dtype=torch.float64)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_grad_of_a_function(x: Tensor, engine: Engine) -> None:
     """Contract: `grad` gives the derivative of a function at a point; neither the point nor the derivative has a graph
     or a gradient afterwards."""
@@ -67,7 +64,7 @@ def test_value_gradient_and_more(x: Tensor, engine: Engine) -> None:
     engine.still_works()
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_a_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
     """Contract: `vjp` gives a function's value and its pullback, which multiplies any cotangent by the transposed
     Jacobian, as often as it is called."""
@@ -79,7 +76,7 @@ def test_a_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
     engine.still_works()
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_jacobians_by_rows_and_by_columns(x: Tensor, engine: Engine) -> None:
     """Contract: the Jacobian by backward passes is that by tangents, and that by hand."""
 
@@ -93,7 +90,7 @@ def test_jacobians_by_rows_and_by_columns(x: Tensor, engine: Engine) -> None:
     engine.still_works()
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_transforms_nest(x: Tensor, engine: Engine) -> None:
     """Contract: the gradient of a gradient, the Hessian, and tangents of a gradient are all the second derivative."""
     second = 2 * x.cos() - x * x.sin()
@@ -105,7 +102,7 @@ def test_transforms_nest(x: Tensor, engine: Engine) -> None:
     engine.still_works()
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_a_gradient_for_each_sample(chunk_size: int | None, engine: Engine, device: torch.device) -> None:
     """Contract: `vmap` of `grad` over samples gives each sample's gradient of a module's parameters, the same whether
@@ -129,7 +126,7 @@ def test_a_gradient_for_each_sample(chunk_size: int | None, engine: Engine, devi
             torch.testing.assert_close(found[name][index], parameter.grad)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_a_call_with_other_parameters(engine: Engine, device: torch.device) -> None:
     """Contract: a backward pass through `functional_call` gives gradients to the parameters that were passed, and none
     to the module's own."""
@@ -176,7 +173,7 @@ class Cube(torch.autograd.Function):
         return gradients[0] * 30 * x**2
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_a_custom_function_is_transformed(x: Tensor, engine: Engine) -> None:
     """Contract: a custom function with `setup_context` has its own backward under `grad` and, with
     `generate_vmap_rule`, under `vmap` of it."""
@@ -185,7 +182,7 @@ def test_a_custom_function_is_transformed(x: Tensor, engine: Engine) -> None:
     engine.still_works()
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_random_numbers_of_samples(x: Tensor, engine: Engine) -> None:
     """Contract: `vmap` refuses random numbers unless told whether samples share them: `different` draws for each,
     `same` for all; gradients see what was drawn."""

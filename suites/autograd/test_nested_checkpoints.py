@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from .engines import LIST, Engine, Known, waived
+from suites.compiled import WRAPPED_SUITES
 
-ROW = (
-    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
-    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
-)
+from .engines import LIST, Engine, Known, waived
 
 Function = Callable[[Tensor], Tensor]
 
@@ -55,7 +52,7 @@ def x(device: torch.device) -> Tensor:
     return torch.tensor([0.5, 1.5], device=device, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_each_level_is_run_again_for_each_around_it(depth: int, x: Tensor, engine: Engine) -> None:
     """Contract: of checkpoints within each other the n-th from outside is run n + 1 times in all: once in the forward
@@ -81,7 +78,7 @@ def test_each_level_is_run_again_for_each_around_it(depth: int, x: Tensor, engin
     assert counted.runs == {str(level): level + 1 for level in range(1, depth + 1)}
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_two_within_one(x: Tensor, engine: Engine) -> None:
     """Contract: of two checkpoints side by side within a third each is run again for itself and for the third, unless
     nothing but its result is needed of it, and the second reaches the first's gradient through its own."""
@@ -99,7 +96,7 @@ def test_two_within_one(x: Tensor, engine: Engine) -> None:
     assert 2 <= counted.runs["second"] <= 3
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("early_stop", [True, False], ids=["stops", "goes_on"])
 def test_stopping_early_within_another(early_stop: bool, x: Tensor, engine: Engine) -> None:
     """Contract: in a checkpoint within another the part after the last tensor that is needed is run again only where
@@ -120,7 +117,7 @@ def test_stopping_early_within_another(early_stop: bool, x: Tensor, engine: Engi
     torch.testing.assert_close(x.grad, (x.exp().cos() * x.exp()).detach())
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @waived(NO_HISTORY)
 def test_a_gradient_within_a_checkpoint(x: Tensor, engine: Engine) -> None:
     """Contract: a function behind a checkpoint may itself take a gradient with a graph: the gradient through it is the
@@ -137,7 +134,7 @@ def test_a_gradient_within_a_checkpoint(x: Tensor, engine: Engine) -> None:
     torch.testing.assert_close(x.grad, expected)
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @waived(NO_HISTORY)
 def test_a_second_derivative_through_checkpoints(x: Tensor, engine: Engine) -> None:
     """Contract: checkpoints that keep their graphs can be differentiated twice, nested ones too."""
@@ -151,7 +148,7 @@ def test_a_second_derivative_through_checkpoints(x: Tensor, engine: Engine) -> N
     torch.testing.assert_close(twice, at.sin().exp() * (at.cos() ** 2 - at.sin()))
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_random_numbers_within_both(engine: Engine, device: torch.device) -> None:
     """Contract: each run of an inner checkpoint draws what its first run drew, whichever level asks for it."""
     masks: list[Tensor] = []
@@ -172,7 +169,7 @@ def test_random_numbers_within_both(engine: Engine, device: torch.device) -> Non
     assert torch.equal(x.grad != 0, masks[0])
 
 
-@pytest.mark.covers(ROW)
+@pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.xfail(
     torch.__version__ < (2, 13),
     raises=pytest.PytestUnraisableExceptionWarning,

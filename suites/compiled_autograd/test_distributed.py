@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from suites import children
+from suites.compiled import WRAPPED_SUITES
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
@@ -105,10 +106,7 @@ def test_the_reducer_in_python_reduces_within_the_pass(tmp_path: Path) -> None:
         assert int(captures) >= 1
 
 
-@pytest.mark.covers(
-    "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
-    "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
-)
+@pytest.mark.covers(WRAPPED_SUITES)
 def test_the_gradient_of_a_sharded_weight(tmp_path: Path) -> None:
     """Contract: the pass of a product with a weight whose rows lie in two processes is captured once in each, whether
     or not its forward was compiled, and each has the rows of the gradient that belong to its rows of the weight."""
