@@ -109,11 +109,11 @@ def devices(
 def _examine(inventory: Inventory) -> None:
     """Examine all devices, one after the other; those at fault are sick without a look."""
     from harness.devices import health
-    from harness.devices.signs import Watch, standing
+    from harness.devices.health_events import HealthWatch, standing
 
     console, sick = _console(), 0
     looked = [device for device in inventory.devices if device.kind == "cuda"] or list(inventory.usable)
-    with Watch(looked) as watch:
+    with HealthWatch(looked) as watch:
         for device in looked:
             found = health.check(device)
             sick += not found.healthy
@@ -173,12 +173,12 @@ def _promised(entries: list[Entry], name: str) -> list[Entry]:
     """The cases whose requirements this kind of hardware promises to meet."""
     from harness.gating import requirements
     from harness.gating.hardware import load_hardware
-    from harness.gating.prospects import prospects
+    from harness.gating.implication import implication
 
     kind = load_hardware(name, Path("configs"), Path()).value
     known = requirements.parse({**kind.device, **kind.offers})
     conditions = ((entry, [each for mark in entry.requires for each in requirements.parse(mark)]) for entry in entries)
-    return [entry for entry, wanted in conditions if not wanted or prospects(wanted, known).certain]
+    return [entry for entry, wanted in conditions if not wanted or implication(wanted, known).certain]
 
 
 def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, description: str) -> None:

@@ -25,7 +25,7 @@ class RunContext:
     `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test
     as a case. `device` is ``--device``; on software devices `inject` are the faults they are to have, as they are
     written, and `library` is the file of the built backend. `health`: GPUs are examined. `leak_check`: off, fast or
-    full. `start`: auto, fork or cold, see `harness.isolation.spec`; `under`: the name of the wrapper round each test.
+    full. `start`: auto, fork or cold, see `harness.zygote.spec`; `under`: the name of the wrapper round each test.
     `policy` is `harness.gating.policy.Policy` as JSON values.
     """
 

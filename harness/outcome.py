@@ -68,17 +68,23 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """What the verdict needs of one attempt: its outcome, whether the harness will try the case again, and what a rule
-    makes of the case as it stands after this attempt.
+class AttemptResult:
+    """One finished attempt at a case, as verdicts and rules take it.
+
+    `final`: the harness will not try the case again on its account. `ruled` is what a rule makes of the case as it
+    stands after this attempt. `message` is one line that says what happened; `alone`: its process ran nothing before;
+    `duration` in seconds.
     """
 
     outcome: Outcome
-    final: bool
+    final: bool = True
     ruled: Outcome | None = None
+    message: str = ""
+    alone: bool = True
+    duration: float = 0.0
 
 
-def settle(attempts: Sequence[Attempt], started: int) -> Outcome:
+def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
     """The verdict on a case from its finished attempts, in order, and the number of attempts started.
 
     A case that never started is `not_run`; one that started and has no final attempt is `lost`: the

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Machine = Mapping[str, Capabilities]
 
 
-class Trouble(NamedTuple):
+class ConfigProblem(NamedTuple):
     """Something that makes the run red and is known without running a case."""
 
     kind: str
@@ -49,14 +49,14 @@ class Plan:
     profile: Loaded[Profile] | None
     hardware: Hardware | None
 
-    def refuse_strangers(self, machine: Machine) -> None:
+    def refuse_mismatches(self, machine: Machine) -> None:
         """Raise pytest.UsageError unless every device is what the run is meant for."""
         found = []
         for uuid, capabilities in machine.items():
             if self.hardware is not None:
                 from harness.gating import hardware
 
-                unmet = hardware.strangers(self.hardware, capabilities)
+                unmet = hardware.mismatches(self.hardware, capabilities)
                 found += [f"device {uuid} is not {self.policy.hardware}: {each.text}" for each in unmet]
             if self.profile is not None:
                 wanted = requirements.parse(self.profile.value.requires)
@@ -69,27 +69,33 @@ class Plan:
         if found:
             raise pytest.UsageError("\n".join(found))
 
-    def troubles_before(self, machine: Machine, today: date) -> list[Trouble]:
+    def problems_before_collection(self, machine: Machine, today: date) -> list[ConfigProblem]:
         """What is wrong before any case is collected: promises that the machine does not keep, faulty waivers."""
-        found: list[Trouble] = []
+        found: list[ConfigProblem] = []
         if self.hardware is not None:
             from harness.gating import hardware
 
             found += [
-                Trouble("broken_promise", f"hardware {self.policy.hardware} promises {unmet.text} (device {uuid})")
+                ConfigProblem(
+                    "broken_promise", f"hardware {self.policy.hardware} promises {unmet.text} (device {uuid})"
+                )
                 for uuid, capabilities in machine.items()
                 for unmet in hardware.broken(self.hardware, capabilities)
             ]
-        found += [Trouble(*fault) for fault in waivers.faults(self.policy.waivers, today)]
+        found += [ConfigProblem(*fault) for fault in waivers.faults(self.policy.waivers, today)]
         return found
 
-    def troubles_after(self, cases: Sequence[tuple[str, str]], arguments: Sequence[str]) -> list[Trouble]:
+    def problems_after_collection(
+        self, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
+    ) -> list[ConfigProblem]:
         """What is wrong given all collected cases, as pairs of id and suite, and what the run was told to collect."""
         ids = [case_id for case_id, _ in cases]
-        found = [Trouble(*fault) for fault in waivers.idle(self.policy.waivers, ids, arguments)]
+        found = [ConfigProblem(*fault) for fault in waivers.idle(self.policy.waivers, ids, arguments)]
         if self.profile is not None:
             found += [
-                Trouble("profile_matches_nothing", self.profile.problem(f"{text} names no case of this run", *where))
+                ConfigProblem(
+                    "profile_matches_nothing", self.profile.problem(f"{text} names no case of this run", *where)
+                )
                 for where, text in policy.idle(self.policy, cases, arguments)
             ]
         return found

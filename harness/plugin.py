@@ -93,10 +93,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker), "harness-worker")
     if not worker.isolated:
-        from harness.isolation import tracelog
+        from harness.executor import trace_log as tracelog
 
         config.pluginmanager.register(InlineHooks(worker), "harness-inline")
-        config.pluginmanager.register(tracelog.Unheard(), "harness-unheard")
+        config.pluginmanager.register(tracelog.TraceLogMuted(), "harness-unheard")
         if worker.context.under is not None:
             config.pluginmanager.register(_around(worker.context.under), "harness-under")
 
@@ -219,8 +219,8 @@ class WorkerHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        from harness.isolation.nursery import ZygoteError
         from harness.worker import CASE_ID
+        from harness.zygote.client import ZygoteError
 
         if CASE_ID not in item.stash:
             return None
@@ -260,7 +260,7 @@ class InlineHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        from harness.isolation import reports
+        from harness.protocol import reports
 
         report = yield
         objection, why = self._worker.gate(item)

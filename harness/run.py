@@ -25,16 +25,16 @@ from harness.devices import capabilities
 from harness.devices.device import Inventory
 from harness.errors import HarnessError
 from harness.gating import patterns
-from harness.isolation import caches
-from harness.isolation.nursery import Zygote
-from harness.isolation.spec import ZygoteSpec, overriding_arguments
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK
 from harness.reporting import environment, junit
 from harness.reporting import journal as journals
-from harness.reporting.events import Collected, End, Finding
+from harness.reporting.events import SCHEMA, Collected, End, Finding
 from harness.reporting.journal import Journal
 from harness.reporting.ledger import Ledger
 from harness.scheduling.leases import LeaseBook
+from harness.supervisor import compiler_caches
+from harness.zygote.client import ZygoteProcess
+from harness.zygote.spec import ZygoteSpec, overriding_arguments
 
 #: Settings that the journal has under names of their own, or that say nothing of what was run.
 _TOLD_ELSEWHERE = ("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir")
@@ -67,13 +67,13 @@ class Run:
         temp = invocation.dir / basetemp / run_id if basetemp else Path(tempfile.mkdtemp(prefix="harness-"))
         machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
         try:
-            self.plan.refuse_strangers(machine)
+            self.plan.refuse_mismatches(machine)
             software = _software_device() if any(device.kind == "soft" for device in self.devices) else None
             run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
         except pytest.UsageError:
             shutil.rmtree(temp, ignore_errors=True)
             raise
-        self.zygote: Zygote | None = None
+        self.zygote: ZygoteProcess | None = None
         context = RunContext(
             run_id=run_id,
             run_dir=str(run_dir),
@@ -110,7 +110,7 @@ class Run:
         self.journal.append(
             {
                 "event": "run",
-                "schema": journals.SCHEMA,
+                "schema": SCHEMA,
                 "run_id": run_id,
                 "argv": argv,
                 "seed": context.seed,
@@ -128,8 +128,8 @@ class Run:
         )
         for each in self.plan.lists:
             self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
-        for kind, message in self.plan.troubles_before(machine, _today()):
-            self._find(kind, message)
+        for kind, message in self.plan.problems_before_collection(machine, _today()):
+            self.add_finding(kind, message)
         facts = environment.collect(
             inventory,
             argv=argv,
@@ -142,7 +142,7 @@ class Run:
         environment.write(run_dir, facts)
         if isolation != "none":
             spec = ZygoteSpec.of(context, skip_early_exit_handlers=not inventory.gpus)
-            self.zygote = Zygote(spec, folder=invocation.dir, log=run_dir / "zygote.log")
+            self.zygote = ZygoteProcess(spec, folder=invocation.dir, log=run_dir / "zygote.log")
         self.context = context.with_zygote(self.zygote.address if self.zygote else None)
 
     @property
@@ -154,7 +154,7 @@ class Run:
         self.leases.give_back(worker)
         if error:
             message = f"worker {worker} died ({error}); what it had not finished is lost or went to others"
-            self._find("worker", message)
+            self.add_finding("worker", message)
 
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.
@@ -169,8 +169,8 @@ class Run:
         cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
         if cases:
             named = [(case, suite_of(case)) for case in cases]
-            troubles = self.plan.troubles_after(named, self._arguments)
-            found = tuple(self._find(kind, message) for kind, message in troubles)
+            problems = self.plan.problems_after_collection(named, self._arguments)
+            found = tuple(self.add_finding(kind, message) for kind, message in problems)
             contents = dataclasses.replace(contents, events=contents.events + found)
         ledger = Ledger.from_journal(contents)
         gc.unfreeze()
@@ -185,7 +185,7 @@ class Run:
         junit.write(self.run_dir, self.ledger)
         return status
 
-    def _find(self, kind: str, message: str) -> Finding:
+    def add_finding(self, kind: str, message: str) -> Finding:
         """Write down a finding."""
         finding = Finding(event="finding", t=time.time(), kind=kind, message=message)
         self.journal.append(finding.model_dump())
@@ -196,7 +196,7 @@ class Run:
         if self.zygote is not None:
             self.zygote.close()
             self.zygote = None
-        shutil.rmtree(self.run_dir / caches.FOLDER, ignore_errors=True)
+        shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
         temp = Path(self.context.temp_dir)
         for folder in ("capabilities", "drained", "turns"):
             shutil.rmtree(temp / folder, ignore_errors=True)

@@ -13,30 +13,32 @@ from typing import Any
 
 import pytest
 
+from harness import linux
 from harness.context import RunContext
 from harness.devices import capabilities
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import SOFT_COUNT, SOFT_MEMORY, masks_for
+from harness.executor import seeding
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
 from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
-from harness.isolation import caches, linux, seeding
-from harness.isolation.care import Care
-from harness.isolation.case import Case
-from harness.isolation.handle import Binding
-from harness.isolation.inline import InlineCase
-from harness.isolation.keeper import Keeper
-from harness.isolation.nursery import Zygote, ZygoteError, ZygoteLink, ZygoteUnfitError
-from harness.isolation.spec import ZygoteSpec, executor_environment
-from harness.isolation.supervisor import Supervisor
 from harness.options import case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, digest
-from harness.scheduling.turns import Turns
+from harness.scheduling.device_locks import DeviceLocks
 from harness.softdevice import faults
+from harness.supervisor import compiler_caches
+from harness.supervisor.case import Case
+from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.executor_handle import Binding
+from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.inline import InlineCase
+from harness.supervisor.supervisor import Supervisor
+from harness.zygote.client import ZygoteClient, ZygoteError, ZygoteProcess, ZygoteUnfitError
+from harness.zygote.spec import ZygoteSpec, executor_environment
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 #: How often a zygote may die before it is ready: then it is no accident any more.
@@ -72,7 +74,7 @@ class Worker:
         self._inventory = inventory
         self._today = datetime.now(UTC).date()
         self._capabilities: dict[str, Capabilities] = {}
-        self._care = Care(
+        self._pool = DevicePool(
             next((entry for entry in inventory.devices if entry.uuid == device), CPU),
             inventory.usable,
             worker=name,
@@ -80,19 +82,19 @@ class Worker:
             record=self.journal.append,
             examine=context.health and context.isolation != "none",
         )
-        self._own: list[Zygote] = []
+        self._own: list[ZygoteProcess] = []
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
-        self._keeper: Keeper | None = None
+        self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
-            self._keeper = Keeper(
+            self._slot = ExecutorSlot(
                 worker=name,
                 temp=Path(context.temp_dir),
                 record=self.journal.append,
-                turns=self._turns(workerinput),
+                locks=self._device_locks(workerinput),
                 connect=self._connect,
-                died=partial(caches.release_locks, Path(context.run_dir)),
+                after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
             )
             self._supervisor = Supervisor(
                 context,
@@ -101,12 +103,12 @@ class Worker:
                 record=self.journal.append,
                 prepare=self.prepare,
                 late=late,
-                keeper=self._keeper,
-                care=self._care,
+                slot=self._slot,
+                pool=self._pool,
                 bind=self._bind,
             )
-        elif self._care.device.kind != "cpu" or context.device == "cpu":
-            os.environ.update(masks_for([self._care.device]))
+        elif self._pool.device.kind != "cpu" or context.device == "cpu":
+            os.environ.update(masks_for([self._pool.device]))
             if context.library is not None:
                 os.environ[faults.VARIABLE] = faults.joined(context.inject)
 
@@ -134,9 +136,9 @@ class Worker:
             yield
             return
         record = InlineCase(
-            case, self.context, worker=self.name, device=self._care.device.uuid, record=self.journal.append
+            case, self.context, worker=self.name, device=self._pool.device.uuid, record=self.journal.append
         )
-        kind = self._care.device.kind
+        kind = self._pool.device.kind
         if self.context.library is not None:
             from harness.softdevice import loading
 
@@ -164,7 +166,7 @@ class Worker:
 
     def prepare(self, item: pytest.Item) -> Case:
         """What is decided about a case before it runs; decided once for each device."""
-        device = self._care.device
+        device = self._pool.device
         decided = item.stash.get(_PREPARED, None)
         if decided is None or decided[0] != device.uuid:
             here = self._offered(device)
@@ -199,19 +201,19 @@ class Worker:
         """End every process of this worker."""
         if self._supervisor is not None:
             self._supervisor.close()
-        self._care.close()
+        self._pool.close()
         for zygote in self._own:
             zygote.close()
         self._own.clear()
 
-    def _turns(self, workerinput: dict[str, Any] | None) -> Turns:
+    def _device_locks(self, workerinput: dict[str, Any] | None) -> DeviceLocks:
         """GPUs are taken in turns unless there are meant to be more workers than devices.
 
         Of the CPU and of a software device each process has one for itself, and waits for nobody.
         """
         workers = 1 if workerinput is None else int(workerinput["workercount"])
-        enabled = self._care.device.kind == "cuda" and workers <= len(self._inventory.usable)
-        return Turns(Path(self.context.temp_dir) / "turns", enabled=enabled)
+        enabled = self._pool.device.kind == "cuda" and workers <= len(self._inventory.usable)
+        return DeviceLocks(Path(self.context.temp_dir) / "turns", enabled=enabled)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
         visible: dict[str, str | None] = {**masks_for(devices)}
@@ -219,7 +221,7 @@ class Worker:
             # As in this process: what a conftest changed in the zygote is not what the devices were counted by.
             visible |= {name: os.environ.get(name) for name in (SOFT_COUNT, SOFT_MEMORY)}
             visible[faults.VARIABLE] = faults.joined(self.context.inject) or None
-        visible |= caches.compiler_caches(Path(self.context.run_dir), os.environ)
+        visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)
         return Binding(
             devices=tuple(device.uuid for device in devices),
             kind=devices[0].kind,
@@ -229,7 +231,7 @@ class Worker:
             library=self.context.library,
         )
 
-    def _connect(self) -> ZygoteLink:
+    def _connect(self) -> ZygoteClient:
         """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError."""
         run_dir = Path(self.context.run_dir)
         if self.context.zygote is not None and not self._own:
@@ -237,18 +239,18 @@ class Worker:
             if link is not None:
                 return link
         log = run_dir / f"zygote-{self.name}.log"
-        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._care.device.kind != "cuda")
+        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._pool.device.kind != "cuda")
         for _ in range(_STARTS):
-            self._own.append(Zygote(spec, folder=Path(self.context.invocation_dir), log=log))
+            self._own.append(ZygoteProcess(spec, folder=Path(self.context.invocation_dir), log=log))
             link = self._link(self._own[-1].address, log)
             if link is not None:
                 return link
         raise ZygoteError(f"worker {self.name} has lost {_STARTS} zygotes that were starting; see {log}")
 
-    def _link(self, address: str, log: Path) -> ZygoteLink | None:
+    def _link(self, address: str, log: Path) -> ZygoteClient | None:
         """A connection, or None, and a finding, when the zygote there is gone. Raises ZygoteUnfitError."""
         try:
-            return ZygoteLink(address, log)
+            return ZygoteClient(address, log)
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:

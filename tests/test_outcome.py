@@ -10,7 +10,7 @@ from harness.outcome import (
     EXIT_NOTHING_RAN,
     EXIT_OK,
     EXIT_RED,
-    Attempt,
+    AttemptResult,
     Outcome,
     exit_status,
     settle,
@@ -48,16 +48,16 @@ def test_predicates(outcome: Outcome) -> None:
     assert (outcome.is_red, outcome.ran, outcome.breaks_executor) == PREDICATES[outcome]
 
 
-def final(outcome: Outcome) -> Attempt:
-    return Attempt(outcome, final=True)
+def final(outcome: Outcome) -> AttemptResult:
+    return AttemptResult(outcome, final=True)
 
 
-def again(outcome: Outcome) -> Attempt:
-    return Attempt(outcome, final=False)
+def again(outcome: Outcome) -> AttemptResult:
+    return AttemptResult(outcome, final=False)
 
 
-def ruled(outcome: Outcome, ruling: Outcome) -> Attempt:
-    return Attempt(outcome, final=True, ruled=ruling)
+def ruled(outcome: Outcome, ruling: Outcome) -> AttemptResult:
+    return AttemptResult(outcome, final=True, ruled=ruling)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def ruled(outcome: Outcome, ruling: Outcome) -> Attempt:
         *(pytest.param([final(outcome)], 1, outcome, id=f"just {outcome}") for outcome in Outcome),
     ],
 )
-def test_settle(attempts: Sequence[Attempt], started: int, verdict: Outcome) -> None:
+def test_settle(attempts: Sequence[AttemptResult], started: int, verdict: Outcome) -> None:
     assert settle(attempts, started) is verdict
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from harness.checks import growth
 from harness.checks.growth import Leak
-from harness.checks.meters import meter_of
+from harness.checks.meters.table import meter_of
 
 _KIB, _MIB = 1 << 10, 1 << 20
 

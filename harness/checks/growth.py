@@ -11,7 +11,7 @@ from enum import StrEnum
 from statistics import median_low
 from typing import Literal
 
-from harness.checks.meters import METERS, meter_of, quantity
+from harness.checks.meters.table import METERS, meter_of, quantity
 from harness.errors import HarnessError
 
 #: Repetitions that do not count. Some things are made on the second or third call: torch.jit profiles its first runs,

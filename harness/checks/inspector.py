@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from harness.checks import meters_process, soak
+from harness.checks import trend as soak
 from harness.checks.batch import Tally
-from harness.checks.meters import Meters, Reading, Tier, growths, settle, suspicions
+from harness.checks.meters import process as meters_process
+from harness.checks.meters.table import Meters, Reading, Tier, collect_garbage, growths, suspicions
 from harness.checks.process import Problem
-from harness.checks.state import StateGuard
+from harness.checks.state.guard import StateGuard
 from harness.outcome import Outcome
 
 #: ``--leak-check``: nothing, what is cheap, or all there is after every case.
@@ -52,7 +53,7 @@ class Inspector:
             if problems:
                 self._guard.restore()
             if levels:
-                settle()
+                collect_garbage()
             before, self._before = self._before, self._meters.read()
             if levels:
                 self.levels = _levels(self._before)
@@ -85,7 +86,7 @@ class Inspector:
     def collect(self) -> None:
         """Before the last tear-down: let go of garbage, so that what several cases have left by then is known."""
         if self._meters is not None and self._before is not None and self._tally.several:
-            settle()
+            collect_garbage()
             self._collected = self._changes(self._meters, self._before)
 
     def leave(self) -> tuple[list[Problem], dict[str, int]]:

@@ -22,9 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness.checks import meters_process, meters_torch
-from harness.checks.meters import quantity
-from harness.checks.meters_holders import held_by
+from harness.checks.meters import process as meters_process
+from harness.checks.meters import torch_memory as meters_torch
+from harness.checks.meters.holders import held_by
+from harness.checks.meters.table import quantity
 from harness.text import one_line
 
 #: Lines told for one meter, and frames of one stack.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.checks.meters import Meters, Reading, growths
+from harness.checks.meters.table import Meters, Reading, growths
 from harness.checks.origins import Origins, record_history
 
 #: Bytes of malloc's that torch.jit keeps for good of each function that it has traced: 42 to 48 KiB were measured, a

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from harness.devices.detected import Detected, Value
 from harness.devices.device import Device, Inventory
 from harness.devices.facts import Subject
-from harness.devices.finding import Finding, Value
 from harness.devices.prober import Prober
-from harness.devices.vocabulary import VOCABULARY, Capability, Kind
+from harness.devices.vocabulary import VOCABULARY, Capability, ValueKind
 
-__all__ = ["VOCABULARY", "Capabilities", "Capability", "Kind", "detect", "size", "written"]
+__all__ = ["VOCABULARY", "Capabilities", "Capability", "ValueKind", "detect", "size", "written"]
 
 
 class Capabilities(Mapping[str, Value | None]):
@@ -22,11 +22,11 @@ class Capabilities(Mapping[str, Value | None]):
 
     __slots__ = ("_findings", "_probes")
 
-    def __init__(self, probes: Mapping[str, Callable[[], Finding]]) -> None:
+    def __init__(self, probes: Mapping[str, Callable[[], Detected]]) -> None:
         self._probes = dict(probes)
-        self._findings: dict[str, Finding] = {}
+        self._findings: dict[str, Detected] = {}
 
-    def finding(self, name: str) -> Finding:
+    def finding(self, name: str) -> Detected:
         """The value of `name` and its detail; the same at every call. Raises KeyError for a name that is not here."""
         if name not in self._findings:
             self._findings[name] = self._probes[name]()
@@ -55,7 +55,7 @@ def detect(inventory: Inventory, device: Device, cache: Path | None = None) -> C
     """
     subject = Subject(inventory, device, Prober(device, driver=inventory.driver, cache=cache))
 
-    def probe(capability: Capability) -> Callable[[], Finding]:
+    def probe(capability: Capability) -> Callable[[], Detected]:
         return lambda: capability.find(subject)
 
     return Capabilities({name: probe(capability) for name, capability in VOCABULARY.items()})
@@ -65,7 +65,7 @@ def written(name: str, value: Value) -> str:
     """A value of capability `name` in words: ``2.13.0``, ``8.0GiB``, ``True``."""
     if isinstance(value, tuple):
         return ".".join(str(part) for part in value)
-    if VOCABULARY[name].kind is Kind.BYTES and isinstance(value, int):
+    if VOCABULARY[name].kind is ValueKind.BYTES and isinstance(value, int):
         return size(value)
     return str(value)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from harness.devices import host, software
 from harness.devices import nvml as asked
+from harness.devices.detected import Detected, Version
 from harness.devices.device import Device, Inventory
-from harness.devices.finding import Finding, Version
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
 from harness.devices.visibility import combinable
@@ -46,206 +46,206 @@ class Subject:
         return group if self.device in group else (self.device,)
 
 
-def kind(subject: Subject) -> Finding:
-    return Finding(subject.device.kind)
+def kind(subject: Subject) -> Detected:
+    return Detected(subject.device.kind)
 
 
-def model(subject: Subject) -> Finding:
+def model(subject: Subject) -> Detected:
     if not subject.is_cpu:
-        return Finding(subject.device.name)
+        return Detected(subject.device.name)
     name = host.processor()
-    return Finding(name, "" if name else "/proc/cpuinfo does not tell it")
+    return Detected(name, "" if name else "/proc/cpuinfo does not tell it")
 
 
-def devices(subject: Subject) -> Finding:
+def devices(subject: Subject) -> Detected:
     if subject.is_cpu:
-        return Finding(1, "cpu")
+        return Detected(1, "cpu")
     together = combinable(subject.inventory.accelerators)
     limit = ", for a process sees one mig instance only" if any(gpu.mig_parent for gpu in together) else ""
-    return Finding(len(together), f"{subject.device.kind}{limit}")
+    return Detected(len(together), f"{subject.device.kind}{limit}")
 
 
-def accelerator(subject: Subject) -> Finding:
+def accelerator(subject: Subject) -> Detected:
     """torch serves one kind of accelerator: that of its build, unless a backend was loaded, as for software devices."""
     if subject.device.kind == "soft":
-        return Finding(True)
+        return Detected(True)
     if subject.is_cpu:
-        return Finding(False, _THE_CPU)
+        return Detected(False, _THE_CPU)
     built = software.cuda()
-    return Finding(True) if built.value is not None else Finding(False, built.detail)
+    return Detected(True) if built.value is not None else Detected(False, built.detail)
 
 
-def device_count(subject: Subject) -> Finding:
-    return Finding(1 if subject.is_cpu else len(subject.inventory.accelerators), subject.device.kind)
+def device_count(subject: Subject) -> Detected:
+    return Detected(1 if subject.is_cpu else len(subject.inventory.accelerators), subject.device.kind)
 
 
-def compute_capability(subject: Subject) -> Finding:
+def compute_capability(subject: Subject) -> Detected:
     if subject.no_gpu:
-        return Finding(None, subject.no_gpu)
-    return Finding(subject.device.compute_capability, "" if subject.device.compute_capability else _NOT_TOLD)
+        return Detected(None, subject.no_gpu)
+    return Detected(subject.device.compute_capability, "" if subject.device.compute_capability else _NOT_TOLD)
 
 
-def memory(subject: Subject) -> Finding:
+def memory(subject: Subject) -> Detected:
     if subject.is_cpu:
-        return Finding(host.memory(), "of the host")
-    return Finding(subject.device.memory, "" if subject.device.memory is not None else _NOT_TOLD)
+        return Detected(host.memory(), "of the host")
+    return Detected(subject.device.memory, "" if subject.device.memory is not None else _NOT_TOLD)
 
 
-def free_memory(subject: Subject) -> Finding:
+def free_memory(subject: Subject) -> Detected:
     if subject.device.kind == "soft":
-        return Finding(subject.device.memory, "of a software device, which each process has for itself")
+        return Detected(subject.device.memory, "of a software device, which each process has for itself")
     if not subject.is_cpu:
         return asked.free_memory(subject.device)
     free = host.free_memory()
-    return Finding(free, "of the host" if free is not None else "/proc/meminfo does not tell it")
+    return Detected(free, "of the host" if free is not None else "/proc/meminfo does not tell it")
 
 
-def peer_access(subject: Subject) -> Finding:
+def peer_access(subject: Subject) -> Detected:
     if subject.no_gpu:
-        return Finding(False, subject.no_gpu)
+        return Detected(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
-        return Finding(False, "a process sees one mig instance only")
+        return Detected(False, "a process sees one mig instance only")
     if len(subject.together) < 2:
-        return Finding(False, "there is one gpu only")
+        return Detected(False, "there is one gpu only")
     return asked.peer_access(subject.together)
 
 
-def nvlink(subject: Subject) -> Finding:
+def nvlink(subject: Subject) -> Detected:
     if subject.no_gpu:
-        return Finding(False, subject.no_gpu)
+        return Detected(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
-        return Finding(False, "the device is a mig instance, which uses none")
+        return Detected(False, "the device is a mig instance, which uses none")
     return asked.nvlink(subject.device)
 
 
-def mig(subject: Subject) -> Finding:
-    return Finding(subject.device.mig_parent is not None)
+def mig(subject: Subject) -> Detected:
+    return Detected(subject.device.mig_parent is not None)
 
 
-def ecc(subject: Subject) -> Finding:
+def ecc(subject: Subject) -> Detected:
     if subject.no_gpu:
-        return Finding(None, subject.no_gpu)
-    return Finding(subject.device.ecc, "" if subject.device.ecc is not None else "the device has no ecc mode")
+        return Detected(None, subject.no_gpu)
+    return Detected(subject.device.ecc, "" if subject.device.ecc is not None else "the device has no ecc mode")
 
 
-def bf16(subject: Subject) -> Finding:
+def bf16(subject: Subject) -> Detected:
     return _from_architecture(subject, _BF16_FROM)
 
 
-def tf32(subject: Subject) -> Finding:
+def tf32(subject: Subject) -> Detected:
     return _from_architecture(subject, _BF16_FROM)
 
 
-def fp8(subject: Subject) -> Finding:
+def fp8(subject: Subject) -> Detected:
     return _from_architecture(subject, _FP8_FROM)
 
 
-def _from_architecture(subject: Subject, first: Version) -> Finding:
+def _from_architecture(subject: Subject, first: Version) -> Detected:
     if subject.no_gpu:
-        return Finding(False, subject.no_gpu)
+        return Detected(False, subject.no_gpu)
     own = subject.device.compute_capability
     if own is None:
-        return Finding(None, f"it follows from the compute capability, and {_NOT_TOLD}")
+        return Detected(None, f"it follows from the compute capability, and {_NOT_TOLD}")
     if own >= first:
-        return Finding(True)
-    return Finding(False, f"compute capability {_dotted(own)}, and it began with {_dotted(first)}")
+        return Detected(True)
+    return Detected(False, f"compute capability {_dotted(own)}, and it began with {_dotted(first)}")
 
 
 def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def cuda_graphs(subject: Subject) -> Finding:
-    return Finding(not subject.no_gpu, subject.no_gpu)
+def cuda_graphs(subject: Subject) -> Detected:
+    return Detected(not subject.no_gpu, subject.no_gpu)
 
 
-def cuda_malloc_async(subject: Subject) -> Finding:
+def cuda_malloc_async(subject: Subject) -> Detected:
     return _of_the_allocator(subject, "cuda_malloc_async")
 
 
-def expandable_segments(subject: Subject) -> Finding:
+def expandable_segments(subject: Subject) -> Detected:
     return _of_the_allocator(subject, "expandable_segments")
 
 
-def _of_the_allocator(subject: Subject, name: str) -> Finding:
+def _of_the_allocator(subject: Subject, name: str) -> Detected:
     if subject.no_gpu:
-        return Finding(False, subject.no_gpu)
+        return Detected(False, subject.no_gpu)
     if (built := software.cuda()).value is None:  # torch's allocator is what would use it
-        return Finding(False, built.detail)
+        return Detected(False, built.detail)
     return subject.prober.ask(Question.DRIVER)[name]
 
 
-def nvml(subject: Subject) -> Finding:
-    return Finding(subject.inventory.nvml_error is None, subject.inventory.nvml_error or "")
+def nvml(subject: Subject) -> Detected:
+    return Detected(subject.inventory.nvml_error is None, subject.inventory.nvml_error or "")
 
 
-def driver(subject: Subject) -> Finding:
+def driver(subject: Subject) -> Detected:
     return _told_by_nvml(subject.inventory.driver, subject.inventory)
 
 
-def cuda_driver(subject: Subject) -> Finding:
+def cuda_driver(subject: Subject) -> Detected:
     return _told_by_nvml(subject.inventory.cuda_driver, subject.inventory)
 
 
-def _told_by_nvml(version: str | None, inventory: Inventory) -> Finding:
+def _told_by_nvml(version: str | None, inventory: Inventory) -> Detected:
     found = None if version is None else software.release(version)
-    return Finding(found, "" if found else inventory.nvml_error or _NOT_TOLD)
+    return Detected(found, "" if found else inventory.nvml_error or _NOT_TOLD)
 
 
-def cuda(_: Subject) -> Finding:
+def cuda(_: Subject) -> Detected:
     return software.cuda()
 
 
-def rocm(_: Subject) -> Finding:
+def rocm(_: Subject) -> Detected:
     return software.rocm()
 
 
-def cudnn(subject: Subject) -> Finding:
+def cudnn(subject: Subject) -> Detected:
     return _library(subject, "cudnn", software.cudnn())
 
 
-def cublas(subject: Subject) -> Finding:
+def cublas(subject: Subject) -> Detected:
     return _library(subject, "cublas", software.cublas())
 
 
-def nccl(subject: Subject) -> Finding:
+def nccl(subject: Subject) -> Detected:
     return _library(subject, "nccl", software.nccl())
 
 
-def _library(subject: Subject, name: str, installed: Finding) -> Finding:
+def _library(subject: Subject, name: str, installed: Detected) -> Detected:
     """What metadata says, or else the library itself, where a GPU and a torch for it make it worth loading."""
     if installed.value is not None or subject.no_gpu or software.cuda().value is None:
         return installed
     return subject.prober.ask(Question.LIBRARIES)[name]
 
 
-def torch(_: Subject) -> Finding:
+def torch(_: Subject) -> Detected:
     return software.torch()
 
 
-def torchvision(_: Subject) -> Finding:
+def torchvision(_: Subject) -> Detected:
     return software.torchvision()
 
 
-def triton(_: Subject) -> Finding:
+def triton(_: Subject) -> Detected:
     return software.triton()
 
 
-def cpp_compiler(_: Subject) -> Finding:
+def cpp_compiler(_: Subject) -> Detected:
     return software.cpp_compiler()
 
 
-def cpu_bf16(subject: Subject) -> Finding:
+def cpu_bf16(subject: Subject) -> Detected:
     return subject.prober.ask(Question.PROCESSOR)["cpu_bf16"]
 
 
-def python(_: Subject) -> Finding:
+def python(_: Subject) -> Detected:
     return software.python()
 
 
-def numpy(_: Subject) -> Finding:
+def numpy(_: Subject) -> Detected:
     return software.numpy()
 
 
-def platform(_: Subject) -> Finding:
-    return Finding(f"{sys.platform}-{os.uname().machine}")
+def platform(_: Subject) -> Detected:
+    return Detected(f"{sys.platform}-{os.uname().machine}")

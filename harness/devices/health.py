@@ -137,7 +137,7 @@ def examine(
     with _step("the making of a context", tell):
         device = torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
         torch.zeros(1, dtype=torch.int64, device=device)
-        _settle(torch, kind)
+        _synchronize(torch, kind)
     source = random.Random(seed)
     pattern = source.randbytes(_PATTERN_BYTES)
     here = torch.frombuffer(bytearray(pattern), dtype=torch.uint8)
@@ -158,7 +158,7 @@ def examine(
             _product(torch, source, device, dtype)
     with _step("the freeing of memory", tell):
         del there, copied
-        _settle(torch, kind)
+        _synchronize(torch, kind)
         if kind == "cuda":
             torch.cuda.empty_cache()
     return {
@@ -179,7 +179,7 @@ def _step(name: str, tell: Callable[[str], object]) -> Iterator[None]:
         raise HealthError(name) from error
 
 
-def _settle(torch: Any, kind: str) -> None:
+def _synchronize(torch: Any, kind: str) -> None:
     """Wait for the device: an error of CUDA's shows at the next synchronisation."""
     if kind == "cuda":
         torch.cuda.synchronize()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pynvml
 
+from harness.devices.detected import Detected
 from harness.devices.device import Device
-from harness.devices.finding import Finding
 from harness.text import one_line
 
 # Of nvml.h, since pynvml makes a tuple of the first and spells the states in more than one way.
@@ -27,22 +27,22 @@ _P2P_REASONS = {
 }
 
 
-def free_memory(device: Device) -> Finding:
+def free_memory(device: Device) -> Detected:
     """Bytes of the device's memory that nobody uses at this moment."""
-    return _ask(lambda handle: Finding(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)), device)
+    return _ask(lambda handle: Detected(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)), device)
 
 
-def nvlink(device: Device) -> Finding:
+def nvlink(device: Device) -> Detected:
     """Whether the whole GPU `device` has an active link to anything, a GPU or a switch."""
     return _ask(_links, device)
 
 
-def peer_access(devices: Sequence[Device]) -> Finding:
+def peer_access(devices: Sequence[Device]) -> Detected:
     """Whether each of the whole GPUs `devices`, two or more, can read and write the memory of each other one."""
     return _ask(lambda *handles: _pairs(devices, handles), *devices)
 
 
-def _ask(question: Callable[..., Finding], *devices: Device) -> Finding:
+def _ask(question: Callable[..., Detected], *devices: Device) -> Detected:
     try:
         pynvml.nvmlInit()
         try:
@@ -50,27 +50,27 @@ def _ask(question: Callable[..., Finding], *devices: Device) -> Finding:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return Finding(None, f"nvml does not tell it: {one_line(str(error))}")
+        return Detected(None, f"nvml does not tell it: {one_line(str(error))}")
 
 
-def _links(handle: object) -> Finding:
+def _links(handle: object) -> Detected:
     active = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active += pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED
         except pynvml.NVMLError_NotSupported:
             if link == 0:
-                return Finding(False, "the device has no nvlink")
+                return Detected(False, "the device has no nvlink")
         except pynvml.NVMLError_InvalidArgument:
             break  # the device has fewer links than there can be
-    return Finding(active > 0, f"{active} links active")
+    return Detected(active > 0, f"{active} links active")
 
 
-def _pairs(devices: Sequence[Device], handles: Sequence[Any]) -> Finding:
+def _pairs(devices: Sequence[Device], handles: Sequence[Any]) -> Detected:
     for (device, handle), (peer, peer_handle) in itertools.permutations(zip(devices, handles, strict=True), 2):
         for way, index in _P2P_WAYS.items():
             status = pynvml.nvmlDeviceGetP2PStatus(handle, peer_handle, index)
             if status != _P2P_OK:
                 reason = _P2P_REASONS.get(status, f"nvml gives status {status}")
-                return Finding(False, f"{device.uuid} cannot {way} {peer.uuid}: {reason}")
-    return Finding(True, f"among {len(devices)} gpus")
+                return Detected(False, f"{device.uuid} cannot {way} {peer.uuid}: {reason}")
+    return Detected(True, f"among {len(devices)} gpus")

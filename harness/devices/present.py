@@ -9,19 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.devices.capabilities import VOCABULARY, Capabilities, Capability, Kind, size, written
+from harness.devices.capabilities import VOCABULARY, Capabilities, Capability, ValueKind, size, written
 from harness.devices.device import Device, Inventory
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-_TYPES: Mapping[Kind, str] = {
-    Kind.TEXT: "a text",
-    Kind.BOOL: "true or false",
-    Kind.COUNT: "a whole number, from 1 on",
-    Kind.BYTES: "a size, in bytes; conditions on it have a unit",
-    Kind.VERSION: "numbers separated by dots; conditions can also be `True` and `False`, for there and absent",
+_TYPES: Mapping[ValueKind, str] = {
+    ValueKind.TEXT: "a text",
+    ValueKind.BOOL: "true or false",
+    ValueKind.COUNT: "a whole number, from 1 on",
+    ValueKind.BYTES: "a size, in bytes; conditions on it have a unit",
+    ValueKind.VERSION: "numbers separated by dots; conditions can also be `True` and `False`, for there and absent",
 }
 
 
@@ -110,7 +110,7 @@ def as_markdown() -> str:
         "",
         "| type | values |",
         "| --- | --- |",
-        *(_row([kind.value, _TYPES[kind]]) for kind in Kind),
+        *(_row([kind.value, _TYPES[kind]]) for kind in ValueKind),
         "",
         "| capability | type | what it is | how it is found | without |",
         "| --- | --- | --- | --- | --- |",

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness.devices import software
+from harness.devices.detected import Detected
 from harness.devices.device import Device
-from harness.devices.finding import Finding
 from harness.devices.probe import Question
 from harness.devices.visibility import MASK, mask_for
 from harness.text import exit_text, one_line
 
-Findings = Mapping[str, Finding]
+Answers = Mapping[str, Detected]
 
 _PROGRAM = (sys.executable, "-m", "harness.devices.probe")
 #: The driver wakes a GPU without persistence mode in several seconds, each of eight after another; torch is imported
@@ -60,9 +60,9 @@ class Prober:
         self._cache = cache
         self._program = tuple(program)
         self._limit = limit
-        self._known: dict[Question, Findings] = {}
+        self._known: dict[Question, Answers] = {}
 
-    def ask(self, question: Question) -> Findings:
+    def ask(self, question: Question) -> Answers:
         """A finding for each of the question's capabilities; absent, with the reason, when the probe came to harm.
 
         Starts a process, unless this object or another process with the same `cache` has done so before. Raises
@@ -72,7 +72,7 @@ class Prober:
             self._known[question] = self._run(question) if self._cache is None else self._cached(question, self._cache)
         return self._known[question]
 
-    def _cached(self, question: Question, folder: Path) -> Findings:
+    def _cached(self, question: Question, folder: Path) -> Answers:
         from filelock import FileLock  # imports much, and only this needs it
 
         key = {
@@ -98,7 +98,7 @@ class Prober:
     def _limit_of(self, question: Question) -> float:
         return _LIMITS[question] if self._limit is None else self._limit
 
-    def _run(self, question: Question) -> Findings:
+    def _run(self, question: Question) -> Answers:
         try:
             environ = {**os.environ, MASK: mask_for([self._device])}
         except ValueError as error:
@@ -108,7 +108,7 @@ class Prober:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProbeRun:
     """How a probe ended: its `status` as ``os.waitstatus_to_exitcode`` gives it, and the heads of what it wrote.
 
     `failure` says in words why there is no status of its own: it was not started, or was killed.
@@ -120,7 +120,7 @@ class Run:
     failure: str = ""
 
 
-def judge(question: Question, run: Run) -> Findings:
+def judge(question: Question, run: ProbeRun) -> Answers:
     """What `run` says of each capability of `question`."""
     if run.failure:
         return _none(question, run.failure)
@@ -136,11 +136,11 @@ def judge(question: Question, run: Run) -> Findings:
     return _none(question, f"the probe's answer cannot be read: {run.output[:100]!r}") if found is None else found
 
 
-def parse(answer: Any, question: Question) -> Findings | None:
+def parse(answer: Any, question: Question) -> Answers | None:
     """The findings in a probe's answer, None for what is no answer to `question`."""
     if not isinstance(answer, dict) or set(answer) != set(question.capabilities):
         return None
-    findings: dict[str, Finding] = {}
+    findings: dict[str, Detected] = {}
     for name in question.capabilities:
         found = _finding(answer[name])
         if found is None:
@@ -149,25 +149,25 @@ def parse(answer: Any, question: Question) -> Findings | None:
     return findings
 
 
-def _finding(entry: Any) -> Finding | None:
+def _finding(entry: Any) -> Detected | None:
     match entry:
         case {"value": bool() | None as value, "detail": str(detail)}:
-            return Finding(value, one_line(detail))
+            return Detected(value, one_line(detail))
         case {"value": [*parts], "detail": str(detail)} if parts and all(type(part) is int for part in parts):
-            return Finding(tuple(parts), one_line(detail))
+            return Detected(tuple(parts), one_line(detail))
     return None
 
 
-def _as_json(findings: Findings) -> dict[str, Any]:
+def _as_json(findings: Answers) -> dict[str, Any]:
     return {name: {"value": found.value, "detail": found.detail} for name, found in findings.items()}
 
 
-def _none(question: Question, reason: str) -> Findings:
-    return {name: Finding(None, reason) for name in question.capabilities}
+def _none(question: Question, reason: str) -> Answers:
+    return {name: Detected(None, reason) for name in question.capabilities}
 
 
-def _carry_out(command: Sequence[str], environ: Mapping[str, str], limit: float) -> Run:
-    """Run `command` as the leader of a group of its own, of which nothing is left afterwards."""
+def _carry_out(command: Sequence[str], environ: Mapping[str, str], limit: float) -> ProbeRun:
+    """ProbeRun `command` as the leader of a group of its own, of which nothing is left afterwards."""
     # Files, since a pipe that a stray grandchild holds open has no end.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
@@ -180,7 +180,7 @@ def _carry_out(command: Sequence[str], environ: Mapping[str, str], limit: float)
                 start_new_session=True,
             )
         except OSError as error:
-            return Run(failure=f"the probe does not start ({error.strerror})")
+            return ProbeRun(failure=f"the probe does not start ({error.strerror})")
         ended = _ends_within(process.pid, limit)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # Its leader has not been waited for yet, so that the group's number cannot be anybody else's.
@@ -189,10 +189,10 @@ def _carry_out(command: Sequence[str], environ: Mapping[str, str], limit: float)
             status = process.wait(_KILL_LIMIT)
         except subprocess.TimeoutExpired:
             _abandoned.append(process)
-            return Run(failure=f"the probe did not end in {limit:g} s, and could not be killed")
+            return ProbeRun(failure=f"the probe did not end in {limit:g} s, and could not be killed")
         if not ended:
-            return Run(failure=f"the probe did not end in {limit:g} s")
-        return Run(status, _head(output), _tail(errors))
+            return ProbeRun(failure=f"the probe did not end in {limit:g} s")
+        return ProbeRun(status, _head(output), _tail(errors))
 
 
 def _ends_within(pid: int, limit: float) -> bool:
@@ -216,7 +216,7 @@ def _tail(file: BinaryIO) -> bytes:
     return file.read(_MOST_BYTES)
 
 
-def _load(file: Path, key: Mapping[str, Any], question: Question) -> Findings | None:
+def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | None:
     """What `file` keeps for `key`; None when it is not there, torn, or of something else."""
     try:
         with file.open("rb") as stream:

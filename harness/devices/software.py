@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.devices.finding import Finding, Version
+from harness.devices.detected import Detected, Version
 
 _PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several
 
@@ -29,12 +29,12 @@ def release(text: str) -> Version | None:
     return None if match is None else tuple(int(part) for part in match[1].split("."))
 
 
-def python() -> Finding:
+def python() -> Detected:
     """The running interpreter's."""
-    return Finding(tuple(sys.version_info[:3]))
+    return Detected(tuple(sys.version_info[:3]))
 
 
-def distribution(*names: str) -> Finding:
+def distribution(*names: str) -> Detected:
     """The version of the first of `names` that is installed, by its metadata."""
     for name in names:
         try:
@@ -42,26 +42,26 @@ def distribution(*names: str) -> Finding:
         except importlib.metadata.PackageNotFoundError:
             continue
         version = release(str(text))  # damaged metadata gives None
-        return Finding(version, "" if version else f"distribution {name} has the version {text!r}, which is no number")
-    return Finding(None, f"no distribution named {' or '.join(names)} is installed")
+        return Detected(version, "" if version else f"distribution {name} has the version {text!r}, which is no number")
+    return Detected(None, f"no distribution named {' or '.join(names)} is installed")
 
 
-def torch() -> Finding:
+def torch() -> Detected:
     """The installed torch's."""
     return distribution("torch")
 
 
-def triton() -> Finding:
+def triton() -> Detected:
     """The installed Triton's; nightly builds of torch bring it under another name."""
     return distribution("triton", "pytorch-triton")
 
 
-def torchvision() -> Finding:
+def torchvision() -> Detected:
     """The installed torchvision's."""
     return distribution("torchvision")
 
 
-def numpy() -> Finding:
+def numpy() -> Detected:
     """The installed NumPy's."""
     return distribution("numpy")
 
@@ -75,43 +75,43 @@ def torch_build() -> str | None:
     return str(text)
 
 
-def cuda() -> Finding:
+def cuda() -> Detected:
     """The CUDA runtime that the installed torch was built for."""
     return _built_for("cuda", "cuda")
 
 
-def rocm() -> Finding:
+def rocm() -> Detected:
     """The HIP that the installed torch was built for."""
     return _built_for("hip", "rocm")
 
 
-def _built_for(constant: str, name: str) -> Finding:
+def _built_for(constant: str, name: str) -> Detected:
     constants = _torch_constants()
     if isinstance(constants, str):
-        return Finding(None, constants)
+        return Detected(None, constants)
     text = constants.get(constant)
     if text is None:
-        return Finding(None, f"torch {constants.get('__version__')} is built without {name}")
+        return Detected(None, f"torch {constants.get('__version__')} is built without {name}")
     version = release(text)
-    return Finding(version, "" if version else f"torch says it is built for {name} {text!r}, which is no number")
+    return Detected(version, "" if version else f"torch says it is built for {name} {text!r}, which is no number")
 
 
-def cudnn() -> Finding:
+def cudnn() -> Detected:
     """The cuDNN library that torch's wheels depend on."""
     return _wheel("nvidia-cudnn")
 
 
-def cublas() -> Finding:
+def cublas() -> Detected:
     """The cuBLAS library that torch's wheels depend on."""
     return _wheel("nvidia-cublas")
 
 
-def nccl() -> Finding:
+def nccl() -> Detected:
     """The NCCL library that torch's wheels depend on."""
     return _wheel("nvidia-nccl")
 
 
-def _wheel(name: str) -> Finding:
+def _wheel(name: str) -> Detected:
     """The version of NVIDIA's distribution `name` for the CUDA that torch is built for.
 
     Its name ends in ``-cu12``, or for libraries of the toolkit itself in nothing from CUDA 13 on; their major version
@@ -127,11 +127,11 @@ def _wheel(name: str) -> Finding:
         if isinstance(plain.value, tuple) and plain.value[0] == major:
             return plain
     if found.value is None:
-        return Finding(None, f"{found.detail}, and a version bundled with torch cannot be known without loading it")
+        return Detected(None, f"{found.detail}, and a version bundled with torch cannot be known without loading it")
     return found
 
 
-def cpp_compiler() -> Finding:
+def cpp_compiler() -> Detected:
     """The C++ compiler that torch would run: ``$CXX``, or the first of c++, g++ and clang++ on the path."""
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
@@ -151,10 +151,10 @@ def cpp_command(cxx: str, path: str) -> list[str] | str:
 
 
 @functools.cache
-def _cpp_compiler(cxx: str, path: str) -> Finding:
+def _cpp_compiler(cxx: str, path: str) -> Detected:
     command = cpp_command(cxx, path)
     if isinstance(command, str):
-        return Finding(None, command)
+        return Detected(None, command)
     called = shlex.join(command)
     try:
         done = subprocess.run(
@@ -166,13 +166,13 @@ def _cpp_compiler(cxx: str, path: str) -> Finding:
             check=False,
         )
     except OSError as error:
-        return Finding(None, f"{called} does not start ({error.strerror})")
+        return Detected(None, f"{called} does not start ({error.strerror})")
     except subprocess.TimeoutExpired:
-        return Finding(None, f"{called} --version did not end in {_PROBE_TIMEOUT:.0f} s")
+        return Detected(None, f"{called} --version did not end in {_PROBE_TIMEOUT:.0f} s")
     if done.returncode != 0:
-        return Finding(None, f"{called} --version ended with status {done.returncode}")
+        return Detected(None, f"{called} --version ended with status {done.returncode}")
     version = compiler_version(done.stdout.decode(errors="replace"))
-    return Finding(version, "" if version else f"{called} --version printed no version")
+    return Detected(version, "" if version else f"{called} --version printed no version")
 
 
 def compiler_version(text: str) -> Version | None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from harness.devices import facts
+from harness.devices.detected import Detected
 from harness.devices.facts import Subject
-from harness.devices.finding import Finding
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """The type of a capability's values, which decides what a condition on it may say."""
 
     TEXT = "text"
@@ -29,11 +29,11 @@ class Capability:
     what has none, and `choices` are its only values, where they are few.
     """
 
-    kind: Kind
+    kind: ValueKind
     text: str
     source: str
     without: str
-    find: Callable[[Subject], Finding]
+    find: Callable[[Subject], Detected]
     unit: str = ""
     choices: tuple[str, ...] = ()
 
@@ -51,7 +51,7 @@ _PROBE = "the probe asks the driver: a process of its own, bound to the device, 
 # The order is that in which unmet requirements are told: what explains most comes first.
 VOCABULARY: Mapping[str, Capability] = {
     "device": Capability(
-        Kind.TEXT,
+        ValueKind.TEXT,
         "what the case runs on: a GPU, a software device or the cpu; the cpu is there on every machine",
         "the device leased to the worker",
         _NO_CONTEXT,
@@ -59,14 +59,14 @@ VOCABULARY: Mapping[str, Capability] = {
         choices=("cuda", "soft", "cpu"),
     ),
     "accelerator": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether the device is one that `torch.accelerator` serves: a GPU of torch's own, or a software device",
         "the kind of the device, and torch/version.py, read as text",
         _NO_CONTEXT,
         facts.accelerator,
     ),
     "devices": Capability(
-        Kind.COUNT,
+        ValueKind.COUNT,
         "how many devices of its kind one case can be given together",
         "the inventory; a process can hold several GPUs, but one MIG instance only",
         _NO_CONTEXT,
@@ -74,7 +74,7 @@ VOCABULARY: Mapping[str, Capability] = {
         unit="devices",
     ),
     "device_count": Capability(
-        Kind.COUNT,
+        ValueKind.COUNT,
         "how many usable devices of the kind the machine has",
         "the inventory",
         _NO_CONTEXT,
@@ -82,17 +82,21 @@ VOCABULARY: Mapping[str, Capability] = {
         unit="devices",
     ),
     "model": Capability(
-        Kind.TEXT,
+        ValueKind.TEXT,
         "product name of the device, such as NVIDIA H100 80GB HBM3; of the cpu, the processor's",
         "NVML; for the cpu, /proc/cpuinfo; a software device says that it is one",
         _NO_CONTEXT,
         facts.model,
     ),
     "compute_capability": Capability(
-        Kind.VERSION, "compute capability of the device, such as 9.0", "NVML", _NO_CONTEXT, facts.compute_capability
+        ValueKind.VERSION,
+        "compute capability of the device, such as 9.0",
+        "NVML",
+        _NO_CONTEXT,
+        facts.compute_capability,
     ),
     "memory": Capability(
-        Kind.BYTES,
+        ValueKind.BYTES,
         "memory of the device, used or not",
         "NVML; for the cpu, the host's or its control group's limit; for a software device, SOFT_DEVICE_MEMORY",
         _NO_CONTEXT,
@@ -100,7 +104,7 @@ VOCABULARY: Mapping[str, Capability] = {
         unit="bytes",
     ),
     "free_memory": Capability(
-        Kind.BYTES,
+        ValueKind.BYTES,
         "memory of the device that was free when first asked for; it changes all the time and is no reservation",
         "NVML; for the cpu, /proc/meminfo and what its control group has left",
         f"{_NO_CONTEXT}, which takes memory itself",
@@ -108,122 +112,128 @@ VOCABULARY: Mapping[str, Capability] = {
         unit="bytes",
     ),
     "peer_access": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether every pair of the devices that one case can be given together reads and writes each other's memory",
         "NVML's P2P status of each pair, both ways",
         f"{_NO_CONTEXT} on any of them",
         facts.peer_access,
     ),
     "nvlink": Capability(
-        Kind.BOOL, "whether the device has an active NVLink", "NVML's state of each link", _NO_CONTEXT, facts.nvlink
+        ValueKind.BOOL,
+        "whether the device has an active NVLink",
+        "NVML's state of each link",
+        _NO_CONTEXT,
+        facts.nvlink,
     ),
-    "mig": Capability(Kind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, facts.mig),
-    "ecc": Capability(Kind.BOOL, "whether ECC is switched on for the device's memory", "NVML", _NO_CONTEXT, facts.ecc),
+    "mig": Capability(ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, facts.mig),
+    "ecc": Capability(
+        ValueKind.BOOL, "whether ECC is switched on for the device's memory", "NVML", _NO_CONTEXT, facts.ecc
+    ),
     "bf16": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether the GPU's tensor cores multiply BF16 (compute capability 8.0 and up); emulation does not count",
         _TENSOR_CORES,
         _NO_CONTEXT,
         facts.bf16,
     ),
     "tf32": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether the GPU's tensor cores multiply TF32 (compute capability 8.0 and up)",
         _TENSOR_CORES,
         _NO_CONTEXT,
         facts.tf32,
     ),
     "fp8": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether the GPU's tensor cores multiply FP8, E4M3 and E5M2 (compute capability 8.9 and up)",
         _TENSOR_CORES,
         _NO_CONTEXT,
         facts.fp8,
     ),
     "cuda_graphs": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether CUDA graphs can be captured and replayed",
         "the kind of the device",
         _NO_CONTEXT,
         facts.cuda_graphs,
     ),
     "cuda_malloc_async": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether torch's allocator can use its cudaMallocAsync backend: the device has memory pools",
         _PROBE,
         _NO_DRIVER,
         facts.cuda_malloc_async,
     ),
     "expandable_segments": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether torch's allocator can use expandable segments: the device has virtual memory management",
         _PROBE,
         _NO_DRIVER,
         facts.expandable_segments,
     ),
-    "nvml": Capability(Kind.BOOL, "whether NVML answers", "nvmlInit", _NO_CONTEXT, facts.nvml),
-    "driver": Capability(Kind.VERSION, "the NVIDIA driver", "NVML", _NO_CONTEXT, facts.driver),
+    "nvml": Capability(ValueKind.BOOL, "whether NVML answers", "nvmlInit", _NO_CONTEXT, facts.nvml),
+    "driver": Capability(ValueKind.VERSION, "the NVIDIA driver", "NVML", _NO_CONTEXT, facts.driver),
     "cuda_driver": Capability(
-        Kind.VERSION, "the newest CUDA the driver supports", "NVML", _NO_CONTEXT, facts.cuda_driver
+        ValueKind.VERSION, "the newest CUDA the driver supports", "NVML", _NO_CONTEXT, facts.cuda_driver
     ),
     "cuda": Capability(
-        Kind.VERSION,
+        ValueKind.VERSION,
         "the CUDA runtime torch is built for",
         "torch/version.py, read as text",
         _NO_IMPORT,
         facts.cuda,
     ),
     "rocm": Capability(
-        Kind.VERSION,
+        ValueKind.VERSION,
         "the HIP that torch is built for",
         "torch/version.py, read as text",
         _NO_IMPORT,
         facts.rocm,
     ),
     "cudnn": Capability(
-        Kind.VERSION,
+        ValueKind.VERSION,
         "the cuDNN installed for torch",
         _LIBRARY.format(name="nvidia-cudnn-cu<major>"),
         _NO_LOADING,
         facts.cudnn,
     ),
     "cublas": Capability(
-        Kind.VERSION,
+        ValueKind.VERSION,
         "the cuBLAS installed for torch",
         _LIBRARY.format(name="nvidia-cublas-cu<major> or nvidia-cublas"),
         _NO_LOADING,
         facts.cublas,
     ),
     "nccl": Capability(
-        Kind.VERSION,
+        ValueKind.VERSION,
         "the NCCL installed for torch",
         _LIBRARY.format(name="nvidia-nccl-cu<major>"),
         _NO_LOADING,
         facts.nccl,
     ),
-    "torch": Capability(Kind.VERSION, "PyTorch", "metadata of the distribution", _NO_IMPORT, facts.torch),
+    "torch": Capability(ValueKind.VERSION, "PyTorch", "metadata of the distribution", _NO_IMPORT, facts.torch),
     "torchvision": Capability(
-        Kind.VERSION, "torchvision", "metadata of the distribution", _NO_IMPORT, facts.torchvision
+        ValueKind.VERSION, "torchvision", "metadata of the distribution", _NO_IMPORT, facts.torchvision
     ),
-    "triton": Capability(Kind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, facts.triton),
+    "triton": Capability(ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, facts.triton),
     "cpp_compiler": Capability(
-        Kind.VERSION,
+        ValueKind.VERSION,
         "the C++ compiler torch would run",
         "$CXX --version, or that of c++, g++ or clang++ on the path",
         "compiling anything",
         facts.cpp_compiler,
     ),
     "cpu_bf16": Capability(
-        Kind.BOOL,
+        ValueKind.BOOL,
         "whether torch multiplies and convolves BF16 on the host's processor without dying of it, rightly or not",
         "the probe does both: a process of its own, with a time limit",
         "an illegal instruction in this process",
         facts.cpu_bf16,
     ),
-    "python": Capability(Kind.VERSION, "the Python interpreter", "sys.version_info", _NOTHING_RUN, facts.python),
-    "numpy": Capability(Kind.VERSION, "NumPy", "metadata of the distribution", _NO_IMPORT, facts.numpy),
+    "python": Capability(ValueKind.VERSION, "the Python interpreter", "sys.version_info", _NOTHING_RUN, facts.python),
+    "numpy": Capability(ValueKind.VERSION, "NumPy", "metadata of the distribution", _NO_IMPORT, facts.numpy),
     "platform": Capability(
-        Kind.TEXT,
+        ValueKind.TEXT,
         "operating system and processor, such as linux-x86_64",
         "sys.platform and uname",
         _NOTHING_RUN,

@@ -17,7 +17,7 @@ from harness.diagnosis.minimise import minimise
 from harness.errors import HarnessError
 from harness.outcome import Outcome
 from harness.reporting import journal
-from harness.reporting.events import Finish, Run, Start
+from harness.reporting.events import Finish, RunStarted, Start
 from harness.reporting.journal import Journal, JournalContents
 
 _MASKS: Mapping[Kind, str] = {"cuda": MASK, "soft": SOFT_MASK}
@@ -60,7 +60,7 @@ class Dependence:
 
 def company_of(contents: JournalContents, case: str) -> Company:
     """In what company a case went wrong in a run. Raises BisectError when it did not, or did so alone."""
-    run = next((event for event in contents.events if isinstance(event, Run)), None)
+    run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
     finishes = [event for event in contents.events if isinstance(event, Finish) and event.case == case]
     if run is None or not finishes:
         raise BisectError(f"{case!r} did not run in {str(contents.path.parent)!r}: give its whole id, as in the report")

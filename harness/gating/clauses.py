@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from harness.devices.capabilities import VOCABULARY, Kind
-from harness.devices.finding import Finding, Value
+from harness.devices.capabilities import VOCABULARY, ValueKind
+from harness.devices.detected import Detected, Value
 
 DEVICES = "devices"
 
@@ -53,11 +53,11 @@ _UNITS = {
 }
 
 _EXAMPLES = {
-    Kind.TEXT: "'linux-x86_64', 'linux-*|darwin-arm64' or '!=linux-x86_64'",
-    Kind.BOOL: "True or False",
-    Kind.COUNT: "2, '==2' or '>=2,<=4'",
-    Kind.BYTES: "'>=12GiB'",
-    Kind.VERSION: "'>=2.11', '>=2.11,<2.13', True or False",
+    ValueKind.TEXT: "'linux-x86_64', 'linux-*|darwin-arm64' or '!=linux-x86_64'",
+    ValueKind.BOOL: "True or False",
+    ValueKind.COUNT: "2, '==2' or '>=2,<=4'",
+    ValueKind.BYTES: "'>=12GiB'",
+    ValueKind.VERSION: "'>=2.11', '>=2.11,<2.13', True or False",
 }
 
 
@@ -65,9 +65,9 @@ def read(name: str, condition: object) -> tuple[Clause, ...] | None:
     """The clauses of a condition on capability `name` of the vocabulary, None when it is malformed."""
     kind = VOCABULARY[name].kind
     if isinstance(condition, bool):
-        return (Clause("is", condition),) if kind in (Kind.BOOL, Kind.VERSION) else None
+        return (Clause("is", condition),) if kind in (ValueKind.BOOL, ValueKind.VERSION) else None
     if isinstance(condition, int):
-        return (Clause(">=", condition),) if kind is Kind.COUNT and condition >= 1 else None
+        return (Clause(">=", condition),) if kind is ValueKind.COUNT and condition >= 1 else None
     if not isinstance(condition, str):
         return None
     if choices := VOCABULARY[name].choices:
@@ -81,24 +81,32 @@ def expected(name: str) -> str:
     return " or ".join(repr(choice) for choice in VOCABULARY[name].choices) or _EXAMPLES[VOCABULARY[name].kind]
 
 
-def _clause(text: str, kind: Kind) -> Clause | None:
+def _clause(text: str, kind: ValueKind) -> Clause | None:
     match = re.fullmatch(r"(>=|<=|==|!=|>|<)?\s*(.+)", text.strip())
     if match is None:
         return None
     sign, wanted = match[1], match[2]
-    if kind is Kind.VERSION and re.fullmatch(r"\d{1,9}(\.\d{1,9})*", wanted, re.ASCII):
+    if kind is ValueKind.VERSION and re.fullmatch(r"\d{1,9}(\.\d{1,9})*", wanted, re.ASCII):
         return Clause(sign or "==", tuple(int(part) for part in wanted.split(".")))
-    if kind is Kind.COUNT and re.fullmatch(r"\d{1,9}", wanted, re.ASCII):
+    if kind is ValueKind.COUNT and re.fullmatch(r"\d{1,9}", wanted, re.ASCII):
         return Clause(sign or ">=", int(wanted))
-    if kind is Kind.TEXT and sign in (None, "==", "!=") and re.fullmatch(r"[^\W_][ -;?-~]{0,199}|\*[ -;?-~]*", wanted):
+    if (
+        kind is ValueKind.TEXT
+        and sign in (None, "==", "!=")
+        and re.fullmatch(r"[^\W_][ -;?-~]{0,199}|\*[ -;?-~]*", wanted)
+    ):
         return Clause(sign or "==", wanted)
-    if kind is Kind.BYTES and sign and (size := re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*(\w+)", wanted, re.ASCII)):
+    if (
+        kind is ValueKind.BYTES
+        and sign
+        and (size := re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*(\w+)", wanted, re.ASCII))
+    ):
         unit = _UNITS.get(size[2])
         return None if unit is None else Clause(sign, int(Fraction(size[1]) * unit))
     return None
 
 
-def hold(name: str, clauses: Iterable[Clause], finding: Finding) -> bool:
+def hold(name: str, clauses: Iterable[Clause], finding: Detected) -> bool:
     """Whether all `clauses` on capability `name` hold for what was found."""
     if name == DEVICES:
         least = least_count(clauses)
@@ -106,7 +114,7 @@ def hold(name: str, clauses: Iterable[Clause], finding: Finding) -> bool:
     return all(_holds(name, clause, finding) for clause in clauses)
 
 
-def _holds(name: str, clause: Clause, finding: Finding) -> bool:
+def _holds(name: str, clause: Clause, finding: Detected) -> bool:
     if clause.operator == "is":
         return finding.present is clause.value
     if (name, clause.value) == ("device", "cpu"):

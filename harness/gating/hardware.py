@@ -17,7 +17,7 @@ from harness.devices.capabilities import Capabilities
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile, requirements
 from harness.gating.configfile import Conditions, Loaded
-from harness.gating.prospects import prospects
+from harness.gating.implication import implication
 from harness.gating.requirements import Unmet
 
 
@@ -26,7 +26,7 @@ def _plain(written: dict[str, Any]) -> dict[str, Any]:
     if nested:
         raise ValueError(f"{nested[0]!r} is not taken here: a kind of hardware is one condition for each capability")
     for condition in requirements.parse(written):
-        if not prospects([condition], []).can_hold:
+        if not implication([condition], []).can_hold:
             raise ValueError(f"{condition} holds on no machine")
     return written
 
@@ -62,7 +62,7 @@ def load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
     return configfile.load(configfile.find(name, configs / "hardware", "hardware", base), Hardware)
 
 
-def strangers(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
+def mismatches(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
     """Every condition on the device that does not hold: empty when it is of this kind.
 
     ``device: cpu`` holds for the CPU alone; as a requirement of a case, any machine meets it.

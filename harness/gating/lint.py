@@ -13,7 +13,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from harness.gating import patterns, requirements
-from harness.gating.prospects import prospects
+from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Requirement, RequirementError
 from harness.gating.waivers import Waiver, is_link
 
@@ -166,7 +166,7 @@ def _possible(written: Iterable[Mapping[str, Any]], declared: Sequence[Condition
     except RequirementError:  # each of them can be read, so together they fit no number of devices
         return False
     # Judged with themselves as what is known, ``not`` sees what the others say of the same capability.
-    return prospects(conditions, declared).can_hold and prospects(conditions, conditions).can_hold
+    return implication(conditions, declared).can_hold and implication(conditions, conditions).can_hold
 
 
 def _without_cpu(condition: Condition) -> Condition:

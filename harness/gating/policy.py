@@ -8,10 +8,10 @@ from typing import Any
 
 from harness.devices.capabilities import Capabilities
 from harness.gating import patterns, requirements, waivers
-from harness.gating.prospects import prospects
+from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Unmet
 from harness.gating.waivers import Waiver
-from harness.outcome import Outcome, Ruling
+from harness.outcome import AttemptResult, Outcome, Ruling
 
 #: Of its time limit, how much a case may need that `--verify` lets pass: one that is close today is over it tomorrow.
 NEAR_LIMIT = 0.8
@@ -59,16 +59,6 @@ class Policy:
         return wanted and not any(patterns.matches(pattern, case_id) for pattern in self.exclude)
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """One finished attempt at a case: `alone` in a fresh process, `duration` in seconds."""
-
-    outcome: Outcome
-    message: str
-    alone: bool
-    duration: float
-
-
 def idle(
     policy: Policy, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
 ) -> list[tuple[tuple[str, int], str]]:
@@ -109,7 +99,7 @@ def on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capab
 
 
 def _objection(policy: Policy, condition: Condition, unmet: Unmet, promised: Sequence[Condition]) -> Ruling | None:
-    if policy.hardware and prospects([condition], promised).certain:
+    if policy.hardware and implication([condition], promised).certain:
         text = f"gated, though hardware {policy.hardware} promises what it requires: {unmet.text}"
         return Ruling(Outcome.FAILED, text, f"hardware {policy.hardware}")
     if policy.gates is not None and not set(unmet.names) <= set(policy.gates):
@@ -119,16 +109,18 @@ def _objection(policy: Policy, condition: Condition, unmet: Unmet, promised: Seq
     return None
 
 
-def on_verdict(policy: Policy, settled: Outcome, finals: Sequence[Tried], applying: Sequence[Waiver]) -> Ruling | None:
+def on_verdict(
+    policy: Policy, settled: Outcome, finals: Sequence[AttemptResult], applying: Sequence[Waiver]
+) -> Ruling | None:
     """What becomes of a case that came to `settled` by itself; None when it stays at that.
 
     `finals` are the attempts that count, one a repetition, and `applying` the waivers that hold for the case.
     """
-    worst = max(finals, key=lambda tried: tried.outcome.severity)
+    worst = max(finals, key=lambda attempt: attempt.outcome.severity)
     message = worst.message
     repeated = None
     if policy.repeat > 1 and settled is worst.outcome and settled is not Outcome.PASSED:
-        times = sum(tried.outcome is settled for tried in finals)
+        times = sum(attempt.outcome is settled for attempt in finals)
         message = f"{settled} in {times} of {len(finals)} repetitions: {message}"
         repeated = Ruling(settled, message, f"repeat {policy.repeat}")
     if settled is Outcome.SKIPPED and not policy.skips:
@@ -137,26 +129,30 @@ def on_verdict(policy: Policy, settled: Outcome, finals: Sequence[Tried], applyi
     return waivers.rule(settled, message, applying) or repeated
 
 
-def on_verification(together: Sequence[Tried], afresh: Sequence[Tried], limit: float) -> Ruling:
+def on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptResult], limit: float) -> Ruling:
     """What ``--verify`` says of a case that was run several times in one process, and several times in fresh ones.
 
     Every attempt must have come to the same, and without haste: `limit` is the case's time limit in seconds.
     """
     source = "--verify"
-    tries = (*together, *afresh)
-    first = tries[0]
-    if not first.outcome.is_red and first.outcome is not Outcome.PASSED and len({each.outcome for each in tries}) == 1:
+    attempts = (*together, *afresh)
+    first = attempts[0]
+    if (
+        not first.outcome.is_red
+        and first.outcome is not Outcome.PASSED
+        and len({each.outcome for each in attempts}) == 1
+    ):
         return Ruling(first.outcome, first.message, source)
-    if bad := [tried for tried in tries if tried.outcome is not Outcome.PASSED]:
-        worst = max(bad, key=lambda tried: tried.outcome.severity)
+    if bad := [attempt for attempt in attempts if attempt.outcome is not Outcome.PASSED]:
+        worst = max(bad, key=lambda attempt: attempt.outcome.severity)
         text = f"not verified: passed {_share(together)} in one process and {_share(afresh)} in fresh ones"
         return Ruling(Outcome.FAILED, f"{text}; {worst.outcome}: {worst.message}".removesuffix(": "), source)
-    slowest = max(tried.duration for tried in tries)
+    slowest = max(attempt.duration for attempt in attempts)
     if slowest > limit * NEAR_LIMIT:
         text = f"not verified: took up to {slowest:.1f} s of its limit of {limit:g} s, more than {NEAR_LIMIT:.0%}"
         return Ruling(Outcome.FAILED, text, source)
-    return Ruling(Outcome.PASSED, f"verified: passed {len(tries)} times, in {slowest:.2f} s at most", source)
+    return Ruling(Outcome.PASSED, f"verified: passed {len(attempts)} times, in {slowest:.2f} s at most", source)
 
 
-def _share(tries: Sequence[Tried]) -> str:
-    return f"{sum(tried.outcome is Outcome.PASSED for tried in tries)} of {len(tries)} times"
+def _share(attempts: Sequence[AttemptResult]) -> str:
+    return f"{sum(attempt.outcome is Outcome.PASSED for attempt in attempts)} of {len(attempts)} times"

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from harness.outcome import Outcome
-from harness.reporting.journal import SCHEMA
 
+#: Raised with every change that a reader of the number before would misread.
+SCHEMA = 2
 SCHEMA_FILE = Path(__file__).with_name("journal.schema.json")
 
 Moment = Annotated[float, Field(ge=0, lt=253402300800)]  # the last second of the year 9999, where calendars end
@@ -32,7 +33,7 @@ class _Line(_Model):
     """When it happened, in seconds since 1970-01-01 UTC."""
 
 
-class Run(_Line):
+class RunStarted(_Line):
     """The first line of a run, and again of each run that carries it on."""
 
     event: Literal["run"]
@@ -276,7 +277,7 @@ class End(_Line):
 
 
 Event = Annotated[
-    Run
+    RunStarted
     | Collected
     | MustPass
     | Start

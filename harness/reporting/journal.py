@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from harness.reporting.events import Event
 
 FILE_NAME = "journal.ndjson"
-SCHEMA = 2  # raised with every change that a reader of the number before it would misread
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _FIRST_BYTES = b'{"event":"'  # `append` puts the kind first, so that every journal begins with this
@@ -152,7 +151,7 @@ def parse(path: Path, data: bytes) -> JournalContents:
     """Take `data` apart as the contents of a journal; `path` is only named. Raises JournalError for a newer schema."""
     from pydantic import ValidationError
 
-    from harness.reporting.events import EVENT, Run
+    from harness.reporting.events import EVENT, RunStarted
 
     events: list[Event] = []
     damaged: list[Damaged] = []
@@ -170,7 +169,7 @@ def parse(path: Path, data: bytes) -> JournalContents:
             else:
                 unknown.append(Unknown(number, kind))
             continue
-        if isinstance(event, Run):
+        if isinstance(event, RunStarted):
             _refuse_schema(path, number, event.schema_version)
         events.append(event)
     return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
@@ -209,6 +208,8 @@ def _refuse_newer(path: Path, number: int, line: bytes) -> None:
 
 
 def _refuse_schema(path: Path, number: int, schema: int) -> None:
+    from harness.reporting.events import SCHEMA
+
     if schema > SCHEMA:
         raise JournalError(
             f"the journal {str(path)!r} has schema {schema} in line {number}, this harness reads up to {SCHEMA}: "

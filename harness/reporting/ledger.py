@@ -9,7 +9,7 @@ from typing import Self
 
 from harness.caseid import suite_of
 from harness.devices.device import SOFT_NAME, kind_of
-from harness.outcome import EXIT_RED, Attempt, Outcome, exit_status, settle
+from harness.outcome import EXIT_RED, AttemptResult, Outcome, exit_status, settle
 from harness.reporting.events import (
     Bisected,
     Collected,
@@ -20,7 +20,7 @@ from harness.reporting.events import (
     Finish,
     Levels,
     MustPass,
-    Run,
+    RunStarted,
     Start,
 )
 from harness.reporting.journal import JournalContents, digest
@@ -113,7 +113,7 @@ class Ledger:
     `run` and `end` are the latest lines of their kind, None where there is none: a run without `end` was cut off.
     """
 
-    run: Run | None
+    run: RunStarted | None
     end: End | None
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
@@ -187,7 +187,7 @@ class _Book:
     """The events of a run, sorted by what they are about."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
+        self.run: RunStarted | None = None
         self.end: End | None = None
         self.findings: list[Finding] = []
         self.bisected: list[Bisected] = []
@@ -204,7 +204,7 @@ class _Book:
     def enter(self, event: Event) -> None:
         self._last = max(self._last, event.t)
         match event:
-            case Run():
+            case RunStarted():
                 self.run, self.end = event, None
             case End():
                 self.end = event
@@ -254,10 +254,10 @@ class _Book:
         if twice:
             found.append(self._finding("duplicate_ids", "several cases have the same id, so only one counts", twice))
         ids, ordered = self.collection()
-        strangers = [case for case in ordered if case not in ids]
-        if strangers:
-            message = f"{len(strangers)} cases have events but stand in no collected list"
-            found.append(self._finding("not_collected", message, strangers))
+        unlisted = [case for case in ordered if case not in ids]
+        if unlisted:
+            message = f"{len(unlisted)} cases have events but stand in no collected list"
+            found.append(self._finding("not_collected", message, unlisted))
         return found
 
     def lists(self, verdicts: Sequence[Verdict]) -> tuple[ListResult, ...]:
@@ -288,7 +288,7 @@ class _Book:
         rulings = [finish.ruling for finish in finishes]
         outcome = settle(
             [
-                Attempt(finish.outcome, finish.final, None if ruling is None else ruling.outcome)
+                AttemptResult(finish.outcome, finish.final, None if ruling is None else ruling.outcome)
                 for finish, ruling in zip(finishes, rulings, strict=True)
             ],
             len(starts),

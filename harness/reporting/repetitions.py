@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.checks import soak
-from harness.checks.meters import quantity
-from harness.checks.soak import Look, Series, Shape
+from harness.checks import trend as soak
+from harness.checks.meters.table import quantity
+from harness.checks.trend import Look, Series, Shape
 from harness.reporting.events import Levels
 from harness.reporting.ledger import Ledger
 from harness.reporting.plot import plot

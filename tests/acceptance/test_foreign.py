@@ -26,7 +26,7 @@ waivers:
 CONFTEST = """\
 import os, pathlib, signal, sys
 
-if sys.modules["__main__"].__spec__.name == "harness.isolation.cold":
+if sys.modules["__main__"].__spec__.name == "harness.zygote.cold":
     told = pathlib.Path(os.environ["PROBE_DIR"], "killed")
     if {always} or not told.exists():
         told.touch()

@@ -221,7 +221,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def _is_zygote(process: psutil.Process) -> bool:
     try:
-        return "harness.isolation.zygote" in process.cmdline()
+        return "harness.zygote" in process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return False
 

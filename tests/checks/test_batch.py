@@ -17,7 +17,7 @@ from harness.checks.batch import (
     suspicions,
 )
 from harness.checks.growth import COUNTED, Leak
-from harness.checks.meters import METERS
+from harness.checks.meters.table import METERS
 
 KIB, MIB = 1 << 10, 1 << 20
 

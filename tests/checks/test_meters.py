@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from harness.checks import growth, origins
-from harness.checks.meters import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
-from harness.checks.meters_nvml import Listed, used_by
-from harness.checks.meters_process import Files, resident
-from harness.checks.meters_torch import census, cuda_memory, private_pools
+from harness.checks.meters.nvml_memory import Listed, used_by
+from harness.checks.meters.process import Files, resident
+from harness.checks.meters.table import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
+from harness.checks.meters.torch_memory import census, cuda_memory, private_pools
 
 _ROOT = Path(__file__).parents[2]
 
@@ -324,7 +324,7 @@ def test_every_meter_is_in_the_table_once_and_says_why() -> None:
 
 _READ = """
 import json, sys
-from harness.checks.meters import Meters
+from harness.checks.meters.table import Meters
 print(json.dumps(dict(Meters(sys.argv[1]).read().values)), "torch" in sys.modules)
 """
 
@@ -499,12 +499,12 @@ def test_resident_memory_is_what_was_touched() -> None:
 
 _SETTLED = """
 import gc, sys
-from harness.checks.meters import settle
+from harness.checks.meters.table import collect_garbage
 try:
     1 / 0
 except ZeroDivisionError as error:
     sys.last_value, sys.last_traceback = error, error.__traceback__
-settle()
+collect_garbage()
 assert not hasattr(sys, "last_value") and not hasattr(sys, "last_traceback")
 assert gc.collect() == 0
 """
@@ -516,7 +516,7 @@ def test_settling_lets_go_of_cycles_and_of_the_last_exception() -> None:
 
 _CROWD = """
 import gc
-from harness.checks.meters import Meters, suspicions
+from harness.checks.meters.table import Meters, suspicions
 import torch
 gc.collect(); gc.freeze()
 meters = Meters("fast")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.checks import meters_soft, poison
-from harness.checks.meters import METERS
+from harness.checks import poison
+from harness.checks.meters import soft as meters_soft
+from harness.checks.meters.table import METERS
 
 
 class FakeSoft:

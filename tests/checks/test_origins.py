@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.meters_holders import held_by
+from harness.checks.meters.holders import held_by
 from harness.checks.origins import MOST_FRAMES, describe_mappings, shorten, survivors, tell_stacks
 from harness.checks.origins import _Mapping as Mapped
 from tests.checks.test_meters import Examined, examine

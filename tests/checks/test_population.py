@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.meters import Meters
+from harness.checks.meters.table import Meters
 from tests.checks.test_meters import examine
 
 _ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 _HEAD = """
 import gc, json, sys, weakref
 import torch
-from harness.checks.meters import Meters, growths
+from harness.checks.meters.table import Meters, growths
 
 gc.collect()
 gc.freeze()

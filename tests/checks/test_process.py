@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import linux
 from harness.checks.process import Patience, ProcessState, await_programs, capture, compare, new_children
-from harness.isolation import linux
 from harness.outcome import Outcome
 
 _STATE = ProcessState(folder="/a", limits={"RLIMIT_AS": (1, 2)}, descriptors={0: (1, 1), 3: (1, 2)})

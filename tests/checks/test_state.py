@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.checks.state import StateGuard
-from harness.checks.state_process import _set_by_imports
-from harness.checks.state_section import ABSENT, Change, Scene, Unreadable, describe, same, show
+from harness.checks.state.guard import StateGuard
+from harness.checks.state.interpreter import _set_by_imports
+from harness.checks.state.section import ABSENT, Change, Scene, Unreadable, describe, same, show
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def run(code: str) -> Any:
 def test_reading_imports_nothing_and_starts_no_thread() -> None:
     code = """if True:
         import json, sys
-        from harness.checks.state import StateGuard
+        from harness.checks.state.guard import StateGuard
         guard = StateGuard()
         guard.capture()
         before = set(sys.modules)
@@ -47,7 +47,7 @@ def test_reading_imports_nothing_and_starts_no_thread() -> None:
 def test_torch_first_imported_by_the_case_is_compared_with_its_own_defaults() -> None:
     code = """if True:
         import json
-        from harness.checks.state import StateGuard
+        from harness.checks.state.guard import StateGuard
         guard = StateGuard()
         guard.capture()
         import torch
@@ -69,7 +69,7 @@ NEW_IN_2_13 = (
 def test_every_name_of_torch_that_is_used_is_there() -> None:
     code = """if True:
         import json, torch, torch.nn, torch.optim
-        from harness.checks import state_torch
+        from harness.checks.state import torch_settings as state_torch
         print(json.dumps(sorted(state_torch.missing_names())))
     """
     assert run(code) == []
@@ -83,7 +83,7 @@ def test_without_a_capture_there_is_nothing_to_compare_with() -> None:
 def test_what_cannot_be_put_back_is_said() -> None:
     code = """if True:
         import json, os, torch
-        from harness.checks.state import StateGuard
+        from harness.checks.state.guard import StateGuard
         guard = StateGuard()
         guard.capture()
         mode = torch.inference_mode(); mode.__enter__()
@@ -99,7 +99,7 @@ def test_what_cannot_be_put_back_is_said() -> None:
 def test_a_state_that_cannot_be_read_is_a_finding_and_no_error() -> None:
     code = """if True:
         import json, os
-        from harness.checks.state import StateGuard
+        from harness.checks.state.guard import StateGuard
         guard = StateGuard()
         guard.capture()
         umask, os.umask = os.umask, None

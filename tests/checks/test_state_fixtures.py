@@ -12,8 +12,8 @@ pytest_plugins = ["pytester"]
 CONFTEST = """
 import json, pathlib
 import pytest
-from harness.checks.state import StateGuard
-from harness.checks.state_fixtures import FixtureWatch
+from harness.checks.state.guard import StateGuard
+from harness.checks.state.guard import FixtureWatch
 
 guard = StateGuard()
 said = {}

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 def in_children() -> Iterator[tuple[str, list[str]]]:
     """Every row in a child process of its own."""
-    from harness.checks.state import StateGuard
+    from harness.checks.state.guard import StateGuard
 
     guard = StateGuard()
     guard.capture()
@@ -46,7 +46,7 @@ def in_children() -> Iterator[tuple[str, list[str]]]:
 
 def in_one_process(seed: int) -> Iterator[tuple[str, list[str]]]:
     """Every quick row in this process, in an order drawn by `seed`; what is left behind is put back after each."""
-    from harness.checks.state import StateGuard
+    from harness.checks.state.guard import StateGuard
 
     guard = StateGuard()
     guard.capture()

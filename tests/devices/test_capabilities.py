@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.devices import software
-from harness.devices.capabilities import VOCABULARY, Capabilities, Kind, detect, size, written
+from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect, size, written
+from harness.devices.detected import Detected, Value, Version
 from harness.devices.device import CPU, SOFT_NAME, Device, Inventory
-from harness.devices.finding import Finding, Value, Version
 
 GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0, memory=80 * 2**30, compute_capability=(9, 0), ecc=True)
 OTHER = Device(uuid="GPU-b", kind="cuda", name="A", index=1, memory=80 * 2**30, compute_capability=(9, 0))
@@ -123,7 +123,7 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
         assert entry.source, name
         assert entry.without, name
         assert "\n" not in entry.text + entry.source + entry.without, name
-        assert (entry.unit != "") is (entry.kind in (Kind.COUNT, Kind.BYTES)), name
+        assert (entry.unit != "") is (entry.kind in (ValueKind.COUNT, ValueKind.BYTES)), name
 
 
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
@@ -137,12 +137,12 @@ def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
 
 
 def test_every_value_has_the_type_the_vocabulary_says() -> None:
-    types: dict[Kind, type] = {
-        Kind.TEXT: str,
-        Kind.BOOL: bool,
-        Kind.COUNT: int,
-        Kind.BYTES: int,
-        Kind.VERSION: tuple,
+    types: dict[ValueKind, type] = {
+        ValueKind.TEXT: str,
+        ValueKind.BOOL: bool,
+        ValueKind.COUNT: int,
+        ValueKind.BYTES: int,
+        ValueKind.VERSION: tuple,
     }
     for inventory, device in [(BARE, CPU), (machine(GPU), GPU), (machine(SLICE), SLICE), (SOFTWARE, SOFT)]:
         capabilities = detect(inventory, device)
@@ -157,9 +157,9 @@ def test_every_value_has_the_type_the_vocabulary_says() -> None:
 def test_each_capability_is_looked_for_once_and_only_when_asked_for() -> None:
     asked = []
 
-    def probe() -> Finding:
+    def probe() -> Detected:
         asked.append(1)
-        return Finding((1, 2))
+        return Detected((1, 2))
 
     capabilities = Capabilities({"triton": probe, "numpy": probe})
     assert asked == []
@@ -217,7 +217,7 @@ def test_a_torch_without_cuda_has_no_use_for_what_the_driver_offers() -> None:
     if built.value is not None:
         pytest.skip("torch is built for cuda here")
     for name in ("cuda_malloc_async", "expandable_segments"):
-        assert detect(machine(GPU), GPU).finding(name) == Finding(False, built.detail)
+        assert detect(machine(GPU), GPU).finding(name) == Detected(False, built.detail)
 
 
 def test_neither_discovery_nor_any_capability_imports_torch() -> None:
@@ -433,7 +433,7 @@ def test_cxx_is_believed_and_run(
         compiler.chmod(0o755)
     monkeypatch.setenv("CXX", f"'{compiler}' -std=c++20")
     found = software.cpp_compiler()
-    assert found == Finding(value, detail.format(name=f"'{compiler}' -std=c++20"))
+    assert found == Detected(value, detail.format(name=f"'{compiler}' -std=c++20"))
 
 
 def test_a_cxx_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +445,7 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     expected = "$CXX is not set, and none of c++, g++ and clang++ is on the path"
-    assert software.cpp_compiler() == Finding(None, expected)
+    assert software.cpp_compiler() == Detected(None, expected)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from harness.devices.detected import Detected, Version
 from harness.devices.device import CPU, Device
-from harness.devices.finding import Finding, Version
 from harness.devices.probe import Question, cudnn_release
-from harness.devices.prober import Prober, Run, judge, parse
+from harness.devices.prober import Prober, ProbeRun, judge, parse
 from tests.devices.compiled import compile_library
 
 SOURCES = Path(__file__).with_name("fake_cuda")
@@ -31,8 +31,8 @@ YES = {"value": True, "detail": ""}
 NO = {"value": False, "detail": "the device has no memory pools"}
 ANSWER = {"cuda_malloc_async": NO, "expandable_segments": YES}
 SAID = {
-    "cuda_malloc_async": Finding(False, "the device has no memory pools"),
-    "expandable_segments": Finding(True),
+    "cuda_malloc_async": Detected(False, "the device has no memory pools"),
+    "expandable_segments": Detected(True),
 }
 
 
@@ -89,20 +89,20 @@ def driver(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("run", "found"),
     [
-        (Run(0, json.dumps(ANSWER).encode()), SAID),
-        (Run(failure="the probe does not start"), "the probe does not start"),
-        (Run(-11, json.dumps(ANSWER).encode()), "the probe ended with SIGSEGV"),
-        (Run(1, b"", b"Traceback\nValueError: what\n"), "the probe ended with exit status 1: ValueError: what"),
-        (Run(0, b""), "the probe's answer cannot be read: b''"),
-        (Run(0, b"\xff{}"), "the probe's answer cannot be read: b'\\xff{}'"),
-        (Run(0, json.dumps(ANSWER).encode()[:-5]), "cannot be read"),
-        (Run(0, b"[" * 60000), "cannot be read"),
-        (Run(0, b"1" * 60000), "cannot be read"),
-        (Run(0, b"{}"), "the probe's answer cannot be read: b'{}'"),
+        (ProbeRun(0, json.dumps(ANSWER).encode()), SAID),
+        (ProbeRun(failure="the probe does not start"), "the probe does not start"),
+        (ProbeRun(-11, json.dumps(ANSWER).encode()), "the probe ended with SIGSEGV"),
+        (ProbeRun(1, b"", b"Traceback\nValueError: what\n"), "the probe ended with exit status 1: ValueError: what"),
+        (ProbeRun(0, b""), "the probe's answer cannot be read: b''"),
+        (ProbeRun(0, b"\xff{}"), "the probe's answer cannot be read: b'\\xff{}'"),
+        (ProbeRun(0, json.dumps(ANSWER).encode()[:-5]), "cannot be read"),
+        (ProbeRun(0, b"[" * 60000), "cannot be read"),
+        (ProbeRun(0, b"1" * 60000), "cannot be read"),
+        (ProbeRun(0, b"{}"), "the probe's answer cannot be read: b'{}'"),
     ],
     ids=["answer", "failure", "crash", "traceback", "nothing", "no text", "torn", "deep", "digits", "empty"],
 )
-def test_how_a_probe_ended_decides(run: Run, found: dict[str, Finding] | str) -> None:
+def test_how_a_probe_ended_decides(run: ProbeRun, found: dict[str, Detected] | str) -> None:
     judged = judge(Question.DRIVER, run)
     if isinstance(found, dict):
         assert judged == found
@@ -119,11 +119,11 @@ def test_how_a_probe_ended_decides(run: Run, found: dict[str, Finding] | str) ->
         (ANSWER, SAID),
         (
             {**ANSWER, "cuda_malloc_async": {"value": [9, 13], "detail": ""}},
-            {**SAID, "cuda_malloc_async": Finding((9, 13))},
+            {**SAID, "cuda_malloc_async": Detected((9, 13))},
         ),
         (
             {**ANSWER, "cuda_malloc_async": {"value": None, "detail": "a\x00b\nc"}},
-            {**SAID, "cuda_malloc_async": Finding(None, "a\\x00b")},
+            {**SAID, "cuda_malloc_async": Detected(None, "a\\x00b")},
         ),
         (None, None),
         ([], None),
@@ -139,7 +139,7 @@ def test_how_a_probe_ended_decides(run: Run, found: dict[str, Finding] | str) ->
         ({**ANSWER, "cuda_malloc_async": {"value": [9, "1"], "detail": ""}}, None),
     ],
 )
-def test_only_a_whole_answer_to_the_question_is_read(answer: object, found: dict[str, Finding] | None) -> None:
+def test_only_a_whole_answer_to_the_question_is_read(answer: object, found: dict[str, Detected] | None) -> None:
     assert parse(answer, Question.DRIVER) == found
 
 
@@ -168,7 +168,7 @@ def test_what_a_driver_cannot_tell_is_absent(
 def test_an_attribute_that_the_driver_does_not_know_is_not_there(driver: Callable[..., None]) -> None:
     driver(ATTRIBUTE=1)
     found = prober().ask(Question.DRIVER)
-    assert found["cuda_malloc_async"] == Finding(False, "the driver is too old to know of memory pools")
+    assert found["cuda_malloc_async"] == Detected(False, "the driver is too old to know of memory pools")
 
 
 def test_the_probe_on_this_machine() -> None:
@@ -188,12 +188,12 @@ def test_the_libraries_of_this_machine() -> None:
 def test_the_processor_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the instructions that some virtual machines announce and do not have, it survives everywhere."""
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert prober().ask(Question.PROCESSOR) == {"cpu_bf16": Finding(True)}
+    assert prober().ask(Question.PROCESSOR) == {"cpu_bf16": Detected(True)}
 
 
 def test_a_processor_that_dies_of_it() -> None:
-    judged = judge(Question.PROCESSOR, Run(status=-signal.SIGILL))
-    assert judged == {"cpu_bf16": Finding(None, "the probe ended with SIGILL")}
+    judged = judge(Question.PROCESSOR, ProbeRun(status=-signal.SIGILL))
+    assert judged == {"cpu_bf16": Detected(None, "the probe ended with SIGILL")}
 
 
 FAKE_TORCH = """
@@ -209,12 +209,12 @@ def test_the_libraries_that_torch_loads(fakes: Path, tmp_path: Path, monkeypatch
     (tmp_path / "torch.py").write_text(FAKE_TORCH.format(cublas=str(fakes / "libcublas.so.13")))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     assert prober().ask(Question.LIBRARIES) == {
-        "cudnn": Finding((9, 13, 1)),
-        "cublas": Finding((13, 1, 2)),
-        "nccl": Finding((2, 28, 9)),
+        "cudnn": Detected((9, 13, 1)),
+        "cublas": Detected((13, 1, 2)),
+        "nccl": Detected((2, 28, 9)),
     }
     monkeypatch.setenv("FAKE_CUBLAS_STATUS", "7")
-    assert prober().ask(Question.LIBRARIES)["cublas"] == Finding(None, "cublasGetProperty: status 7")
+    assert prober().ask(Question.LIBRARIES)["cublas"] == Detected(None, "cublasGetProperty: status 7")
 
 
 def test_one_library_that_cannot_be_asked_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,9 +222,9 @@ def test_one_library_that_cannot_be_asked_leaves_the_others(tmp_path: Path, monk
     (tmp_path / "torch.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     assert prober().ask(Question.LIBRARIES) == {
-        "cudnn": Finding((9, 13, 1)),
-        "cublas": Finding(None, "torch loads no libcublas.so"),
-        "nccl": Finding(None, "module 'torch' has no attribute '_C'"),
+        "cudnn": Detected((9, 13, 1)),
+        "cublas": Detected(None, "torch loads no libcublas.so"),
+        "nccl": Detected(None, "module 'torch' has no attribute '_C'"),
     }
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from harness.devices.capabilities import Capabilities
-from harness.devices.finding import Finding, Value
+from harness.devices.detected import Detected, Value
 from harness.gating.configfile import ConfigError
-from harness.gating.hardware import Hardware, broken, load_hardware, strangers
+from harness.gating.hardware import Hardware, broken, load_hardware, mismatches
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offering(**values: Value | None) -> Capabilities:
-    findings = {name: Finding(value, "not there" if value is None else "") for name, value in values.items()}
+    findings = {name: Detected(value, "not there" if value is None else "") for name, value in values.items()}
     return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
 
 
@@ -65,7 +65,7 @@ GPU: dict[str, Any] = {"device": "cuda", "compute_capability": "==9.0", "memory"
 def test_a_device_of_another_kind_is_a_stranger(
     device: dict[str, Any], found: dict[str, Any], texts: list[str]
 ) -> None:
-    assert [unmet.text for unmet in strangers(hardware(device), offering(**found))] == texts
+    assert [unmet.text for unmet in mismatches(hardware(device), offering(**found))] == texts
 
 
 def test_every_promise_that_does_not_hold_is_told() -> None:
@@ -79,7 +79,7 @@ def test_every_promise_that_does_not_hold_is_told() -> None:
 
 def test_the_kind_is_not_asked_for_its_promises_nor_the_machine_for_more_than_is_written() -> None:
     kind = hardware({"device": "cuda"}, {"triton": True})
-    assert strangers(kind, offering(device="cuda")) == []
+    assert mismatches(kind, offering(device="cuda")) == []
     assert broken(kind, offering(triton=(3, 6))) == []
 
 

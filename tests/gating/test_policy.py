@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from harness.devices.capabilities import Capabilities
-from harness.devices.finding import Finding, Value
+from harness.devices.detected import Detected, Value
 from harness.gating import policy as rules
-from harness.gating.policy import Policy, Tried
+from harness.gating.policy import Policy
 from harness.gating.requirements import parse
 from harness.gating.waivers import Waiver
-from harness.outcome import Outcome
+from harness.outcome import AttemptResult, Outcome
 
 O = Outcome  # noqa: E741 - the tables below are read by column
 
@@ -32,8 +32,8 @@ WAIVER = Waiver(
 )
 
 
-def tried(outcome: Outcome, message: str = "", *, alone: bool = True, duration: float = 1.0) -> Tried:
-    return Tried(outcome, message, alone, duration)
+def result(outcome: Outcome, message: str = "", *, alone: bool = True, duration: float = 1.0) -> AttemptResult:
+    return AttemptResult(outcome, message=message, alone=alone, duration=duration)
 
 
 def test_a_policy_travels_as_json() -> None:
@@ -97,7 +97,7 @@ SMALL: dict[str, Value | None] = {"device": "cuda", "memory": 8 * 2**30, "triton
 
 
 def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
-    findings = {name: Finding(value) for name, value in SMALL.items()}
+    findings = {name: Detected(value) for name, value in SMALL.items()}
     offered = Capabilities({name: partial(findings.__getitem__, name) for name in findings})
     ruling = rules.on_gate(policy, parse(requires), offered)
     return None if ruling is None else f"{ruling.outcome}: {ruling.text}"
@@ -140,38 +140,38 @@ def test_gates(policy: Policy, requires: Mapping[str, object], ruling: str | Non
 @pytest.mark.parametrize(
     ("policy", "settled", "finals", "waivers", "ruling"),
     [
-        (Policy(), O.PASSED, [tried(O.PASSED)], [], None),
-        (Policy(), O.FAILED, [tried(O.FAILED, "no")], [], None),
-        (Policy(skips=True), O.SKIPPED, [tried(O.SKIPPED, "why")], [], None),
+        (Policy(), O.PASSED, [result(O.PASSED)], [], None),
+        (Policy(), O.FAILED, [result(O.FAILED, "no")], [], None),
+        (Policy(skips=True), O.SKIPPED, [result(O.SKIPPED, "why")], [], None),
         (
             Policy(profile="p", skips=False),
             O.SKIPPED,
-            [tried(O.SKIPPED, "why")],
+            [result(O.SKIPPED, "why")],
             [],
             (O.FAILED, "skipped itself, which profile p forbids: why"),
         ),
-        (Policy(), O.FAILED, [tried(O.FAILED, "no")], [WAIVER], (O.WAIVED, "known")),
-        (Policy(), O.PASSED, [tried(O.PASSED)], [WAIVER], (O.UNEXPECTED_PASS, "known.yaml:2")),
+        (Policy(), O.FAILED, [result(O.FAILED, "no")], [WAIVER], (O.WAIVED, "known")),
+        (Policy(), O.PASSED, [result(O.PASSED)], [WAIVER], (O.UNEXPECTED_PASS, "known.yaml:2")),
         (
             Policy(repeat=3),
             O.FAILED,
-            [tried(O.PASSED), tried(O.FAILED, "no"), tried(O.PASSED)],
+            [result(O.PASSED), result(O.FAILED, "no"), result(O.PASSED)],
             [],
             (O.FAILED, "failed in 1 of 3 repetitions: no"),
         ),
         (
             Policy(repeat=3),
             O.CRASHED,
-            [tried(O.CRASHED, "SIGSEGV"), tried(O.FAILED, "no"), tried(O.CRASHED, "SIGSEGV")],
+            [result(O.CRASHED, "SIGSEGV"), result(O.FAILED, "no"), result(O.CRASHED, "SIGSEGV")],
             [],
             (O.CRASHED, "crashed in 2 of 3 repetitions: SIGSEGV"),
         ),
-        (Policy(repeat=2), O.PASSED, [tried(O.PASSED), tried(O.PASSED)], [], None),
-        (Policy(repeat=2), O.FLAKY, [tried(O.PASSED), tried(O.PASSED)], [], None),
+        (Policy(repeat=2), O.PASSED, [result(O.PASSED), result(O.PASSED)], [], None),
+        (Policy(repeat=2), O.FLAKY, [result(O.PASSED), result(O.PASSED)], [], None),
         (
             Policy(repeat=2),
             O.FAILED,
-            [tried(O.FAILED, "no"), tried(O.FAILED, "no")],
+            [result(O.FAILED, "no"), result(O.FAILED, "no")],
             [WAIVER],
             (O.WAIVED, "failed in 2 of 2 repetitions: no"),
         ),
@@ -180,7 +180,7 @@ def test_gates(policy: Policy, requires: Mapping[str, object], ruling: str | Non
 def test_verdicts(
     policy: Policy,
     settled: Outcome,
-    finals: Sequence[Tried],
+    finals: Sequence[AttemptResult],
     waivers: Sequence[Waiver],
     ruling: tuple[Outcome, str] | None,
 ) -> None:
@@ -193,7 +193,7 @@ def test_verdicts(
         assert ruling[1] in f"{found.text} {found.source}"
 
 
-GOOD, BAD = tried(O.PASSED), tried(O.FAILED, "no")
+GOOD, BAD = result(O.PASSED), result(O.FAILED, "no")
 
 
 @pytest.mark.parametrize(
@@ -208,21 +208,21 @@ GOOD, BAD = tried(O.PASSED), tried(O.FAILED, "no")
         ),
         ([GOOD, GOOD], [GOOD, BAD], O.FAILED, "2 of 2 times in one process and 1 of 2 times in fresh ones"),
         ([BAD, BAD], [BAD, BAD], O.FAILED, "0 of 2 times in one process and 0 of 2 times"),
-        ([GOOD, tried(O.CRASHED, "SIGSEGV")], [GOOD, BAD], O.FAILED, "crashed: SIGSEGV"),
-        ([GOOD, tried(O.CRASHED)], [GOOD, GOOD], O.FAILED, "in fresh ones; crashed"),
-        ([tried(O.SKIPPED, "why")] * 2, [tried(O.SKIPPED, "why")] * 2, O.SKIPPED, "why"),
-        ([tried(O.SKIPPED, "why")] * 2, [GOOD, GOOD], O.FAILED, "not verified: passed 0 of 2 times"),
-        ([tried(O.WAIVED, "xfail")] * 2, [tried(O.WAIVED, "xfail")] * 2, O.WAIVED, "xfail"),
-        ([GOOD, GOOD], [GOOD, tried(O.PASSED, duration=8.0)], O.PASSED, "verified"),
+        ([GOOD, result(O.CRASHED, "SIGSEGV")], [GOOD, BAD], O.FAILED, "crashed: SIGSEGV"),
+        ([GOOD, result(O.CRASHED)], [GOOD, GOOD], O.FAILED, "in fresh ones; crashed"),
+        ([result(O.SKIPPED, "why")] * 2, [result(O.SKIPPED, "why")] * 2, O.SKIPPED, "why"),
+        ([result(O.SKIPPED, "why")] * 2, [GOOD, GOOD], O.FAILED, "not verified: passed 0 of 2 times"),
+        ([result(O.WAIVED, "xfail")] * 2, [result(O.WAIVED, "xfail")] * 2, O.WAIVED, "xfail"),
+        ([GOOD, GOOD], [GOOD, result(O.PASSED, duration=8.0)], O.PASSED, "verified"),
         (
             [GOOD, GOOD],
-            [GOOD, tried(O.PASSED, duration=8.1)],
+            [GOOD, result(O.PASSED, duration=8.1)],
             O.FAILED,
             "not verified: took up to 8.1 s of its limit of 10 s, more than 80%",
         ),
     ],
 )
-def test_verification(together: list[Tried], afresh: list[Tried], outcome: Outcome, text: str) -> None:
+def test_verification(together: list[AttemptResult], afresh: list[AttemptResult], outcome: Outcome, text: str) -> None:
     ruling = rules.on_verification(together, afresh, 10.0)
     assert ruling.outcome is outcome
     assert text in ruling.text

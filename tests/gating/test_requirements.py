@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.devices.capabilities import VOCABULARY, Capabilities, Kind, detect
+from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect
+from harness.devices.detected import Detected, Value
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.finding import Finding, Value
 from harness.errors import HarnessError
 from harness.gating.requirements import (
     Clause,
@@ -27,7 +27,7 @@ from harness.gating.requirements import (
 
 def offering(**values: Value | None) -> Capabilities:
     """Capabilities of these values; what is None is absent for a reason."""
-    findings = {name: Finding(value, "not there" if value is None else "") for name, value in values.items()}
+    findings = {name: Detected(value, "not there" if value is None else "") for name, value in values.items()}
     return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
 
 
@@ -335,4 +335,4 @@ def test_a_condition_is_either_read_or_refused_and_never_met_by_absence(name: st
     asks_for_absence = condition is False or name == "device"
     assert meets(name, condition, None) == (asks_for_absence and condition != "cuda")
     assert str(requirements[0]) == f"{name} {condition}"
-    assert VOCABULARY[name].kind is not Kind.BOOL or isinstance(condition, bool)
+    assert VOCABULARY[name].kind is not ValueKind.BOOL or isinstance(condition, bool)

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from harness.devices.capabilities import VOCABULARY, detect
 from harness.devices.device import CPU, SOFT_NAME, Device, Inventory
 from harness.gating import configfile, mustpass, requirements
-from harness.gating.hardware import Hardware, load_hardware, strangers
+from harness.gating.hardware import Hardware, load_hardware, mismatches
+from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle
 from harness.gating.profiles import Profile, load_profile
-from harness.gating.prospects import prospects
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -80,7 +80,7 @@ def test_every_hardware_file_has_a_machine_here() -> None:
 @pytest.mark.parametrize(("kind", "device"), [(kind, device) for kind, all_ in MACHINES.items() for device in all_])
 def test_a_device_is_of_one_kind_only(kind: str, device: Device) -> None:
     capabilities = detect(Inventory(devices=(device,)), device)
-    fitting = [name for name in HARDWARE if not strangers(hardware(name), capabilities)]
+    fitting = [name for name in HARDWARE if not mismatches(hardware(name), capabilities)]
     assert fitting == [name for name in HARDWARE if name == kind]
 
 
@@ -111,7 +111,7 @@ def test_hardware_names_models_in_full(name: str) -> None:
 def test_hardware_promises_what_cases_require_of_it(name: str, requires: dict[str, Any], certain: bool) -> None:
     kind = hardware(name)
     promised = requirements.parse({**kind.device, **kind.offers})
-    assert prospects(requirements.parse(requires), promised).certain is certain
+    assert implication(requirements.parse(requires), promised).certain is certain
 
 
 def test_driver_validation_excuses_nothing_but_the_size_of_the_hardware() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.devices.capabilities import VOCABULARY, Capabilities
-from harness.devices.finding import Finding, Value
+from harness.devices.detected import Detected, Value
 from harness.gating.waivers import (
     EXPECTABLE,
     Fault,
@@ -47,7 +47,7 @@ def waiver(case: str = CASE, **changes: Any) -> Waiver:
 
 def found(**values: Value | None) -> Capabilities:
     """What a device has: these values, and nothing else."""
-    return Capabilities({name: functools.partial(Finding, values.get(name)) for name in VOCABULARY})
+    return Capabilities({name: functools.partial(Detected, values.get(name)) for name in VOCABULARY})
 
 
 GPU = found(device="cuda", driver=(570, 1), compute_capability=(9, 0))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.outcome import Outcome
-from harness.reporting.events import EVENT, Event
-from harness.reporting.journal import SCHEMA, digest
+from harness.reporting.events import EVENT, SCHEMA, Event
+from harness.reporting.journal import digest
 
 Line = dict[str, Any]
 

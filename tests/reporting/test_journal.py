@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.reporting import journal
-from harness.reporting.events import EVENT, End, Finding, Start
+from harness.reporting.events import EVENT, SCHEMA, End, Finding, Start
 from harness.reporting.journal import Journal, JournalError, digest
 from tests.reporting import build
 
@@ -202,13 +202,13 @@ def test_no_bytes_upset_the_reader(chunks: list[bytes]) -> None:
 
 
 def test_a_newer_journal_is_refused_also_when_its_run_line_reads_differently(path: Path) -> None:
-    newer = journal.SCHEMA + 1
+    newer = SCHEMA + 1
     for line in (build.run(schema=newer), build.run(schema=newer, sort="new")):
         path.unlink(missing_ok=True)
         write(path, line)
         with pytest.raises(
             JournalError,
-            match=rf"journal\.ndjson' has schema {newer} in line 1, this harness reads up to {journal.SCHEMA}: ",
+            match=rf"journal\.ndjson' has schema {newer} in line 1, this harness reads up to {SCHEMA}: ",
         ):
             journal.read(path)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checks.meters import quantity
+from harness.checks.meters.table import quantity
 from harness.reporting.plot import fits, plot
 
 

@@ -98,12 +98,12 @@ def _run(module: str, names: tuple[str, ...], setting: Setting) -> dict[str, str
         except subprocess.TimeoutExpired as expired:
             end = f"no end in {_LIMIT:.0f} s"
             output = str(expired.stdout or "") + str(expired.stderr or "")
-        troubles = dict(_read(results))
-    if end != "status 0" and len(troubles) == len(names):
+        problems = dict(_read(results))
+    if end != "status 0" and len(problems) == len(names):
         return {
-            name: trouble or f"the process went wrong at its end: {end}\n{output}" for name, trouble in troubles.items()
+            name: trouble or f"the process went wrong at its end: {end}\n{output}" for name, trouble in problems.items()
         }
-    return {name: troubles.get(name, f"not finished: {end}\n{output}") for name in names}
+    return {name: problems.get(name, f"not finished: {end}\n{output}") for name in names}
 
 
 def _start(command: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

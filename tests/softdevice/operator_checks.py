@@ -68,7 +68,7 @@ def compared(call: Call, wanted: Callable[[bool], bool]) -> str:
     return "waited for its stream" if not asleep else "did not wait for its stream"
 
 
-def troubles(calls: dict[str, Call], wanted: Callable[[bool], bool]) -> dict[str, str]:
+def problems(calls: dict[str, Call], wanted: Callable[[bool], bool]) -> dict[str, str]:
     found = {name: compared(call, wanted) for name, call in calls.items()}
     return {name: trouble for name, trouble in found.items() if trouble}
 
@@ -87,12 +87,12 @@ def injected(text: str) -> Iterator[None]:
 
 @inside.check()
 def operators_return_at_once_and_give_what_the_cpu_gives() -> None:
-    assert troubles(operator_calls.ASYNCHRONOUS, lambda asleep: asleep) == {}
+    assert problems(operator_calls.ASYNCHRONOUS, lambda asleep: asleep) == {}
 
 
 @inside.check()
 def other_operators_wait_and_give_what_the_cpu_gives() -> None:
-    assert troubles(operator_calls.SYNCHRONOUS, lambda asleep: not asleep) == {}
+    assert problems(operator_calls.SYNCHRONOUS, lambda asleep: not asleep) == {}
 
 
 @inside.check()

@@ -1,0 +1,410 @@
+"""State of the interpreter and the process: settings, environment, handlers of signals and logs, warnings filters.
+
+Left out on purpose: generators of random numbers, which are seeded for every case; the working folder, limits and
+descriptors, which `harness.checks.process` looks at; what only C code can see (handlers not set through `signal`,
+variables set with C's ``setenv``).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import locale
+import logging
+import multiprocessing
+import operator
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness import _compat
+from harness.checks.state.section import ABSENT, Change, Flat, Row, Scene, Values, alike, same
+
+
+def process_settings() -> Sequence[Row]:
+    """The settings of interpreter and process that can be read one by one."""
+    rows = [
+        Row("the umask", _umask, lambda old: os.umask(old)),
+        Row("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda old: locale.setlocale(locale.LC_ALL, old)),
+        Row("the time zone", lambda: [time.tzname, time.timezone]),
+        Row("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, excuse=_compiler_needs_depth),
+        Row("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
+        Row("the limit of digits in an int's text", sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+        Row("the flags of dlopen", sys.getdlopenflags, sys.setdlopenflags),
+        Row("the garbage collector's being enabled", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
+        Row("the garbage collector's thresholds", lambda: list(gc.get_threshold()), _set_thresholds),
+        Row("the garbage collector's debug flags", gc.get_debug, gc.set_debug),
+        Row("the garbage collector's callbacks", lambda: tuple(gc.callbacks), _list_setter(lambda: gc.callbacks)),
+        Row("the trace function", sys.gettrace, sys.settrace),
+        Row("the profile function", sys.getprofile, sys.setprofile),
+        Row("the trace function of new threads", threading.gettrace, threading.settrace),
+        Row("the profile function of new threads", threading.getprofile, threading.setprofile),
+        Row("sys.path", lambda: tuple(sys.path), _list_setter(lambda: sys.path), excuse=_folders_of_imports),
+        Row("sys.meta_path", lambda: tuple(sys.meta_path), _list_setter(lambda: sys.meta_path), excuse=_only_more),
+        Row("sys.path_hooks", lambda: tuple(sys.path_hooks), _list_setter(lambda: sys.path_hooks), excuse=_only_more),
+        Row("sys.argv", lambda: tuple(sys.argv), _list_setter(lambda: sys.argv)),
+        Row("the floating-point mode", _floating_point),
+        Row("the default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+        Row("the stack size of new threads", threading.stack_size, threading.stack_size),
+        Row("the folder for temporary files", lambda: tempfile.tempdir, _temp_setter, excuse=_first_asked_for),
+        Row(
+            "the start method of multiprocessing",
+            lambda: multiprocessing.get_start_method(allow_none=True),
+            lambda old: multiprocessing.set_start_method(old, force=True),
+            excuse=_default_start_method,
+        ),
+        Row("the level of the root logger", lambda: logging.root.level, logging.root.setLevel),
+        Row("the level below which nothing is logged", lambda: logging.root.manager.disable, logging.disable),
+        Row("the filters of the root logger", lambda: tuple(logging.root.filters)),
+        Row("the logger class", logging.getLoggerClass, logging.setLoggerClass),
+        Row("the factory of log records", logging.getLogRecordFactory, logging.setLogRecordFactory),
+        *(_attribute(sys, "sys", name) for name in _HOOKS if hasattr(sys, name)),
+    ]
+    if monitoring := getattr(sys, "monitoring", None):
+        rows += [
+            Row(f"the monitoring tool {number}", functools.partial(monitoring.get_tool, number)) for number in range(6)
+        ]
+    return rows
+
+
+_HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "stdin", "dont_write_bytecode")
+
+
+def decimal_settings() -> Sequence[Row] | None:
+    """The context of decimal arithmetic, without its flags, which every calculation sets."""
+    decimal = sys.modules.get("decimal")
+    if decimal is None:
+        return None
+    fresh = decimal.DefaultContext
+
+    def row(what: str, name: str) -> Row:
+        return Row(
+            f"the {what} of decimal arithmetic",
+            lambda: getattr(decimal.getcontext(), name),
+            lambda old: setattr(decimal.getcontext(), name, old),
+            getattr(fresh, name),
+        )
+
+    def traps() -> object:
+        return tuple(kind for kind, on in decimal.getcontext().traps.items() if on)
+
+    return [
+        row("precision", "prec"),
+        row("rounding", "rounding"),
+        row("smallest exponent", "Emin"),
+        row("largest exponent", "Emax"),
+        row("capital letters", "capitals"),
+        row("clamping", "clamp"),
+        Row("the traps of decimal arithmetic", traps, fresh=tuple(kind for kind, on in fresh.traps.items() if on)),
+    ]
+
+
+def asyncio_settings() -> Sequence[Row] | None:
+    """The policy that makes event loops. Asking asyncio for it would make one, so it is looked at where it is kept."""
+    events = sys.modules.get("asyncio.events")
+    if events is None:
+        return None
+
+    def policy() -> object:
+        return getattr(events, "_event_loop_policy", None)
+
+    def excuse(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
+        default = getattr(sys.modules.get("asyncio"), "DefaultEventLoopPolicy", None)
+        return old is None and type(new) is default
+
+    return [Row("the policy of event loops", policy, events.set_event_loop_policy, None, excuse)]
+
+
+def _umask() -> int:
+    """Linux tells it only to who sets it; a strict one for the moment, in case another thread makes a file."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _set_thresholds(old: Any) -> None:
+    gc.set_threshold(*old)
+
+
+def _attribute(owner: Any, path: str, name: str) -> Row:
+    return Row(
+        f"{path}.{name}",
+        lambda: getattr(owner, name, None),
+        lambda old: setattr(owner, name, old),
+        excuse=_process_group,
+    )
+
+
+def _list_setter(find: Callable[[], list[Any]]) -> Callable[[Any], None]:
+    def put_back(old: Any) -> None:
+        find()[:] = old
+
+    return put_back
+
+
+def _temp_setter(old: Any) -> None:
+    tempfile.tempdir = old
+
+
+_SMALLEST_NORMAL = [sys.float_info.min]
+_ONE = [1.0]
+
+
+def _floating_point() -> str:
+    """How this thread calculates, from the results: the flags themselves can be read from C only."""
+    one = _ONE[0]
+    flushed = _SMALLEST_NORMAL[0] / 2 == 0.0
+    half_an_ulp = sys.float_info.epsilon / 2
+    up, down = one + half_an_ulp > one, one - half_an_ulp / 2 < one
+    rounding = {(False, False): "to nearest", (True, False): "upwards", (False, True): "downwards"}.get((up, down), "?")
+    return f"{'denormals flushed to zero' if flushed else 'denormals kept'}, rounding {rounding}"
+
+
+def _process_group(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
+    """torch's process groups set an excepthook that names the rank, and leave it when they are destroyed."""
+    return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
+
+
+def _compiler_needs_depth(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
+    """torch's compiler raises the limit to 2000 when it first runs, and leaves it there."""
+    return new == 2000 and isinstance(old, int) and old < 2000 and "torch._inductor.compile_fx" in sys.modules
+
+
+def _folders_of_imports(old: object, new: object, scene: Scene) -> bool:
+    """pytest puts the folder of a package in front, once more, whenever the package is set up; libraries add theirs."""
+    if isinstance(old, tuple) and isinstance(new, tuple) and len(new) > len(old):
+        front, rest = new[: len(new) - len(old)], new[len(new) - len(old) :]
+        if rest == old and all(entry in old for entry in front):
+            return True
+    return _vendored_folder(old, new, scene)
+
+
+def _vendored_folder(old: object, new: object, scene: Scene) -> bool:
+    """A library that is imported may add a folder of its own: one below a folder that was there."""
+    if not scene.imported or not isinstance(old, tuple) or not isinstance(new, tuple):
+        return False
+    added = [entry for entry in new if entry not in old]
+    kept = tuple(entry for entry in new if entry in old)
+    below = tuple(f"{entry}{os.sep}" for entry in old if entry)
+    return kept == old and all(isinstance(entry, str) and entry.startswith(below) for entry in added)
+
+
+def _only_more(old: object, new: object, scene: Scene) -> bool:
+    """A library that is imported may add a finder of modules."""
+    if not scene.imported or not isinstance(old, tuple) or not isinstance(new, tuple):
+        return False
+    return tuple(entry for entry in new if entry in old) == old
+
+
+def _first_asked_for(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
+    """`tempfile` finds its folder when it is first asked for one."""
+    named = [os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
+    return old is None and new in [*map(os.path.abspath, named), "/tmp", "/var/tmp", "/usr/tmp"]
+
+
+def _default_start_method(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
+    """`multiprocessing` settles for its default when it is first used."""
+    return old is None and new == multiprocessing.get_all_start_methods()[0]
+
+
+#: Variables that libraries set for themselves, once, in the process that first uses them, and why.
+_SET_BY_LIBRARIES: Mapping[str, str] = {
+    "CUDA_MODULE_LOADING": "torch, when CUDA wakes",
+    "DISABLE_CUPTI_LAZY_REINIT": "torch.profiler, with CUDA graphs",
+    "TEARDOWN_CUPTI": "torch.profiler, with CUDA graphs",
+    "TORCHINDUCTOR_CACHE_DIR": "torch's compiler, when it first compiles",
+    "TRITON_CACHE_DIR": "torch's compiler, when it first compiles for a GPU",
+    "TRITON_LIBDEVICE_PATH": "torch's compiler, when it first compiles for a GPU",
+    "TRITON_PTXAS_PATH": "torch's compiler, when it first compiles for a GPU",
+    "TORCH_WARM_POOL": "torch's compiler, when its pool of processes cannot be warmed",
+    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR": "torch's compiler, when it first compiles C++",
+    "KMP_DUPLICATE_LIB_OK": "torch's compiler, where two OpenMP libraries meet",
+    "KMP_INIT_AT_FORK": "MKL's threading layer, when it is imported",
+}
+#: pytest's own, which names the phase that runs.
+_SET_BY_PYTEST = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
+_ENVIRON = os.environ
+
+
+class Environment(Flat):
+    """The environment variables as Python has them."""
+
+    def __init__(self) -> None:
+        self._raw: dict[Any, Any] = {}
+        self._last: dict[str, object] = {}
+
+    def read(self) -> Values:
+        # What os.environ keeps underneath, bytes for bytes: decoding it each time would cost more than all the rest.
+        raw: dict[Any, Any] | None = getattr(_ENVIRON, "_data", None)
+        if raw is None or raw != self._raw or not self._last:
+            self._raw = {} if raw is None else raw.copy()
+            self._last = {_variable(name): value for name, value in _ENVIRON.copy().items()}
+        return self._last
+
+    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+        if before is after:
+            return []
+        found = []
+        for name in sorted({**before, **after}):
+            old, new = before.get(name, ABSENT), after.get(name, ABSENT)
+            if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and name in _NAMES_SET_BY_LIBRARIES):
+                continue
+            found.append(Change(name, old, new))
+        return found
+
+    def put_back(self, change: Change) -> None:
+        name = change.name.removeprefix(_VARIABLE)
+        if isinstance(change.old, str):
+            _ENVIRON[name] = change.old
+        else:
+            _ENVIRON.pop(name, None)
+
+
+_VARIABLE = "the environment variable "
+
+
+def _variable(name: str) -> str:
+    return _VARIABLE + name
+
+
+_NAMES_SET_BY_LIBRARIES = frozenset(map(_variable, _SET_BY_LIBRARIES))
+_NAMES_SET_BY_PYTEST = frozenset(map(_variable, _SET_BY_PYTEST))
+
+
+class SignalHandlers(Flat):
+    """What Python calls for each signal; None stands for what C code has set."""
+
+    def __init__(self) -> None:
+        numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+        self._numbers = {f"the handler of {_signal_name(number)}": int(number) for number in numbers}
+        self._handlers: list[object] = []
+        self._last: dict[str, object] = {}
+
+    def read(self) -> Values:
+        handlers = list(map(_compat.bare_signal_handler, self._numbers.values()))
+        if not self._last or not all(map(operator.is_, handlers, self._handlers)):
+            self._handlers = handlers
+            self._last = {name: signal.getsignal(number) for name, number in self._numbers.items()}
+        return self._last
+
+    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+        if alike(before, after):
+            return []
+        return [
+            Change(name, before[name], new)
+            for name, new in after.items()
+            if name in before and not same(before[name], new) and not _is_data_loaders(new)
+        ]
+
+    def put_back(self, change: Change) -> None:
+        if change.old is not None:  # what C code has set cannot be set from Python
+            signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _is_data_loaders(handler: object) -> bool:
+    """torch's data loader sets a handler of its own for SIGCHLD with its first worker, once and for good."""
+    return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
+
+
+class WarningFilters(Flat):
+    """The filters of warnings. pytest saves and restores them around each phase, unless told not to."""
+
+    undone_by_pytest = True
+
+    def read(self) -> Values:
+        return {
+            "the warnings filters": tuple(warnings.filters),
+            "warnings.showwarning": warnings.showwarning,
+        }
+
+    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:
+        if alike(before, after):
+            return []
+        return [
+            Change(name, before[name], new)
+            for name, new in after.items()
+            if not same(before[name], new) and not _set_by_imports(before[name], new, scene)
+        ]
+
+    def put_back(self, change: Change) -> None:
+        if isinstance(change.old, tuple):
+            warnings.filters[:] = change.old  # type: ignore[index]
+            # Without it, Python goes on by what it has remembered of the other filters.
+            getattr(warnings, "_filters_mutated", warnings.resetwarnings)()
+        else:
+            warnings.showwarning = change.old  # type: ignore[assignment]
+
+
+def _set_by_imports(old: object, new: object, scene: Scene) -> bool:
+    """Whether all that happened is that libraries, as they were imported, added filters for warnings of their own.
+
+    One for any warning of any module is nobody's own.
+    """
+    if not scene.imported or not isinstance(old, tuple) or not isinstance(new, tuple):
+        return False
+    added = [entry for entry in new if entry not in old]
+    kept = tuple(entry for entry in new if entry in old)
+    return kept == old and all(entry[1] or entry[3] or entry[2] is not Warning for entry in added)
+
+
+class LogHandlers(Flat):
+    """The handlers of the root logger, each with its level. pytest's own come and go with the phases of a case."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, logging.Handler] = {}
+
+    def read(self) -> Values:
+        handlers = {_handler_name(handler): handler for handler in logging.root.handlers if not _is_pytests(handler)}
+        self._handlers.update(handlers)
+        return {name: handler.level for name, handler in handlers.items()}
+
+    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+        if alike(before, after):
+            return []
+        found = []
+        for name in {**before, **after}:
+            old, new = before.get(name, ABSENT), after.get(name, ABSENT)
+            if old != new and not (old is ABSENT and not before and _is_last_resort(self._handlers[name])):
+                found.append(Change(name, old, new))
+        return found
+
+    def put_back(self, change: Change) -> None:
+        handler = self._handlers[change.name]
+        if change.old is ABSENT:
+            logging.root.removeHandler(handler)
+        elif isinstance(change.old, int):
+            logging.root.addHandler(handler)
+            handler.setLevel(change.old)
+
+
+def _is_pytests(handler: logging.Handler) -> bool:
+    return type(handler).__module__.startswith("_pytest.")
+
+
+def _handler_name(handler: logging.Handler) -> str:
+    kind = type(handler)
+    return f"the root logger's handler {kind.__module__}.{kind.__qualname__} at {id(handler):#x}"
+
+
+def _is_last_resort(handler: logging.Handler) -> bool:
+    """Whether it is the handler that `logging.warning` and its like add when there is none."""
+    formatter = handler.formatter
+    return (
+        type(handler) is logging.StreamHandler
+        and handler.stream is sys.stderr
+        and getattr(formatter, "_fmt", None) == logging.BASIC_FORMAT
+    )

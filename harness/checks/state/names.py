@@ -1,0 +1,261 @@
+"""Names that must keep their meaning: modules as they are found by ``import``, functions and classes in modules.
+
+What is looked at: `sys.modules`, and the functions, classes and modules in the namespaces of `_MODULES` and `_CLASSES`.
+Data in a module is not: it is mostly caches and counters. An attribute of any other module is not seen either.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from harness.checks.state.section import ABSENT, Change, Flat, Scene, Values, with_value
+
+#: Modules whose functions and classes are what tests like to replace.
+_MODULES = (
+    "builtins",
+    "importlib",
+    "math",
+    "os",
+    "random",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "numpy",
+    "torch",
+    "torch.autograd",
+    "torch.autograd.graph",
+    "torch.autograd.profiler",
+    "torch.backends.cudnn",
+    "torch.cuda",
+    "torch.cuda.amp",
+    "torch.cuda.graphs",
+    "torch.cuda.memory",
+    "torch.cuda.streams",
+    "torch.fft",
+    "torch.functional",
+    "torch.jit",
+    "torch.linalg",
+    "torch.multiprocessing",
+    "torch.nn",
+    "torch.nn.functional",
+    "torch.nn.init",
+    "torch.optim",
+    "torch.profiler",
+    "torch.random",
+    "torch.serialization",
+    "torch.special",
+    "torch.utils.data",
+)
+#: Classes of torch whose methods are.
+_CLASSES = (
+    "Tensor",
+    "Generator",
+    "autograd.Function",
+    "autograd.function.Function",
+    "autograd.profiler.profile",
+    "cuda.Event",
+    "cuda.Stream",
+    "cuda.CUDAGraph",
+    "nn.Module",
+    "nn.Parameter",
+    "optim.Optimizer",
+)
+#: Names that follow from a setting which is compared for itself.
+_FOLLOWS = frozenset({"torch.Storage"})
+#: Names that Python itself puts among the built-ins.
+_OF_THE_INTERPRETER = frozenset({"_", "__warningregistry__"})
+
+
+def _version_reader() -> Callable[[dict[Any, Any]], int] | None:
+    """What tells a dictionary's version, a number that changes with it: torch has it for the guards of compiled code.
+
+    It spares the comparison, and in a forked process the copying of every page with a name on it.
+    """
+    guards = sys.modules.get("torch._C._dynamo.guards")
+    return getattr(guards, "dict_version", None)
+
+
+class _Copy:
+    """A copy of a dictionary, made anew only when the dictionary has changed."""
+
+    def __init__(self, source: dict[str, Any]) -> None:
+        self.source = source
+        self._copy: dict[str, object] = {}
+        self._version: int | None = None
+
+    def read(self) -> Values:
+        version = None if (read_version := _version_reader()) is None else read_version(self.source)
+        if version is None or version != self._version:
+            fresh = self.source.copy()
+            if not _identical(self._copy, fresh):
+                self._copy = fresh
+            self._version = version
+        return self._copy
+
+
+def _identical(one: dict[str, object], other: dict[str, object]) -> bool:
+    return len(one) == len(other) and all(other.get(name, ABSENT) is value for name, value in one.items())
+
+
+class Modules(Flat):
+    """`sys.modules`: an entry that was there must stay and stay the same; new ones are imports."""
+
+    def __init__(self) -> None:
+        self._modules = sys.modules
+        self._copy = _Copy(sys.modules)
+
+    def read(self) -> Values:
+        return self._copy.read()
+
+    def scene(self, before: Values, after: Values) -> Scene:
+        """What was imported between two readings."""
+        return Scene() if before is after else Scene(frozenset(after.keys() - before.keys()))
+
+    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+        if before is after:
+            return []
+        return [
+            Change(f"sys.modules[{name!r}]", value, after.get(name, ABSENT))
+            for name, value in before.items()
+            if after.get(name, ABSENT) is not value
+        ]
+
+    def put_back(self, change: Change) -> None:
+        if isinstance(change.old, types.ModuleType):
+            self._modules[_module_name(change.name)] = change.old
+
+    def value(self, values: Values, name: str) -> object:
+        return values.get(_module_name(name), ABSENT)
+
+    def expecting(self, values: Values, name: str, value: object) -> Values:
+        return with_value(values, _module_name(name), value)
+
+
+def _module_name(name: str) -> str:
+    """From the name of a change."""
+    return name[len("sys.modules['") : -len("']")]
+
+
+class Namespaces(Flat):
+    """The functions, classes and modules in some modules and classes: replaced or removed ones are changes.
+
+    Among the built-ins a new one is a change as well, and in a class one that it had inherited. Elsewhere it is not:
+    modules fill up as they are used. A reading has a copy of each namespace by the name of its owner.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[str, _Copy] = {}
+        self._owners: dict[str, types.ModuleType | type] = {}
+        self._sources: list[dict[str, Any]] = []
+        self._versions: list[int] | None = None
+        self._last: tuple[list[Values], dict[str, object]] = ([], {})
+        self._watched_modules = 0
+
+    def read(self) -> Values:
+        if len(self._owners) < len(_MODULES) + len(_CLASSES) and len(sys.modules) != self._watched_modules:
+            self._watched_modules = len(sys.modules)
+            self._find_owners()
+            self._sources = [copy.source for copy in self._copies.values()]
+        if (read_version := _version_reader()) is not None:
+            versions = list(map(read_version, self._sources))
+            if versions == self._versions:
+                return self._last[1]
+            self._versions = versions
+        copies = [copy.read() for copy in self._copies.values()]
+        if len(copies) != len(self._last[0]) or any(
+            now is not was for now, was in zip(copies, self._last[0], strict=True)
+        ):
+            self._last = (copies, dict(zip(self._copies, copies, strict=True)))
+        return self._last[1]
+
+    def _find_owners(self) -> None:
+        for name in _MODULES:
+            if name not in self._owners and isinstance(module := sys.modules.get(name), types.ModuleType):
+                self._owners[name] = module
+                self._copies[name] = _Copy(vars(module))
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        for path in _CLASSES:
+            name = f"torch.{path}"
+            found: object = torch
+            for step in path.split("."):
+                found = getattr(found, step, None)
+            if name not in self._owners and isinstance(found, type):
+                # The dictionary behind the read-only view, which has a version.
+                behind = [thing for thing in gc.get_referents(found.__dict__) if isinstance(thing, dict)]
+                self._owners[name] = found
+                self._copies[name] = _Copy(behind[0])
+
+    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+        found = []
+        for owner, names in after.items():
+            was = before.get(owner)
+            if not isinstance(was, dict) or not isinstance(names, dict) or was is names:
+                continue
+            for name, old in was.items():
+                new = names.get(name, ABSENT)
+                if (
+                    new is not old
+                    and _has_meaning(old)
+                    and f"{owner}.{name}" not in _FOLLOWS
+                    and not _wrapped_by_library(owner, old, new)
+                ):
+                    found.append(Change(f"{owner}.{name}", old, new))
+            found += [
+                Change(f"{owner}.{name}", ABSENT, new)
+                for name, new in names.items()
+                if name not in was and self._hides(owner, name)
+            ]
+        return found
+
+    def _hides(self, owner: str, name: str) -> bool:
+        """Whether a new name stands before another: any module's built-in, what a class has inherited."""
+        if owner == "builtins":
+            return name not in _OF_THE_INTERPRETER and not name.startswith("__pybind11")
+        kind = self._owners[owner]
+        if not isinstance(kind, type):
+            return False
+        return any(_has_meaning(vars(base).get(name)) for base in kind.__mro__[1:] if base is not object)
+
+    def put_back(self, change: Change) -> None:
+        path, _, name = change.name.rpartition(".")
+        owner = self._owners[path]
+        if change.old is ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, change.old)
+
+    def value(self, values: Values, name: str) -> object:
+        owner, _, last = name.rpartition(".")
+        names = values.get(owner)
+        return names.get(last, ABSENT) if isinstance(names, dict) else ABSENT
+
+    def expecting(self, values: Values, name: str, value: object) -> Values:
+        owner, _, last = name.rpartition(".")
+        names = values.get(owner)
+        return with_value(values, owner, with_value(names if isinstance(names, dict) else {}, last, value))
+
+
+def _has_meaning(value: object) -> bool:
+    return isinstance(value, types.ModuleType) or callable(value)
+
+
+def _wrapped_by_library(owner: str, old: object, new: object) -> bool:
+    """Whether a library put a wrapper of its own round a function of its own, as torch's compiler does when first used.
+
+    The wrapper's code then stands among the library's files, and the wrapper has the old function in it.
+    """
+    package = sys.modules.get(owner.partition(".")[0])
+    code = getattr(new, "__code__", None)
+    if code is None or package is None or not hasattr(package, "__path__"):
+        return False
+    cells = [cell.cell_contents for cell in getattr(new, "__closure__", None) or ()]
+    inside = [getattr(new, "__wrapped__", None), getattr(new, "_torchdynamo_orig_callable", None), *cells]
+    return any(thing is old for thing in inside) and code.co_filename.startswith(tuple(package.__path__))

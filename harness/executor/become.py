@@ -1,0 +1,100 @@
+"""Makes an executor of a freshly forked process, or of a fresh interpreter that has collected by itself."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import NoReturn
+
+from harness import linux
+from harness.executor.executor import Executor
+from harness.executor.session import CollectedSession
+from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
+from harness.protocol.wire import Channel, Message
+
+
+def detach(zygote: int) -> None:
+    """Give this freshly forked process a session of its own, and a life that ends with its parent's, `zygote`."""
+    os.setsid()
+    linux.die_with_parent(zygote)
+    linux.adopt_orphans()
+
+
+def become_executor(
+    collected: CollectedSession, order: Message, descriptors: Sequence[int], *, cold: bool = False
+) -> NoReturn:
+    """Turn this detached process into the executor that `order` describes, serve, and exit.
+
+    `descriptors`: the socket to the supervisor, then standard output and error, the file for stacks and that for facts.
+    Nothing of the zygote's that could be shared by mistake (standard streams, session, process group, temporary folder,
+    signal handlers) survives. A `cold` one has collected by itself, and says when it is ready.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    control, out, err, stacks, facts = descriptors
+    _new_standard_streams(out, err)
+    for name, value in order["env"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.environ["TMPDIR"] = order["temp"]
+    tempfile.tempdir = None
+    faulthandler.enable(file=stacks, all_threads=True)
+    # Chained to the default action: all stacks are written by C code, whoever holds the GIL, then the process dies.
+    faulthandler.register(WATCHDOG_SIGNAL, file=stacks, all_threads=True, chain=True)
+    if order["workerinput"] is not None:
+        # What tests and plugins ask to know which xdist worker they are in.
+        collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
+    channel = Channel(socket.socket(fileno=control), "the supervisor")
+    if cold:
+        channel.send({"op": "ready"})
+    if order["library"] is not None:
+        _load_software_device(order["library"])
+    Executor(collected, channel, (stacks, facts), kind=order["kind"], leak_check=order["leak_check"]).serve()
+
+
+def _load_software_device(library: str) -> None:
+    """Give this process the software devices. One in which that fails ends: it is no case's doing."""
+    from harness.softdevice import faults, loading, warming
+
+    try:
+        loading.load(library)
+        warming.warm(os.environ.get(faults.VARIABLE, ""))
+    except Exception:  # noqa: BLE001 - whatever went wrong stands in what the process printed
+        sys.excepthook(*sys.exc_info())
+        os._exit(EXIT_NO_DEVICE)
+
+
+def _new_standard_streams(out: int, err: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target, inheritable=True)
+    for source in (null, out, err):
+        os.close(source)
+    linux.line_buffer_c_stdio()
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    # Unbuffered, since what is still in a buffer is lost in a crash; visible escapes, since any text may be printed.
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            _Unbuffered(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+        for number in (1, 2)
+    )
+
+
+class _Unbuffered(io.FileIO):
+    """A raw file that writes all it is given, which is what the text layer expects of a buffered one."""
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        done = 0
+        while done < len(view):
+            done += super().write(view[done:])
+        return done

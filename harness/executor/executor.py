@@ -1,0 +1,307 @@
+"""The executor: a process forked from the zygote that runs the cases it is sent and says what happened.
+
+Everything here runs beside somebody's test, in a process that may be dying. It decides nothing: it sends facts.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Literal, NoReturn
+
+import pytest
+
+from harness import _compat, linux
+from harness.checks import poison, process
+from harness.checks.inspector import Inspector, LeakCheck
+from harness.checks.meters.table import Meters, growths
+from harness.checks.origins import Origins, record_history
+from harness.checks.rounds import Rounds
+from harness.devices import health
+from harness.devices.device import Kind
+from harness.executor import seeding, short_exit
+from harness.executor.session import CollectedSession
+from harness.fixtures import CURRENT, Current, kept
+from harness.protocol import reports
+from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.wire import Channel, Message, encode
+
+
+class Executor:
+    """Runs cases on request until told to leave."""
+
+    def __init__(
+        self,
+        collected: CollectedSession,
+        channel: Channel,
+        files: tuple[int, int],
+        *,
+        kind: Kind,
+        leak_check: LeakCheck,
+    ) -> None:
+        """`files` are those for stacks and facts."""
+        self._collected = collected
+        self._channel = channel
+        self._facts = files[1]
+        self._kind = kind
+        self._pid = os.getpid()
+        self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
+        self._state = process.capture((0, 1, 2, channel.fileno(), *files))
+        self._limits = self._state.limits
+        self._streams = (sys.stdout, sys.stderr)
+        self._has_subtests = False
+        self._children: list[int] = []
+        self._inspector = Inspector(collected.guard, leak_check)
+        self._poisoned = False
+        self._rounds: Rounds | None = None
+        self._struck: dict[str, int] = {}
+        self._listen()
+
+    def serve(self) -> NoReturn:
+        """Handle requests. The end of the stream means that the supervisor is gone: so are we."""
+        while True:
+            while (message := self._channel.pop()) is None:
+                self._channel.receive()
+                if self._channel.closed:
+                    os._exit(0)
+            if message["op"] == "run":
+                self._has_subtests = False
+                try:
+                    self._run(message)
+                except MemoryError:
+                    os._exit(EXIT_NO_MEMORY)
+            elif message["op"] == "examine":
+                self._examine(message)
+            elif message["op"] == "again":
+                self._again(message)
+            elif message["op"] == "repeat":
+                self._repeat(message)
+            elif message["op"] == "round":
+                self._round(message)
+            else:
+                self._leave(message)
+
+    def _examine(self, message: Message) -> None:
+        """Look whether the device computes rightly; each step is told before it begins, in case it is the last."""
+        self._watchdog.start(message["limit"])
+        kind: Literal["cuda", "cpu"] = "cuda" if self._kind == "cuda" else "cpu"
+        try:
+            facts = health.examine(kind, message["seed"], tell=lambda step: self._send({"op": "step", "step": step}))
+        except health.HealthError as error:
+            self._send({"op": "examined", "healthy": False, "text": str(error)})
+        else:
+            self._send({"op": "examined", "healthy": True, "facts": facts})
+        self._watchdog.stop()
+
+    def _on_warning(self, warning: warnings.WarningMessage, when: str) -> None:
+        message = reports.pack_warning(warning, when)
+        self._guarded(lambda: _write(self._facts, encode(message)))
+
+    def _on_report(self, report: pytest.TestReport) -> None:
+        """Each phase is written down as it ends, so that what is known survives what comes next.
+
+        Into a file, which unlike a message wakes nobody.
+        """
+        config = self._collected.session.config
+        self._has_subtests = self._has_subtests or type(report) is not pytest.TestReport
+        if self._has_subtests and report.when == "call":
+            # pytest fails a test whose subtests failed when it asks for the status, which is for terminals otherwise.
+            config.hook.pytest_report_teststatus(report=report, config=config)
+        message = reports.pack(config, report)
+        self._flush_output()
+        message["out"] = [_size(1), _size(2)]
+        self._guarded(lambda: _write(self._facts, encode(message)))
+
+    def _run(self, message: Message) -> None:
+        item = self._collected.items.get(message["case"])
+        if item is None:
+            self._send({"op": "unknown"})
+            return
+        self._inspector.begin()
+        interruption = self._protocol(item, message)
+        poisoned = poison.sticky_error()
+        self._watchdog.stop()
+        state = process.capture(self._state.descriptors)
+        problems = process.compare(self._state, state)
+        problems += process.changed_streams(self._streams, (sys.stdout, sys.stderr))
+        if state.alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        if linux.has_children():
+            now = linux.children()
+            new = sorted(set(now) - set(self._children))
+            process.await_programs(new, linux.is_starting, process.Patience(process.START_PATIENCE))
+            problems += process.new_children(self._children, now, linux.describe_process)
+            self._children = now
+        self._state = state
+        done: Message = {"op": "done"}
+        self._poisoned = bool(poisoned)
+        if not poisoned:  # else whoever asks CUDA for anything fails
+            changed, suspicions = self._inspector.end(levels=message["levels"], keeps=bool(kept(item)))
+            problems += changed
+            if levels := self._inspector.levels:
+                done["levels"] = levels
+            done["suspicions"] = suspicions
+            if blind := self._inspector.blind():
+                done["blind"] = blind
+        if struck := self._faults_struck():
+            done["struck"] = struck
+        if interruption:
+            done["interruption"] = interruption
+        if poisoned:
+            done["poison"] = poisoned
+        if problems:
+            done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
+        self._send(done)
+
+    def _protocol(self, item: pytest.Item, message: Message) -> str:
+        """Have pytest run the case under the watchdog, which goes on; says what interrupted it, or nothing."""
+        nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
+        item.config.stash[CURRENT] = Current(self._kind, seed=message["seed"])
+        seeding.seed_everything(message["seed"], self._kind)
+        self._watchdog.start(message["limit"])
+        try:
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+        except (KeyboardInterrupt, pytest.exit.Exception) as error:
+            return f"raised {type(error).__name__}: {error}".rstrip(": ")
+        return ""
+
+    def _faults_struck(self) -> dict[str, int]:
+        """How often each injected fault has struck since the last case, by name."""
+        soft = getattr(sys.modules.get("torch"), "soft", None)
+        if self._kind != "soft" or soft is None:
+            return {}
+        before, self._struck = self._struck, dict(soft.faults_struck())
+        return {name: more for name, count in self._struck.items() if (more := count - before.get(name, 0))}
+
+    def _again(self, message: Message) -> None:
+        """Run a case a second time, unheard: what it left at first only was lazily made, and is no leak."""
+        self._mute()
+        self._protocol(self._collected.items[message["case"]], message)
+        self._watchdog.stop()
+        self._listen()
+        self._send({"op": "grown", "growths": self._inspector.grown()})
+
+    def _repeat(self, message: Message) -> None:
+        """Run a case several times, unheard, and tell what grew each time; with `history`, where it was made.
+
+        Where is told of what came after the first `warmup` runs, for the meters in `history`.
+        """
+        self._mute()
+        meters, grown = Meters("full", freeze=not message["history"]), []  # origins look at all that is new
+        before = meters.read()
+        origins = None
+        for number in range(message["times"]):
+            if message["history"] and number >= message["warmup"]:
+                record_history(message["history"])
+                origins = origins or Origins()
+            self._protocol(self._collected.items[message["case"]], message)
+            self._watchdog.stop()
+            after = meters.read()
+            grown.append(growths(before, after))
+            before = after
+        told = origins.of(message["history"]) if origins is not None else {}
+        self._send({"op": "repeated", "growths": grown, "origins": told})
+
+    def _round(self, message: Message) -> None:
+        """Run cases one after the other, unheard; tell what grew with each, once that is asked for."""
+        self._mute()
+        if self._rounds is None:
+            self._rounds = Rounds()
+        self._rounds.begin(counts=message["counts"], history=message["history"])
+        grown = []
+        for entry in message["cases"]:
+            self._rounds.before_case()
+            item = self._collected.items[entry["case"]]
+            self._protocol(item, entry)
+            self._watchdog.stop()
+            changes = self._rounds.after_case()
+            grown.append({} if kept(item) else changes)
+        told = self._rounds.origins() if message["last"] else {}
+        self._send({"op": "round", "cases": grown, "origins": told})
+
+    def _mute(self) -> None:
+        self._collected.relay.on_report = self._collected.relay.on_warning = None
+
+    def _listen(self) -> None:
+        self._collected.relay.on_report = self._on_report
+        self._collected.relay.on_warning = self._on_warning
+
+    def _send(self, message: Message) -> None:
+        self._guarded(lambda: self._channel.send(message))
+
+    def _guarded(self, speak: Callable[[], object]) -> None:
+        """Say something, if we are who is listened to and the case has left us the means."""
+        while os.getpid() != self._pid:
+            # A copy of us that a case forked and forgot. It waits to be found, as a child process left running.
+            signal.pause()
+        for number in (self._channel.fileno(), self._facts):
+            if process.identity(number) != self._state.descriptors[number]:
+                os._exit(EXIT_CHANNEL_GONE)
+        try:
+            speak()
+        except MemoryError:
+            self._restore_limits()
+            try:
+                speak()
+            except MemoryError:
+                os._exit(EXIT_NO_MEMORY)
+        except BrokenPipeError:
+            os._exit(0)
+
+    def _flush_output(self) -> None:
+        """Have all that was printed in the files, whose sizes then tell one phase's output from the next's."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue  # the case closed it; the check of the descriptors tells
+        linux.flush_c_stdio()
+
+    def _restore_limits(self) -> None:
+        for name, (soft, _) in self._limits.items():
+            number = getattr(resource, name)
+            hard = resource.getrlimit(number)[1]
+            allowed = soft if hard == resource.RLIM_INFINITY else min(soft, hard) if soft >= 0 else hard
+            resource.setrlimit(number, (allowed, hard))
+
+    def _leave(self, message: Message) -> NoReturn:
+        """Tear down what is still set up, then end the way the request says, under the watchdog."""
+        self._watchdog.start(message["limit"])
+        bye: Message = {"op": "bye"}
+        try:
+            if not self._poisoned:
+                self._inspector.collect()
+            _compat.tear_down_all(self._collected.session)
+        except BaseException as error:  # noqa: BLE001 - whatever a fixture raises is told, then we end
+            bye["error"] = f"tearing down what the last cases shared raised {error!r}"
+        else:
+            changed, grown = ([], {}) if self._poisoned else self._inspector.leave()
+            if changed:
+                bye["error"] = "; ".join(problem.text for problem in changed)
+            if grown:
+                bye["grown"] = grown
+        self._send(bye)
+        if message["light"]:
+            short_exit.clear(self._collected)
+            self._flush_output()
+            linux.c_exit(0)
+            raise AssertionError("exit returned")
+        self._flush_output()
+        linux.interpreter_exit(0)
+        raise AssertionError("Py_Exit returned")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _size(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,94 @@
+"""What conditions come to on a machine of which only conditions are known: certain, possible, or neither.
+
+Used to hold a machine to what its kind promises, and to find conditions that no declared machine can meet. Exact where
+a condition is about each capability once; otherwise it errs towards "possible".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.devices.capabilities import VOCABULARY, ValueKind
+from harness.devices.detected import Detected, Value
+from harness.gating import clauses as language
+from harness.gating.clauses import Clause
+from harness.gating.requirements import AnyOf, Condition, Not, Requirement
+
+_FAR = 10**9  # a number beyond all that are written
+_OTHER = "\0"  # a text that nobody writes
+
+
+@dataclass(frozen=True, slots=True)
+class Implication:
+    """Whether there is a machine, among those that are possible, on which the conditions hold, and one where not."""
+
+    can_hold: bool
+    can_fail: bool
+
+    @property
+    def certain(self) -> bool:
+        """Whether the conditions hold on every machine that is possible."""
+        return self.can_hold and not self.can_fail
+
+
+def implication(conditions: Iterable[Condition], declared: Iterable[Condition]) -> Implication:
+    """What `conditions`, all together, come to on a machine on which the `declared` conditions hold.
+
+    With nothing declared: whether they can hold at all, and whether they can fail. A declared ``any`` or ``not`` is
+    left out of account.
+    """
+    known = {each.capability: each for each in declared if isinstance(each, Requirement)}
+    each = [_single(condition, known) for condition in conditions]
+    return Implication(all(one.can_hold for one in each), any(one.can_fail for one in each))
+
+
+def _single(condition: Condition, known: Mapping[str, Requirement]) -> Implication:
+    match condition:
+        case Requirement():
+            return _leaf(condition, known.get(condition.capability))
+        case AnyOf(options):
+            each = [implication(option, known.values()) for option in options]
+            return Implication(any(one.can_hold for one in each), all(one.can_fail for one in each))
+        case Not(conditions):
+            inner = implication(conditions, known.values())
+            return Implication(inner.can_fail, inner.can_hold)
+
+
+def _leaf(wanted: Requirement, declared: Requirement | None) -> Implication:
+    name = wanted.capability
+    values: set[Value | None] = {None}
+    for clause in (*wanted.clauses, *(declared.clauses if declared else ())):
+        values |= _around(name, clause)
+    values |= set(VOCABULARY[name].choices)
+    possible = [value for value in values if declared is None or _is_so(declared, value)]
+    holding = [value for value in possible if language.hold(name, wanted.clauses, Detected(value))]
+    return Implication(bool(holding), len(holding) < len(possible))
+
+
+def _is_so(declared: Requirement, value: Value | None) -> bool:
+    if VOCABULARY[declared.capability].choices:  # as a requirement, device="cpu" holds on a GPU too
+        return value is not None and all(language.compares(clause, value) for clause in declared.clauses)
+    return language.hold(declared.capability, declared.clauses, Detected(value))
+
+
+def _around(name: str, clause: Clause) -> set[Value | None]:
+    """The values at which the clause may change its answer, and one on each side of them."""
+    kind = VOCABULARY[name].kind
+    match clause.value:
+        case bool():
+            return {True, False} if kind is ValueKind.BOOL else {(_FAR,), (0,)}
+        case int() as number:
+            return {number - 1, number, number + 1, 0}
+        case tuple() as version:
+            return {version, (*version, 1), (*version[:-1], version[-1] + 1), _before(version), (_FAR,), (0,)}
+        case str() as text:
+            return {_OTHER, *(alternative.strip().replace("*", "") for alternative in text.split("|"))}
+
+
+def _before(version: tuple[int, ...]) -> tuple[int, ...]:
+    """A version right before `version`: (2, 12, far) for (2, 13) and (2, 13, 0)."""
+    significant = version
+    while significant and not significant[-1]:
+        significant = significant[:-1]
+    return (*significant[:-1], significant[-1] - 1, _FAR) if significant else (0,)

@@ -1,0 +1,37 @@
+"""Stacks as faulthandler writes them, cut to what a reader of a report wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+_FRAME = "  File "
+_MACHINERY = ("/_pytest/", "/pluggy/", "/harness/executor/", "/harness/zygote/", '"<frozen runpy>"')
+
+
+def fold(text: str) -> str:
+    """The same stacks without the frames below each test: those of pytest and of this harness, some thirty.
+
+    A stack that has no other frames is left whole: then the harness itself is what the reader wants to see. The list of
+    extension modules that a fatal error ends with is dropped.
+    """
+    return "\n".join(_folded(text.splitlines()))
+
+
+def _folded(lines: list[str]) -> Iterator[str]:
+    stack: list[str] = []
+    for line in [*lines, ""]:
+        if line.startswith(_FRAME):
+            stack.append(line)
+            continue
+        yield from _without_machinery(stack)
+        stack = []
+        if not line.startswith("Extension modules: "):
+            yield line
+
+
+def _without_machinery(stack: list[str]) -> list[str]:
+    below = sum(1 for _ in takewhile(lambda line: any(part in line for part in _MACHINERY), reversed(stack)))
+    if below in (0, 1, len(stack)):
+        return stack
+    return [*stack[:-below], f"  [… {below} frames of pytest and the harness …]"]

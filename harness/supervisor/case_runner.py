@@ -1,0 +1,43 @@
+"""What a supervisor lends to whoever looks into an executor that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from harness.supervisor.attempt import Attempt
+from harness.supervisor.case import Case
+from harness.supervisor.case_history import CaseHistory
+from harness.supervisor.executor_handle import ExecutorHandle
+
+
+class CaseRunner(Protocol):
+    """Runs cases again. Methods that need a device raise `harness.supervisor.device_pool.NoDeviceError`."""
+
+    def missing_devices(self, count: int) -> str:
+        """Why there are fewer healthy devices than `count`, or an empty text."""
+        ...
+
+    def spawn(self, case: Case) -> ExecutorHandle:
+        """A new executor on the devices that `case` needs."""
+        ...
+
+    def history_of(self, case_id: str) -> CaseHistory:
+        """What a case has been through so far."""
+        ...
+
+    def run_alone(self, history: CaseHistory) -> Attempt:
+        """One recorded attempt at the case, in a process of its own."""
+        ...
+
+    def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
+        """Take an attempt as the one that decides, and write it down."""
+        ...
+
+    def report_late(self, history: CaseHistory) -> None:
+        """Show pytest that a case is red, after it was shown another outcome."""
+        ...
+
+    def add_finding(self, kind: str, message: str, cases: Sequence[str]) -> None:
+        """Write down a finding: a fact that no one case can be blamed for."""
+        ...

@@ -1,0 +1,105 @@
+"""What is done about the health of devices: before they are used, and after each attempt on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from harness.devices.device import Device
+from harness.devices.health import Health
+from harness.outcome import Outcome
+from harness.supervisor import examination
+from harness.supervisor.attempt import Attempt
+from harness.supervisor.case import Case
+from harness.supervisor.device_pool import DevicePool, NoDeviceError
+from harness.supervisor.executor_handle import Binding, ExecutorHandle
+from harness.supervisor.executor_slot import ExecutorSlot
+from harness.zygote.client import ZygoteError
+
+
+class DeviceMonitor:
+    """Examines devices, reads their health events, and drains those that are sick."""
+
+    def __init__(
+        self,
+        pool: DevicePool,
+        slot: ExecutorSlot,
+        bind: Callable[[Sequence[Device]], Binding],
+        *,
+        seed: int,
+        limit: float,
+        retire: Callable[[], None],
+        add_finding: Callable[[str, str, Sequence[str]], None],
+    ) -> None:
+        """`limit`: seconds that an examination may take. `retire` ends the executor in the `slot`, if there is one."""
+        self._pool = pool
+        self._slot = slot
+        self._bind = bind
+        self._seed = seed
+        self._limit = limit
+        self._retire = retire
+        self._add_finding = add_finding
+
+    def missing(self, count: int) -> str:
+        """Why there are not so many healthy devices, or an empty text; those that nobody has looked at are examined."""
+        while True:
+            if self._pool.move():
+                self._retire()
+            try:
+                devices = self._pool.choose(count)
+            except NoDeviceError as error:
+                return str(error)
+            new = self._pool.unexamined(devices)
+            if not new:
+                return ""
+            self._retire()
+            for device in new:
+                for _, event in self._pool.new_events([device.uuid]):
+                    if event.severity == "fatal":
+                        self._pool.drain(device, event.text, "at the start", [])
+                    else:
+                        self._add_finding("device_sign", f"device {device.uuid} at the start: {event.text}", [])
+                if self._pool.drained(device) is None:
+                    self._examine(device, "at the start", [])
+            self._slot.release()
+
+    def after_attempt(self, case: Case, handle: ExecutorHandle, attempt: Attempt) -> Attempt:
+        """Read health events, and examine the devices where there is reason; returns the attempt with notes on that."""
+        if not self._pool.monitored:
+            return attempt
+        moment = f"after {case.id} {'was ' if attempt.outcome is Outcome.POISONED else ''}{attempt.outcome}"
+        notes = list(attempt.notes)
+        broke = attempt.outcome in (Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED)
+        suspect = set(handle.binding.devices) if broke else set()
+        for device, event in self._pool.new_events(handle.binding.devices):
+            notes.append(f"device {device.uuid} while it ran: {event.text}")
+            if event.severity == "fatal":
+                self._pool.drain(device, event.text, moment, [case.id])
+            elif event.severity == "suspect":
+                suspect.add(device.uuid)
+        for device in self._pool.known(handle.binding.devices):
+            if handle.unkillable:
+                self._pool.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
+            elif device.uuid in suspect and self._pool.drained(device) is None:
+                with self._slot.set_aside():
+                    found = self._examine(device, moment, [case.id])
+                notes.append(f"device {device.uuid} examined afterwards: {found.text}")
+        return replace(attempt, notes=tuple(notes))
+
+    def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> Health:
+        """Find out in a process of its own whether a device computes correctly; it is drained when it does not."""
+        handle = self._slot.spawn(self._bind([device]))
+        try:
+            found = examination.examine(handle, seed=self._seed, limit=self._limit)
+        except ZygoteError:  # which says nothing of the device
+            self._slot.drop_zygote()
+            handle = self._slot.spawn(self._bind([device]))
+            found = examination.examine(handle, seed=self._seed, limit=self._limit)
+        self._slot.dispose(handle, "examination", hold=True)
+        self._pool.record_examination(
+            device, healthy=found.healthy, text=found.text, moment=moment, seconds=found.seconds, cases=cases
+        )
+        for _, event in self._pool.new_events([device.uuid]):
+            if event.severity == "fatal":
+                self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
+        return found

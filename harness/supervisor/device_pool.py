@@ -1,0 +1,138 @@
+"""The devices of one worker while a run goes on: which it uses, what NVML tells of them, and which are drained.
+
+A drained device is given no more cases, by any worker of the run: the workers tell each other through a folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from harness.devices.device import Device
+from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
+from harness.devices.visibility import combinable
+from harness.errors import HarnessError
+from harness.scheduling import leases
+from harness.supervisor.executor_slot import Record
+
+
+class NoDeviceError(HarnessError):
+    """There is no healthy device, or there are too few, for what is to be run."""
+
+
+class DevicePool:
+    """Which devices this worker may use. `device` is the one that it uses now."""
+
+    def __init__(
+        self, leased: Device, usable: Sequence[Device], *, worker: str, folder: Path, record: Record, examine: bool
+    ) -> None:
+        """`usable` are the devices of the run, the leased one among them; with `examine`, GPUs are looked after."""
+        self.device = leased
+        self._usable = tuple(usable)
+        self._worker = worker
+        self._folder = folder
+        self._record = record
+        self._monitored = examine and leased.kind == "cuda"
+        self._examined: set[str] = set()
+        self._readings: dict[str, HealthReading] = {}
+        self._watch = HealthWatch(self._usable) if self._monitored else None
+
+    @property
+    def monitored(self) -> bool:
+        """Whether devices are looked after at all."""
+        return self._monitored
+
+    def move(self) -> bool:
+        """Leave a device that is drained for the next healthy one, if there is one; says whether there was a move."""
+        if not self._monitored or self.drained(self.device) is None:
+            return False
+        start = self._usable.index(self.device)
+        others = (*self._usable[start + 1 :], *self._usable[:start])
+        healthy = next((device for device in others if self.drained(device) is None), None)
+        if healthy is None:
+            return False
+        self.device = healthy
+        return True
+
+    def choose(self, count: int) -> tuple[Device, ...]:
+        """The devices for a case that wants `count`, ours first. Raises NoDeviceError; it tells why."""
+        drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
+        together = combinable([device for device in self._usable if device.uuid not in drained])
+        if self.device.uuid not in drained and self.device not in together:
+            together = (self.device,)
+        if self.device.uuid not in drained and count <= len(together):
+            return leases.together(self.device, count, together)
+        told = "; ".join(f"{uuid} is drained: {why}" for uuid, why in drained.items())
+        raise NoDeviceError(f"{count} healthy devices wanted, {len(together)} left; {told}" if told else "no device")
+
+    def known(self, uuids: Sequence[str]) -> list[Device]:
+        """The devices of these UUIDs."""
+        return [device for device in self._usable if device.uuid in uuids]
+
+    def unexamined(self, devices: Sequence[Device]) -> list[Device]:
+        """Those of `devices` that this worker has yet to look at before it uses them."""
+        return [device for device in devices if device.uuid not in self._examined] if self._monitored else []
+
+    def record_examination(
+        self, device: Device, *, healthy: bool, text: str, moment: str, seconds: float, cases: Sequence[str] = ()
+    ) -> None:
+        """Note how an examination went; a sick device is drained."""
+        self._examined.add(device.uuid)
+        self._record_state(device, "healthy" if healthy else "sick", text, moment, seconds)
+        if not healthy:
+            self.drain(device, text, moment, cases)
+
+    def drain(self, device: Device, why: str, moment: str, cases: Sequence[str]) -> None:
+        """No more cases for this device; the run is red for it. `cases` are those it may have to do with."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        mine = self._folder / f".{self._worker}"
+        mine.write_text(f"{why}, {moment}", encoding="utf-8", errors="backslashreplace")
+        try:
+            os.link(mine, self._file(device))  # of several workers one is first, and nobody reads half a reason
+        except FileExistsError:
+            return
+        finally:
+            mine.unlink()
+        self._record_state(device, "drained", why, moment, None)
+        message = f"device {device.uuid} ({device.name}) is drained: {why}, {moment}"
+        self._record({"event": "finding", "kind": "sick_device", "message": message, "cases": list(cases)})
+
+    def drained(self, device: Device) -> str | None:
+        """Why a device is drained, None when it is not."""
+        try:
+            return self._file(device).read_text(encoding="utf-8", errors="backslashreplace")
+        except FileNotFoundError:
+            return None
+
+    def new_events(self, uuids: Sequence[str]) -> list[tuple[Device, HealthEvent]]:
+        """What NVML tells of these devices that it did not at the last look; at the first, what is wrong already."""
+        if self._watch is None:
+            return []
+        found = []
+        for device in self.known(uuids):
+            # Compared with the last look and not with one right before: what comes late, as Xids may, is not missed.
+            before, now = self._readings.get(device.uuid), self._watch.read(device.uuid)
+            self._readings[device.uuid] = now
+            found += [(device, sign) for sign in (standing(now) if before is None else compare(before, now))]
+        return found
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def _file(self, device: Device) -> Path:
+        return self._folder / device.uuid.replace("/", "_")
+
+    def _record_state(
+        self,
+        device: Device,
+        state: Literal["healthy", "sick", "drained"],
+        message: str,
+        moment: str,
+        seconds: float | None,
+    ) -> None:
+        event = {"event": "device", "device": device.uuid, "state": state, "worker": self._worker, "moment": moment}
+        self._record({**event, "message": message, "seconds": None if seconds is None else round(seconds, 6)})

@@ -1,0 +1,40 @@
+"""An examination of a device in an executor: the zygote has imported torch already, so it takes no second start."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from harness.devices import health
+from harness.devices.health import Health
+from harness.protocol.exit_status import WATCHDOG_SIGNAL
+from harness.supervisor.attempt import GRACE, leave
+from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
+
+#: Seconds that an examination may take.
+LIMIT = 60.0
+_ERRORS_KEPT = 1 << 13
+
+
+def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
+    """Have a fresh executor examine its one device, and end. Raises ZygoteError."""
+    began = time.monotonic()
+    handle.send({"op": "examine", "seed": seed, "limit": limit})
+    deadline = began + limit + GRACE
+    heard: list[bytes] = []
+    in_time = True
+    while True:
+        message = handle.receive(deadline)
+        if not isinstance(message, dict):
+            in_time = message is not NoMessage.DEADLINE
+            break
+        heard.append(json.dumps(message).encode())
+        if "healthy" in message:
+            in_time = leave(handle, limit, light=False)
+            break
+    if handle.exit_status is None:
+        handle.kill()
+    in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
+    errors = handle.outputs.err
+    said = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
+    return health.judge(in_time, handle.exit_status, heard, said, time.monotonic() - began)

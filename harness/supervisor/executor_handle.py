@@ -1,0 +1,253 @@
+"""One executor as its supervisor sees it: messages, deadline, exit, and the one kill ladder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from harness.devices.device import Kind
+from harness.protocol.wire import Channel, Message, ProtocolError
+from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
+
+#: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
+LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
+_OUTPUT_KEPT = 1 << 20
+
+
+class NoMessage(Enum):
+    """Why waiting for a message ended without one."""
+
+    EXITED = "exited"
+    DEADLINE = "deadline"
+    GARBLED = "garbled"
+
+
+class OutputFile:
+    """A file that takes an executor's output. A file, since a pipe could fill up, or be held open by a grandchild.
+
+    Opened for appending, so that it can be emptied between two cases whoever still writes to it.
+    """
+
+    def __init__(self) -> None:
+        descriptor, name = tempfile.mkstemp(prefix="harness-output-")
+        os.close(descriptor)
+        self.descriptor = os.open(name, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        os.unlink(name)
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, start: int, end: int, limit: int) -> str:
+        """The text from byte `start` to `end`; of more than `limit` bytes, head and tail."""
+        length = max(0, end - start)
+        if length <= limit:
+            return _text(os.pread(self.descriptor, length, start))
+        half = limit // 2
+        head, tail = os.pread(self.descriptor, half, start), os.pread(self.descriptor, half, end - half)
+        return f"{_text(head)}\n[… {length - 2 * half} bytes cut …]\n{_text(tail)}"
+
+    def lines(self, start: int) -> list[bytes]:
+        """All whole lines from byte `start`; a last one that a killed writer left unfinished is dropped."""
+        return os.pread(self.descriptor, self.size() - start, start).split(b"\n")[:-1]
+
+    def empty(self) -> None:
+        """Drop all that was written."""
+        os.ftruncate(self.descriptor, 0)
+
+    def trimmed(self, limit: int) -> int:
+        """The size, after emptying the file if it is larger than `limit` bytes."""
+        size = self.size()
+        if size > limit:
+            self.empty()
+            return 0
+        return size
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+class Outputs:
+    """The files of an executor: standard output and error, the stacks that faulthandler writes, and the facts.
+
+    Facts are messages about a case that is not over: nobody has to hear them at once, but they must survive a crash.
+    """
+
+    def __init__(self) -> None:
+        self.out, self.err, self.stacks, self.facts = (OutputFile() for _ in range(4))
+
+    @property
+    def _all(self) -> tuple[OutputFile, ...]:
+        return self.out, self.err, self.stacks, self.facts
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What an executor is given, in this order."""
+        return tuple(file.descriptor for file in self._all)
+
+    def empty(self) -> None:
+        """Empty all of them."""
+        for file in self._all:
+            file.empty()
+
+    def close(self) -> None:
+        for file in self._all:
+            file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What an executor is given: devices (by UUID), environment, and what to say of the xdist worker it serves.
+
+    `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
+    ``--leak-check``: off, fast or full.
+    """
+
+    devices: tuple[str, ...]
+    kind: Kind
+    environment: Mapping[str, str | None]
+    workerinput: Mapping[str, object] | None
+    leak_check: str
+    library: str | None = None
+
+
+class ExecutorHandle:
+    """An executor that lives, until `exit` says how it ended."""
+
+    def __init__(self, name: str, link: ZygoteClient, outputs: Outputs, binding: Binding, temp: Path) -> None:
+        """Have it forked; `temp` becomes its folder for temporary files. Raises ZygoteError."""
+        self.name = name
+        self.binding = binding
+        self.outputs = outputs
+        self.cases: list[str] = []
+        self.exit_status: int | None = None
+        self.swept: list[str] = []
+        self.unkillable = False
+        self.garbled = ""
+        self.teardown_error = ""
+        self.grown: dict[str, int] = {}
+        self.temp = temp
+        self._link = link
+        outputs.empty()
+        self.marks = (0, 0)
+        self._facts_start = 0
+        temp.mkdir(mode=0o700, parents=True)
+        ours, theirs = socket.socketpair()
+        order: Message = {
+            "executor": name,
+            "env": dict(binding.environment),
+            "temp": str(temp),
+            "kind": binding.kind,
+            "library": binding.library,
+            "workerinput": binding.workerinput,
+            "leak_check": binding.leak_check,
+        }
+        with theirs:
+            self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
+        self._channel = Channel(ours, f"executor {name}")
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        self._poll.register(link.channel, select.POLLIN)
+        if link.cold:
+            self._await_ready()
+
+    def _await_ready(self) -> None:
+        """Until a cold executor has collected; from then on the time is its cases'. Raises ZygoteError."""
+        heard = self.receive(time.monotonic() + START_LIMIT)
+        if heard == {"op": "ready"}:
+            return
+        if heard is NoMessage.DEADLINE:
+            self.kill()
+        how = f"was not ready after {START_LIMIT:g} s" if heard is NoMessage.DEADLINE else "ended before it was ready"
+        words = self._link.last_words()
+        self.close()
+        raise ZygoteError(f"executor {self.name}, started cold, {how}; the log ends with:\n{words}")
+
+    def send(self, message: Message) -> None:
+        """Send a request; when the executor is gone already, the next `receive` tells."""
+        with contextlib.suppress(OSError):  # a dead executor's story is told by its exit status, which `receive` sees
+            self._channel.send(message)
+
+    def receive(self, deadline: float) -> Message | NoMessage:
+        """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError."""
+        while True:
+            try:
+                if (message := self._channel.pop()) is not None:
+                    return message
+                if self.exit_status is not None and self._channel.closed:
+                    return NoMessage.EXITED
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return NoMessage.DEADLINE
+                for descriptor, _ in self._poll.poll(remaining * 1000):
+                    if descriptor == self._channel.fileno():
+                        self._hear()
+                    else:
+                        self._link.pump()
+                        self._note_exit()
+            except ProtocolError as error:
+                self.garbled = str(error)
+                return NoMessage.GARBLED
+
+    def wait_exit(self, deadline: float) -> bool:
+        """Wait for the end, whatever is said meanwhile. Raises ZygoteError."""
+        while self.exit_status is None:
+            happened = self.receive(deadline)
+            if happened is NoMessage.DEADLINE:
+                return False
+        return True
+
+    def kill(self) -> None:
+        """The kill ladder, on the process group. Sets `unkillable` when nothing helps. Raises ZygoteError."""
+        for number, grace in LADDER:
+            if self.exit_status is not None:
+                return
+            self._link.signal(self.name, number)
+            if self.wait_exit(time.monotonic() + grace):
+                return
+        self.unkillable = True
+
+    def close(self) -> None:
+        """Let go of the channel."""
+        self._channel.close()
+
+    def new_facts(self) -> list[bytes]:
+        """The lines of facts about the case that runs, or ran last."""
+        return self.outputs.facts.lines(self._facts_start)
+
+    def trim_output(self) -> None:
+        """Between two cases: forget what was about the last, and empty files that have grown big."""
+        if self.outputs.stacks.size():
+            self.outputs.stacks.empty()
+        out, err, facts = (
+            file.trimmed(_OUTPUT_KEPT) for file in (self.outputs.out, self.outputs.err, self.outputs.facts)
+        )
+        self.marks, self._facts_start = (out, err), facts
+
+    def _hear(self) -> None:
+        self._channel.receive()
+        if self._channel.closed:
+            self._poll.unregister(self._channel.socket)
+
+    def _note_exit(self) -> None:
+        message = self._link.exit_of(self.name)
+        if message is None:
+            return
+        self.exit_status = int(message["status"])
+        self.swept = [str(command) for command in message["swept"]]
+        # All that it sent lies in the socket's buffer; a copy of its end that escaped the sweep must not keep us here.
+        while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
+            self._hear()
+        self._channel.closed = True

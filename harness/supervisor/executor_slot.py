@@ -1,0 +1,163 @@
+"""The executors of one supervisor: at most one lives; what each was and how it ended goes to the journal."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.scheduling.device_locks import DeviceLocks
+from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
+from harness.zygote.client import ZygoteClient, ZygoteError
+
+Record = Callable[[Mapping[str, Any]], None]
+
+
+class ExecutorSlot:
+    """Spawns executors and disposes of them."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        temp: Path,
+        record: Record,
+        locks: DeviceLocks,
+        connect: Callable[[], ZygoteClient],
+        after_unclean_exit: Callable[[], None],
+    ) -> None:
+        """`locks` are held while an executor lives. `connect` finds or starts a zygote. `after_unclean_exit` clears up
+        after an executor that did not end in order.
+        """
+        self._worker = worker
+        self._temp = temp
+        self._record = record
+        self._locks = locks
+        self._connect = connect
+        self._after_unclean_exit = after_unclean_exit
+        self._outputs = Outputs()
+        self._link: ZygoteClient | None = None
+        self._count = 0
+        self.current: ExecutorHandle | None = None
+
+    def spawn(self, binding: Binding) -> ExecutorHandle:
+        """A new executor, once its devices are not in use by another; there must be no current one.
+
+        When the zygote turns out to be gone a new one is tried once. Raises ZygoteError.
+        """
+        assert self.current is None
+        try:
+            return self._spawn(binding)
+        except ZygoteError:
+            self._locks.give_back()
+            if self._link is None:
+                raise
+            self.drop_zygote()
+            return self._spawn(binding)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether another worker waits for the devices of the current executor."""
+        return self._locks.wanted()
+
+    def _spawn(self, binding: Binding) -> ExecutorHandle:
+        self._locks.take(binding.devices)
+        begun = time.monotonic()
+        if self._link is None:
+            self._link = self._connect()
+        self._count += 1
+        name = f"{self._worker}-e{self._count}"
+        handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name)
+        self.current = handle
+        self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
+        return handle
+
+    def dispose(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
+        """The executor is to be no more: kill it if it lives, tell the journal, remove its temporary files.
+
+        With `keep_files` they stay, if there are any, for whoever looks into a failure. With `hold` nobody else gets
+        its devices until `release`.
+        """
+        lost = False
+        if handle.exit_status is None:
+            try:
+                handle.kill()
+            except ZygoteError:
+                lost = True
+        if handle.unkillable:
+            reason = "could not be killed"
+            self._outputs = Outputs()  # it may still write to the old ones
+        self._journal(handle, "ended", reason=reason)
+        handle.close()
+        self.current = None
+        if handle.exit_status != 0:
+            self._after_unclean_exit()
+        if not hold:
+            self._locks.give_back()
+        if lost:
+            self.drop_zygote()
+        if not keep_files or not any(handle.temp.iterdir()):
+            shutil.rmtree(handle.temp, ignore_errors=True)
+
+    def release(self) -> None:
+        """Let others have the devices that no executor of ours is on."""
+        if self.current is None:
+            self._locks.give_back()
+
+    @contextlib.contextmanager
+    def set_aside(self) -> Generator[None]:
+        """While another executor is made and ended, the current one stays as it is; nobody else gets the devices."""
+        kept, self.current = self.current, None
+        link = self._link
+        try:
+            yield
+        finally:
+            if self.current is not None:
+                self.dispose(self.current, "rehearsal", hold=True)
+            self.current = kept
+            if kept is not None and self._link is not link:  # its zygote has gone meanwhile, and it with that
+                self._journal(kept, "ended", reason="the zygote was lost")
+                kept.close()
+                self.current = None
+
+    def drop_zygote(self) -> None:
+        """Let the zygote go, and the current executor with it: without its zygote the kernel has killed it."""
+        if self.current is not None:
+            self._journal(self.current, "ended", reason="the zygote was lost")
+            self.current.close()
+            self.current = None
+            self._after_unclean_exit()
+        self._locks.give_back()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def abandon(self, reason: str) -> None:
+        """End the current executor, if there is one, whatever it is doing."""
+        if self.current is not None:
+            self.dispose(self.current, reason, keep_files=True)
+
+    def close(self, reason: str) -> None:
+        """End everything."""
+        self.abandon(reason)
+        self.drop_zygote()
+        self._outputs.close()
+
+    def _journal(self, handle: ExecutorHandle, state: str, *, startup: float | None = None, reason: str = "") -> None:
+        self._record(
+            {
+                "event": "executor",
+                "executor": handle.name,
+                "worker": self._worker,
+                "pid": handle.pid,
+                "devices": list(handle.binding.devices),
+                "state": state,
+                "startup": startup,
+                "cases": len(handle.cases),
+                "exit_status": handle.exit_status,
+                "reason": reason,
+            }
+        )

@@ -1,0 +1,57 @@
+"""A case that runs in the supervisor's own process, for debugging: recorded all the same."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from harness.context import RunContext
+from harness.supervisor.case import Case, first_line, tracebacks
+from harness.supervisor.executor_slot import Record
+from harness.supervisor.verdict import Evidence, judge, phase_of
+
+
+class InlineCase:
+    """Listens to pytest's reports on one case and writes its start and finish."""
+
+    def __init__(self, case: Case, context: RunContext, *, worker: str, device: str, record: Record) -> None:
+        self._case = case
+        self._context = context
+        self._worker = worker
+        self._device = device
+        self._record = record
+        self._reports: list[pytest.TestReport] = []
+        self._begun = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reports.append(report)
+
+    def start(self) -> None:
+        """Write that the case starts."""
+        self._record(
+            self._case.line("start", attempt=1, alone=False, worker=self._worker, devices=[self._device], pid=None)
+        )
+
+    def finish(self) -> None:
+        """Write what became of it; a case cut short by Ctrl-C or `pytest.exit` has no verdict and gets no line."""
+        if not any(report.when == "teardown" for report in self._reports):
+            return
+        judgement = judge(Evidence(phases=tuple(phase_of(report) for report in self._reports), done=True))
+        red = judgement.outcome.is_red
+        self._record(
+            self._case.line(
+                "finish",
+                attempt=1,
+                alone=False,
+                worker=self._worker,
+                devices=[self._device],
+                outcome=judgement.outcome.value,
+                final=True,
+                duration=round(time.monotonic() - self._begun, 6),
+                phases={report.when: report.duration for report in self._reports},
+                message=judgement.message or first_line(self._reports),
+                detail=tracebacks(self._reports),
+                reproduce=self._context.reproduce(self._case.id, {}) if red else None,
+            )
+        )

@@ -1,0 +1,182 @@
+"""What pytest is shown of a case: its own reports, or ones that stand for what pytest has no word for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from harness.outcome import Outcome, Ruling
+from harness.protocol import reports
+from harness.protocol.reports import RecordedWarning
+from harness.protocol.stacks import fold
+from harness.supervisor.attempt import Attempt
+from harness.supervisor.case import Case, tracebacks
+from harness.supervisor.case_history import CaseHistory, message
+
+_ATTEMPTS_TOLD = 20
+
+
+def shown(history: CaseHistory, reproduce: str) -> list[pytest.TestReport]:
+    """The reports that stand for a case as a whole. `reproduce` is the command that does it again."""
+    attempt, outcome = history.decisive, history.outcome
+    own = list(attempt.reports)
+    footer = ("harness", _footer(history, attempt, reproduce))
+    if outcome is Outcome.WAIVED and history.ruling is not None:
+        return _three_phases(history.case, expected(history.case.item, history.ruling.text, attempt.duration))
+    if outcome is Outcome.FLAKY:
+        for report in own:
+            report.sections.append(footer)
+            if report.when == "call" or report.skipped:
+                reports.mark(report, Outcome.FLAKY)
+        return own
+    if not outcome.is_red:
+        return own
+    failing = [report for report in own if report.failed]
+    if failing and history.ruling is None and not attempt.outcome.breaks_executor:
+        for report in failing:
+            report.sections.append(footer)
+        return own
+    when = attempt.judgement.when if attempt.judgement.when == "setup" else "call"
+    return _three_phases(history.case, failure(history, when, reproduce), before=own)
+
+
+def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestReport:
+    """The failing report of a case, in its phase `when`."""
+    attempt = history.decisive
+    words = message(attempt) if history.ruling is None else history.ruling.text
+    text = f"{history.outcome}: {words}" if words else str(history.outcome)
+    named = (("Captured stdout", attempt.stdout), ("Captured stderr", attempt.stderr))
+    return synthetic(
+        history.case.item,
+        outcome=history.outcome,
+        text="\n\n".join(part for part in (text, detail(attempt)) if part),
+        when=when,
+        duration=attempt.duration,
+        sections=[*((name, text) for name, text in named if text), ("harness", _footer(history, attempt, reproduce))],
+    )
+
+
+def detail(attempt: Attempt) -> str:
+    """Tracebacks of failed phases, then the stacks of all threads when the process broke."""
+    if not attempt.evidence.stacks and not attempt.outcome.is_red:
+        return ""
+    return "\n\n".join(part for part in (tracebacks(attempt.reports), fold(attempt.evidence.stacks).strip()) if part)
+
+
+def kept_files(attempt: Attempt) -> list[str]:
+    """Where the temporary files of a red attempt are, if it made any."""
+    made = attempt.outcome.is_red and attempt.temp.is_dir() and any(attempt.temp.iterdir())
+    return [f"temporary files are kept in {attempt.temp}"] if made else []
+
+
+def _three_phases(
+    case: Case, main: pytest.TestReport, before: Sequence[pytest.TestReport] = ()
+) -> list[pytest.TestReport]:
+    """`main` and what makes a whole of it: plugins expect a case to have a set-up and a tear-down."""
+    set_up = [report for report in before if report.when == "setup" and report.passed and main.when != "setup"]
+    return [*set_up, main, plain(case.item, "teardown")]
+
+
+def _footer(history: CaseHistory, attempt: Attempt, reproduce: str) -> str:
+    lines = [f"reproduce: {reproduce}"]
+    lines.append(f"device {', '.join(attempt.devices)}, seed {history.case.seed}, executor {attempt.executor}")
+    if len(history.attempts) > 1:
+        lines += [_attempt_line(each) for each in history.attempts[:_ATTEMPTS_TOLD]]
+    if len(history.attempts) > _ATTEMPTS_TOLD:
+        lines.append(f"… and {len(history.attempts) - _ATTEMPTS_TOLD} attempts more, see the journal")
+    return "\n".join([*lines, *attempt.notes, *kept_files(attempt)])
+
+
+def _attempt_line(attempt: Attempt) -> str:
+    company = "alone" if attempt.alone else "after other cases"
+    words = message(attempt)
+    return f"attempt {attempt.number}, {company}: {attempt.outcome}" + (f": {words}" if words else "")
+
+
+def synthetic(
+    item: pytest.Item,
+    *,
+    outcome: Outcome,
+    text: str,
+    when: str = "call",
+    duration: float = 0.0,
+    sections: Sequence[tuple[str, str]] = (),
+) -> pytest.TestReport:
+    """A failing report for an outcome that pytest has no word for (crashed, timeout, leaked …)."""
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed",
+        longrepr=text,
+        when=reports.phase(when),
+        sections=sections,
+        duration=duration,
+    )
+    reports.mark(report, outcome)
+    return report
+
+
+def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> pytest.TestReport:
+    """The one report, of the setup phase, of a case that was not run on purpose."""
+    path, line, _ = item.location
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="skipped",
+        longrepr=(str(path), (line or 0) + 1, text),
+        when="setup",
+    )
+    reports.mark(report, outcome)
+    return report
+
+
+def gated(item: pytest.Item, why: str, objection: Ruling | None) -> pytest.TestReport:
+    """The report of a case that is not run because a requirement is unmet; a failure where the run objects to that."""
+    if objection is None:
+        return skipped(item, outcome=Outcome.GATED, text=f"gated: {why}")
+    return synthetic(item, outcome=objection.outcome, text=objection.text, when="setup")
+
+
+def expected(item: pytest.Item, reason: str, duration: float) -> pytest.TestReport:
+    """The report of a case that went wrong as a waiver expects: to pytest, an expected failure."""
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="skipped",
+        longrepr=reason,
+        when="call",
+        duration=duration,
+    )
+    report.wasxfail = reason
+    return report
+
+
+def plain(item: pytest.Item, when: str) -> pytest.TestReport:
+    """A passed report of a phase that took no time, to complete a case whose other phases never reported."""
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when=reports.phase(when),
+    )
+
+
+def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:
+    """Have pytest record a warning on `item`."""
+    told = {"warning_message": recorded.warning, "when": recorded.when, "nodeid": item.nodeid, "location": None}
+    item.config.hook.pytest_warning_recorded.call_historic(kwargs=told)
+
+
+def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
+    """Show pytest, and through it every other plugin, what became of `item`."""
+    location = shown[0].location
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=location)
+    for report in shown:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=location)

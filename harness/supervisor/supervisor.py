@@ -1,0 +1,403 @@
+"""The supervisor: takes each case through gate, attempts, verdict, journal, and tells pytest. It runs no case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from harness.context import RunContext
+from harness.devices.device import Device
+from harness.devices.visibility import DEVICE_VARIABLES
+from harness.fixtures import kept
+from harness.gating import policy as rules
+from harness.gating.policy import Policy
+from harness.outcome import Outcome, Ruling
+from harness.supervisor import examination, leak_confirmation, pytest_reports
+from harness.supervisor.attempt import Attempt, CaseRequest, leave, run_attempt
+from harness.supervisor.case import Case, ruling_line
+from harness.supervisor.case_history import CaseHistory, message, result
+from harness.supervisor.device_monitor import DeviceMonitor
+from harness.supervisor.device_pool import DevicePool, NoDeviceError
+from harness.supervisor.executor_handle import Binding, ExecutorHandle
+from harness.supervisor.executor_slot import ExecutorSlot, Record
+from harness.supervisor.exit_bisect import ExitBisect
+from harness.supervisor.leak_bisect import LeakBisect
+from harness.text import exit_text
+from harness.zygote.client import ZygoteError
+
+
+class Supervisor:
+    """Runs the cases of one worker, one at a time."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        policy: Policy,
+        *,
+        worker: str,
+        record: Record,
+        prepare: Callable[[pytest.Item], Case],
+        late: Callable[[pytest.TestReport], None],
+        slot: ExecutorSlot,
+        pool: DevicePool,
+        bind: Callable[[Sequence[Device]], Binding],
+    ) -> None:
+        """`prepare` decides about an item, the same each time it is asked while the device in use stays the same.
+
+        `late` shows pytest a report on a case that was reported before; `bind` says what an executor is given.
+        """
+        self._context = context
+        self._policy = policy
+        self._worker = worker
+        self._record = record
+        self._prepare = prepare
+        self._late = late
+        self._slot = slot
+        self._pool = pool
+        self._bind = bind
+        self._each_fresh = context.isolation == "case"
+        #: The cases that have come to a verdict, with the number of attempts at each, and the one that is being run.
+        self._ran: dict[str, tuple[Case, int]] = {}
+        self._history: CaseHistory | None = None
+        self._red: set[str] = set()
+        self._leaky: set[str] = set()
+        self._monitor = DeviceMonitor(
+            pool,
+            slot,
+            bind,
+            seed=context.seed,
+            limit=examination.LIMIT * context.timeout_multiplier,
+            retire=self.finish,
+            add_finding=self.add_finding,
+        )
+        self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
+        self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
+
+    def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Take one case to its verdict and report it. Raises ZygoteError when no zygote can be had."""
+        missing = self.missing_devices(1)  # before all else, since what is decided about a case depends on its device
+        case = self._prepare(item)
+        if case.unmet is not None:
+            self._record(case.gated(case.unmet, self._worker))
+            pytest_reports.log(item, [pytest_reports.gated(item, case.unmet.text, case.objection)])
+        elif missing := missing or self.missing_devices(case.devices):
+            self._not_run(case, missing)
+        else:
+            self._history = history = CaseHistory(case)
+            try:
+                self._run_attempts(history, nextitem)
+            except NoDeviceError as error:  # the last one was drained a moment ago, by another worker
+                if not any(history.finals):
+                    self._not_run(case, str(error))
+                    return
+            except BaseException:
+                self._slot.abandon("interrupted")
+                raise
+            self._ran[case.id], self._history = (case, len(history.attempts)), None
+            for warning in history.decisive.warnings:
+                pytest_reports.show_warning(item, warning)
+            pytest_reports.log(item, pytest_reports.shown(history, self._reproduce(history)))
+            interruption = history.attempts[-1].evidence.interruption
+            if interruption.startswith("raised Exit"):
+                item.session.shouldstop = interruption
+        if nextitem is None or self._slot.wanted:
+            self.finish()
+
+    def _not_run(self, case: Case, reason: str) -> None:
+        self._record(case.not_run(reason, self._worker))
+        pytest_reports.log(case.item, [pytest_reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
+
+    def finish(self) -> None:
+        """Retire the executor in use; when it ends badly, or has grown, find out which of its cases made it so."""
+        handle = self._slot.current
+        if handle is None:
+            return
+        try:
+            ended = leave(handle, self._context.case_timeout, light=False)
+        except ZygoteError as error:
+            self._slot.drop_zygote()
+            self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
+            return
+        self._dispose(handle, "retired")
+        if not ended or handle.exit_status != 0:
+            how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
+            self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
+        else:
+            self._leak_bisect.investigate(handle, frozenset(self._leaky))
+
+    def close(self) -> None:
+        """Let go of everything; what still runs is killed."""
+        self._slot.close("the session ended")
+
+    # Attempts
+
+    def _run_attempts(self, history: CaseHistory, nextitem: pytest.Item | None) -> None:
+        """Make all the attempts that the case is due."""
+        if self._policy.verify:
+            self._verify(history)
+            return
+        for repetition in range(1, self._policy.repeat + 1):
+            if history.attempts and self.missing_devices(history.case.devices):
+                return
+            last = repetition == self._policy.repeat
+            following = nextitem if last else None
+            attempt = self._confirm_leaks(
+                history, self._first_attempt(history, following, stay=nextitem is not None or not last)
+            )
+            for _ in range(self._policy.retries):
+                if not self._worth_another(history, attempt) or self.missing_devices(history.case.devices):
+                    break
+                self._record_finish(history, attempt, final=False)
+                attempt = self._confirm_leaks(history, self.run_alone(history))
+            enough = self._policy.until_fail and attempt.outcome.is_red
+            self._record_finish(history, attempt, final=True, last=last or enough)
+            if attempt.outcome is Outcome.LEAKED:
+                self.finish()  # nothing is to run after it in the same process
+            if enough:
+                return
+
+    def _first_attempt(self, history: CaseHistory, nextitem: pytest.Item | None, *, stay: bool) -> Attempt:
+        """An attempt, and a second one where the first alone must not be believed; the one that counts.
+
+        `stay`: the executor will be needed again.
+        """
+        case = history.case
+        if _needs_own_process(case) and not self._each_fresh:
+            return self.run_alone(history)
+        handle = self._slot.current
+        devices = self._pool.choose(case.devices)
+        if handle is not None and (self._each_fresh or handle.binding.devices != tuple(d.uuid for d in devices)):
+            self.finish()
+            handle = None
+        if handle is None:
+            handle = self.spawn(case)
+        last = self._each_fresh or (not stay and not handle.cases)
+        light = self._each_fresh and handle.binding.kind != "cuda"
+        following = None if last else self._following(case, nextitem)
+        first = self._attempt(handle, history, following=following, leave=last, light=light)
+        sick = any(self._pool.drained(device) is not None for device in self._pool.known(first.devices))
+        doubtful = (first.outcome.breaks_executor and not first.alone) or (first.outcome.is_red and sick)
+        if not first.evidence.zygote_lost and not doubtful:
+            return first
+        if missing := self.missing_devices(case.devices):
+            return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))
+        self._record_finish(history, first, final=False)
+        return self.run_alone(history)
+
+    def _confirm_leaks(self, history: CaseHistory, attempt: Attempt) -> Attempt:
+        """Look into what an attempt is suspected to leak; the attempt as it is to be judged."""
+        if not attempt.suspicions or attempt.outcome.is_red:
+            return attempt
+        case = history.case
+        request = CaseRequest(case.item, case.id, case.seed, case.limit)
+        with self._slot.set_aside():
+            repeated = self._repeat(case, request)
+            found = leak_confirmation.leaks(attempt.suspicions, repeated)
+            where = None
+            if found:
+                self._end_rehearsal()
+                where = self._repeat(case, request, [leak.meter for leak in found]).origins
+        self._record(
+            {
+                "event": "confirmation",
+                "case": case.id,
+                "suspicions": dict(attempt.suspicions),
+                "growths": [dict(each) for each in repeated.growths],
+                "leaks": [leak.text for leak in found],
+                "failure": repeated.failure,
+            }
+        )
+        if repeated.failure:
+            notes = (*attempt.notes, f"suspected of a leak, which could not be confirmed {repeated.failure}")
+            return replace(attempt, notes=notes)
+        if not found:
+            return attempt
+        judgement = replace(attempt.judgement, outcome=Outcome.LEAKED, message=found[0].text)
+        return replace(attempt, judgement=judgement, notes=(*attempt.notes, *leak_confirmation.lines(found, where)))
+
+    def _repeat(self, case: Case, request: CaseRequest, traced: Sequence[str] = ()) -> leak_confirmation.Repeated:
+        handle = self.spawn(case)
+        try:
+            return leak_confirmation.repeat(handle, request, traced)
+        except ZygoteError as error:
+            self._slot.drop_zygote()
+            return leak_confirmation.Repeated(failure=f"when it was run again and again: {str(error).splitlines()[0]}")
+
+    def _end_rehearsal(self) -> None:
+        if self._slot.current is not None:
+            self._slot.dispose(self._slot.current, "rehearsal", hold=True)
+
+    def _verify(self, history: CaseHistory) -> None:
+        """``--verify``: so many attempts in one process, as far as it lasts, and as many in fresh ones."""
+        self.finish()
+        loops = self._policy.verify
+        for attempt_number in range(1, 2 * loops + 1):
+            if missing := self.missing_devices(history.case.devices):
+                raise NoDeviceError(missing)
+            if attempt_number <= loops:
+                handle = self._slot.current or self.spawn(history.case)
+                attempt = self._attempt(handle, history, following=None, leave=attempt_number == loops, light=False)
+            else:
+                attempt = self.run_alone(history)
+            self._record_finish(history, attempt, final=attempt_number == 2 * loops)
+
+    def _worth_another(self, history: CaseHistory, attempt: Attempt) -> bool:
+        """Whether ``--retries`` is for this attempt: for what is red and is not what a waiver expects."""
+        if not attempt.outcome.is_red or attempt.outcome is Outcome.UNEXPECTED_PASS:
+            return False
+        ruling = rules.on_verdict(self._policy, attempt.outcome, [result(attempt)], history.case.waivers)
+        return ruling is None or ruling.outcome.is_red
+
+    def run_alone(self, history: CaseHistory) -> Attempt:
+        self.finish()
+        return self._attempt(self.spawn(history.case), history, following=None, leave=True, light=False)
+
+    def spawn(self, case: Case) -> ExecutorHandle:
+        """An executor on healthy devices. Raises NoDeviceError when there are none left."""
+        while True:
+            devices = self._pool.choose(case.devices)
+            handle = self._slot.spawn(self._bind(devices))
+            if all(self._pool.drained(device) is None for device in devices):
+                return handle
+            self._slot.dispose(handle, "its device was drained while it waited for its turn")
+            if missing := self.missing_devices(case.devices):
+                raise NoDeviceError(missing)
+
+    def _attempt(
+        self, handle: ExecutorHandle, history: CaseHistory, *, following: str | None, leave: bool, light: bool
+    ) -> Attempt:
+        """One recorded attempt; afterwards the executor is current only if it may run another case."""
+        case, number = history.case, history.next_number
+        self._record(
+            case.line(
+                "start",
+                attempt=number,
+                alone=not handle.cases,
+                worker=self._worker,
+                executor=handle.name,
+                devices=handle.binding.devices,
+                pid=handle.pid,
+            )
+        )
+        # With a process for each attempt there is nothing to compare.
+        levels = self._policy.repeat > 1 and not self._each_fresh
+        request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, levels)
+        attempt = run_attempt(handle, request, number)
+        if attempt.outcome.is_red:
+            self._red.add(handle.name)
+        if attempt.evidence.zygote_lost:
+            self._slot.drop_zygote()
+        elif not attempt.usable:
+            self._end_unfit(handle, attempt)
+        attempt = self._monitor.after_attempt(case, handle, attempt)
+        self._slot.release()
+        return attempt
+
+    def _following(self, case: Case, nextitem: pytest.Item | None) -> str | None:
+        """The id of the next case if it will run in the same executor, so that fixtures they share are kept."""
+        if nextitem is None:
+            return None
+        following = self._prepare(nextitem)
+        together = following.unmet is None and following.devices == case.devices and not _needs_own_process(following)
+        return following.id if together else None
+
+    def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
+        """End an executor that must not run another case, by asking first: it may hold fixtures."""
+        seen = attempt.evidence
+        if handle.exit_status is None and not seen.late:
+            try:
+                leave(handle, seen.limit, light=False)
+            except ZygoteError:
+                self._slot.drop_zygote()
+                return
+        # Nobody else gets a device before it is known whether it is a sick one that broke the case.
+        self._dispose(handle, "retired" if attempt.evidence.leaving and handle.exit_status == 0 else "unfit", hold=True)
+
+    def _dispose(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
+        self._slot.dispose(handle, reason, keep_files=handle.name in self._red, hold=hold)
+        if handle.teardown_error:
+            self.add_finding("teardown", handle.teardown_error, handle.cases)
+
+    def history_of(self, case_id: str) -> CaseHistory:
+        """What a case has been through so far, to go on with."""
+        if self._history is not None and self._history.case.id == case_id:
+            return self._history
+        return CaseHistory(*self._ran[case_id])
+
+    def missing_devices(self, count: int) -> str:
+        """Why there are not so many healthy devices, or an empty text; those that nobody has looked at are examined."""
+        return self._monitor.missing(count)
+
+    def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
+        """Take an attempt as the one that decides, and write it down."""
+        self._record_finish(history, attempt, final=True)
+
+    def report_late(self, history: CaseHistory) -> None:
+        """Show pytest that a case is red which it has heard otherwise of."""
+        if history.outcome.is_red and history is not self._history:
+            self._late(pytest_reports.failure(history, "teardown", self._reproduce(history)))
+
+    # Journal
+
+    def _record_finish(self, history: CaseHistory, attempt: Attempt, *, final: bool, last: bool = True) -> None:
+        """Enter an attempt and write it down; with the `last` that counts, what the rules of the run make of it."""
+        history.add(attempt, final=final)
+        if attempt.outcome is Outcome.LEAKED:
+            self._leaky.add(history.case.id)
+        if final and last:
+            history.ruling = self._ruling(history)
+        if attempt.levels:
+            line = {"event": "levels", "case": history.case.id, "attempt": attempt.number, "executor": attempt.executor}
+            self._record({**line, "values": dict(attempt.levels)})
+        self._record(
+            history.case.line(
+                "finish",
+                attempt=attempt.number,
+                alone=attempt.alone,
+                worker=self._worker,
+                executor=attempt.executor,
+                devices=attempt.devices,
+                outcome=attempt.outcome.value,
+                final=final,
+                duration=round(attempt.duration, 6),
+                phases={report.when: report.duration for report in attempt.reports},
+                message=message(attempt),
+                detail=pytest_reports.detail(attempt),
+                stdout=attempt.stdout,
+                stderr=attempt.stderr,
+                log=_log_text(attempt.reports),
+                exit_status=attempt.evidence.exit_status,
+                struck=dict(attempt.struck) or None,
+                keeps=kept(history.case.item),
+                notes=[*attempt.notes, *pytest_reports.kept_files(attempt)],
+                reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
+                ruling=ruling_line(history.ruling),
+            )
+        )
+
+    def _ruling(self, history: CaseHistory) -> Ruling | None:
+        loops = self._policy.verify
+        if loops and not history.earlier:
+            attempts = [result(attempt) for attempt in history.attempts]
+            return rules.on_verification(attempts[:loops], attempts[loops:], history.case.limit)
+        return rules.on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
+
+    def add_finding(self, kind: str, text: str, cases: Sequence[str]) -> None:
+        self._record({"event": "finding", "kind": kind, "message": text, "cases": list(cases)})
+
+    def _reproduce(self, history: CaseHistory) -> str:
+        attempt = history.decisive
+        shown = {name: value for name, value in attempt.environment.items() if name in DEVICE_VARIABLES and value}
+        return self._context.reproduce(history.case.id, shown)
+
+
+def _needs_own_process(case: Case) -> bool:
+    """Whether a waiver expects the case to break its process, which may show at the end of that process only."""
+    expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
+    return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected
+
+
+def _log_text(shown: Sequence[pytest.TestReport]) -> str:
+    return "\n".join(text for report in shown for name, text in report.sections if name.startswith("Captured log"))

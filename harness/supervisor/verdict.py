@@ -1,0 +1,163 @@
+"""From what was seen of one attempt to its outcome. Pure functions over plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from harness.checks.process import Problem
+from harness.outcome import Outcome
+from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.text import exit_text
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One report of a case: its phase, pytest's word for it, and whether an expected failure was involved."""
+
+    when: str
+    outcome: str
+    expected_failure: bool = False
+    strict_pass: bool = False
+    subtest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known of one attempt.
+
+    `done`: the executor said that the case is over. `exit_status`: as ``os.waitstatus_to_exitcode`` gives it (negative
+    for a signal), None while it lives. `leaving`: it had been told to exit. `late`: the supervisor's deadline passed.
+    """
+
+    phases: Sequence[Phase] = ()
+    done: bool = False
+    problems: Sequence[Problem] = ()
+    poison: str = ""
+    interruption: str = ""
+    exit_status: int | None = None
+    leaving: bool = False
+    late: bool = False
+    limit: float = 0.0
+    stacks: str = ""
+    garbled: str = ""
+    unknown: bool = False
+    zygote_lost: str = ""
+    unkillable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome of an attempt, one line that says why, the phase it broke in, and what else was noticed."""
+
+    outcome: Outcome
+    message: str = ""
+    when: str = "call"
+    notes: tuple[str, ...] = field(default=())
+
+
+def phase_of(report: pytest.TestReport) -> Phase:
+    """What a verdict needs of one of pytest's reports."""
+    text = report.longrepr if isinstance(report.longrepr, str) else ""
+    return Phase(
+        when=report.when or "call",
+        outcome=report.outcome,
+        expected_failure=hasattr(report, "wasxfail"),
+        strict_pass=text.startswith("[XPASS(strict)]"),
+        subtest=type(report) is not pytest.TestReport,
+    )
+
+
+def judge(seen: Evidence) -> Judgement:
+    """The outcome of one attempt.
+
+    Order of belief: a fault of the harness first, since nothing else can then be believed; then what ended the process
+    while the case ran; then what the case's own reports say, made worse by what was found after it.
+    """
+    where = _current_phase(seen)
+    notes = ("the executor could not be killed",) if seen.unkillable else ()
+    if seen.zygote_lost:
+        return Judgement(Outcome.LOST, f"the harness lost its zygote while the case ran ({seen.zygote_lost})", where)
+    if seen.unknown:
+        return Judgement(Outcome.LOST, "the zygote did not collect this case: does its id change from run to run?")
+    if not seen.done:
+        broken = _broken_off(seen, where)
+        return Judgement(broken.outcome, broken.message, where, notes)
+    reported = _reported(seen)
+    found = [reported, *_found_after(seen)]
+    worst = max(found, key=lambda judgement: judgement.outcome.severity)
+    others = tuple(f"also {other.outcome}: {other.message}" for other in found if other is not worst and other.message)
+    return Judgement(worst.outcome, worst.message, worst.when, others + notes)
+
+
+def _broken_off(seen: Evidence, where: str) -> Judgement:
+    """The process ended, or had to be ended, before the case was over."""
+    if seen.late or _timer_fired(seen):
+        return Judgement(Outcome.TIMEOUT, f"not over after {seen.limit:g} s, in {where}")
+    if seen.garbled:
+        return Judgement(Outcome.CONTAMINATED, f"wrote into a descriptor of the harness, in {where}: {seen.garbled}")
+    if seen.exit_status == EXIT_CHANNEL_GONE:
+        return Judgement(
+            Outcome.CONTAMINATED, f"closed or replaced a descriptor that is not its own (the harness's), in {where}"
+        )
+    if seen.exit_status == EXIT_NO_MEMORY:
+        return Judgement(Outcome.CONTAMINATED, f"left the process without memory to report with, in {where}")
+    if seen.exit_status == EXIT_NO_DEVICE and not seen.phases:
+        return Judgement(Outcome.LOST, "the software device could not be loaded: see the case's standard error")
+    assert seen.exit_status is not None
+    return Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} in {where}")
+
+
+def _reported(seen: Evidence) -> Judgement:
+    """What the case's own reports say."""
+    by_phase: dict[str, list[Phase]] = {}
+    for phase in seen.phases:
+        by_phase.setdefault(phase.when, []).append(phase)
+    for when, outcome in (("setup", Outcome.ERROR), ("call", Outcome.FAILED), ("teardown", Outcome.ERROR)):
+        failed = [phase for phase in by_phase.get(when, ()) if phase.outcome == "failed"]
+        if failed:
+            if all(phase.strict_pass for phase in failed):
+                return Judgement(Outcome.UNEXPECTED_PASS, "passed, and is marked as expected to fail", when)
+            return Judgement(outcome, "", when)
+    if seen.interruption:
+        return Judgement(Outcome.FAILED, seen.interruption, _current_phase(seen))
+    main = [phase for phase in seen.phases if phase.when in ("setup", "call")]
+    if any(phase.expected_failure and phase.outcome == "skipped" for phase in main):
+        return Judgement(Outcome.WAIVED)
+    if any(phase.outcome == "skipped" for phase in by_phase.get("setup", ())) or (
+        by_phase.get("call") and all(phase.outcome == "skipped" for phase in by_phase["call"])
+    ):
+        return Judgement(Outcome.SKIPPED)
+    if "call" not in by_phase or "teardown" not in by_phase:
+        return Judgement(Outcome.LOST, "the executor said that the case was over, but not every phase was reported")
+    return Judgement(Outcome.PASSED)
+
+
+def _found_after(seen: Evidence) -> list[Judgement]:
+    """What was found once the case was over: in its process, in its device, and in how the process ended."""
+    found = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
+    if seen.poison:
+        first = seen.poison.splitlines()[0]
+        found.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))
+    if seen.late or _timer_fired(seen):
+        found.append(Judgement(Outcome.TIMEOUT, f"the process did not end within {seen.limit:g} s", "teardown"))
+    elif seen.exit_status is not None and (seen.exit_status != 0 or not seen.leaving):
+        moment = "at interpreter exit" if seen.leaving else "after the case was over"
+        found.append(Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} {moment}", "teardown"))
+    return found
+
+
+def _timer_fired(seen: Evidence) -> bool:
+    return seen.exit_status == -WATCHDOG_SIGNAL
+
+
+def _current_phase(seen: Evidence) -> str:
+    """The phase that was going on when reports stopped."""
+    reported = {phase.when for phase in seen.phases if not phase.subtest}
+    if "teardown" in reported:
+        return "teardown"
+    if "call" in reported or any(phase.when == "setup" and phase.outcome != "passed" for phase in seen.phases):
+        return "teardown"
+    return "call" if "setup" in reported else "setup"

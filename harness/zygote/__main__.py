@@ -1,0 +1,117 @@
+"""Starts a zygote: ``python -m harness.zygote LISTENING_FD``, with a `ZygoteSpec` as a line of JSON on standard input.
+
+Standard input stays open as long as the run lives. A zygote that starts over is given two more arguments: a descriptor
+to read the specification from, and the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
+
+from harness import _compat, linux
+from harness.devices import guard
+from harness.executor.become import become_executor
+from harness.executor.session import CollectedSession
+from harness.protocol.wire import Message
+from harness.under import WrapperError
+from harness.zygote import cold
+from harness.zygote.collecting import collect, freeze_baseline, prepare
+from harness.zygote.server import ForkServer
+from harness.zygote.spec import ZygoteSpec
+
+
+def main() -> None:
+    """Import, collect, serve; or only serve, where executors start cold."""
+    number, *more = sys.argv[1:]
+    listener = socket.socket(fileno=int(number))
+    spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
+    linux.die_with_parent(spec.parent)
+    linux.adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if spec.start == "cold":
+        ForkServer(partial(cold.execute, spec), listener, cold=more[1] if more else "--start=cold").serve()
+    environment, folder = dict(os.environ), os.getcwd()
+    try:
+        around = prepare(spec)
+    except WrapperError as error:
+        ForkServer(_refuse, listener, unfit=str(error)).serve()
+    if spec.skip_early_exit_handlers:
+        # As with C's exit handlers: those of torch's operator libraries take 20 ms in every process, to no end.
+        for finalizer in _compat.finalizers():
+            finalizer.atexit = False
+
+    def serve(collected: CollectedSession) -> NoReturn:
+        if not (reason := _unfit()):
+            _get_ready(collected, spec)
+            ForkServer(partial(become_executor, collected), listener).serve()
+        if spec.start == "auto":
+            os.chdir(folder)
+            _start_over(spec, listener, reason, environment)
+        told = (
+            f"the process that collected the cases must not be forked: {reason}; look for a module or conftest that "
+            f"does this when imported, or use --start=cold"
+        )
+        ForkServer(_refuse, listener, unfit=told).serve()
+
+    sys.exit(collect(spec, around, serve))
+
+
+def _unfit() -> str:
+    """Why this process must not be forked, or an empty text."""
+    reasons = []
+    if touched := guard.cuda_touched():
+        reasons.append(touched)
+    if threads := guard.extra_threads():
+        reasons.append(f"it has threads beside the main one: {', '.join(threads)}")
+    return "; ".join(reasons)
+
+
+def _get_ready(collected: CollectedSession, spec: ZygoteSpec) -> None:
+    """Do once what every executor would have to do."""
+    if spec.skip_early_exit_handlers:
+        linux.exit_before_earlier_handlers()
+    freeze_baseline(collected)
+    if spec.many_forks:
+        linux.collapse_memory()
+
+
+def _start_over(spec: ZygoteSpec, listener: socket.socket, reason: str, environment: dict[str, str]) -> NoReturn:
+    """Become a zygote that has collected nothing, in the `environment` that this one began in.
+
+    The same process to whoever waits for it; what was imported goes with its threads, and with its hold on a device.
+    """
+    told = os.memfd_create("specification")
+    os.write(told, replace(spec, start="cold").to_json().encode() + b"\n")
+    os.lseek(told, 0, os.SEEK_SET)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor in (told, listener.fileno()):
+        os.set_inheritable(descriptor, True)
+    words = [sys.executable, "-m", "harness.zygote", str(listener.fileno()), str(told), reason]
+    os.execve(sys.executable, words, environment)
+
+
+def _refuse(order: Message, descriptors: Sequence[int]) -> NoReturn:
+    raise AssertionError(f"an executor was ordered of a zygote that had refused: {order}, {descriptors}")
+
+
+def _first_line(descriptor: int) -> str:
+    """Read up to the first newline, unbuffered: the rest of the stream is the zygote's life line."""
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            raise SystemExit("harness zygote: standard input ended before the specification")
+        data += byte
+    return data.decode()
+
+
+if __name__ == "__main__":
+    main()

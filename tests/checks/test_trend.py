@@ -1,0 +1,207 @@
+"""What a series of readings over repetitions comes to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.checks.meters.table import METERS
+from harness.checks.trend import LEAST, WARMUP, WATCHED, Look, Shape, judge, rate, series, watched
+
+KIB = 1 << 10
+STEP = KIB
+BASE = 11 << 20
+N = 30
+
+
+def made(value: Callable[[int], float], count: int = N) -> list[int]:
+    """The values after each of so many repetitions, counted from 0."""
+    return [BASE + int(value(number)) for number in range(count)]
+
+
+def noisy(slope: float, noise: float, count: int = N, seed: int = 1) -> list[int]:
+    draw = random.Random(seed)
+    return made(lambda number: slope * number + draw.uniform(-noise, noise), count)
+
+
+def with_spikes(values: Sequence[int], *positions: int) -> list[int]:
+    return [value + (1 << 20 if number in positions else 0) for number, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    [
+        pytest.param(made(lambda _: 0), Shape.FLAT, id="constant"),
+        pytest.param(made(lambda n: 100 * n), Shape.FLAT, id="a rise below the step"),
+        pytest.param(noisy(0, STEP), Shape.FLAT, id="noise alone"),
+        pytest.param(with_spikes(made(lambda _: 0), 5, 20), Shape.FLAT, id="two spikes"),
+        pytest.param(made(lambda n: 900 * KIB if n == 0 else 0), Shape.FLAT, id="high at first"),
+        pytest.param(made(lambda n: 0 if n < 1 else 200 * KIB), Shape.SETTLED, id="a step after the first"),
+        pytest.param(made(lambda n: min(n, 7) * 64 * KIB), Shape.SETTLED, id="a cache that fills up"),
+        pytest.param(made(lambda n: 0 if n < 14 else 200 * KIB), Shape.SETTLED, id="a step in the middle"),
+        pytest.param(with_spikes(made(lambda n: min(n, 4) * 64 * KIB), 25), Shape.SETTLED, id="settled, with a spike"),
+        pytest.param(made(lambda n: 4 * KIB * n), Shape.GROWS, id="linear"),
+        pytest.param(made(lambda n: 1100 * n), Shape.GROWS, id="linear, hardly above the step"),
+        pytest.param(noisy(4 * KIB, 16 * KIB), Shape.GROWS, id="linear with noise of four steps"),
+        pytest.param(with_spikes(made(lambda n: 4 * KIB * n), 4, 18, 29), Shape.GROWS, id="linear with spikes"),
+        pytest.param(made(lambda n: 4 * KIB * n + (2 << 20 if n else 0)), Shape.GROWS, id="linear after a step"),
+        pytest.param(made(lambda n: 4 * KIB * n * n), Shape.GROWS, id="ever faster"),
+        pytest.param(made(lambda n: 32 * KIB * (n // 4)), Shape.GROWS, id="stairs"),
+        pytest.param(made(lambda n: (n % 5) * 64 * KIB), Shape.UNSTEADY, id="a saw-tooth"),
+        pytest.param(made(lambda n: (n % 14) * 64 * KIB), Shape.UNSTEADY, id="two long teeth"),
+        pytest.param(made(lambda n: n * 64 * KIB if n < 25 else 0), Shape.UNSTEADY, id="one long tooth"),
+        pytest.param(made(lambda n: 0 if n < 22 else 200 * KIB), Shape.UNSTEADY, id="a step near the end"),
+        pytest.param(made(lambda n: 0 if n < 21 else 64 * KIB * n), Shape.UNSTEADY, id="growth that begins late"),
+        pytest.param(made(lambda n: -4 * KIB * n), Shape.UNSTEADY, id="a fall"),
+        pytest.param([], Shape.SHORT, id="nothing"),
+        pytest.param(made(lambda n: 4 * KIB * n, LEAST - 1), Shape.SHORT, id="too few"),
+        pytest.param(made(lambda n: 4 * KIB * n, LEAST), Shape.GROWS, id="just enough"),
+        pytest.param(noisy(4 * KIB, 64 * KIB, 1000), Shape.GROWS, id="many"),
+        pytest.param(noisy(0, 64 * KIB, 1000), Shape.FLAT, id="many that do not grow"),
+        pytest.param(made(lambda n: (n % 50) * 64 * KIB, 1000), Shape.UNSTEADY, id="many teeth"),
+    ],
+)
+def test_the_shape_of_a_series(values: list[int], shape: Shape) -> None:
+    assert judge(values, step=STEP, unit="bytes").shape is shape
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "text"),
+    [
+        ([3] * 12, Shape.FLAT, "flat over 12 repetitions, at 3"),
+        (list(range(5, 17)), Shape.GROWS, "grew over 12 repetitions by 1 each, from 5 to 16"),
+        ([5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10], Shape.GROWS, "grew over 12 repetitions by 0.5 each, from 5 to 10"),
+        ([1, 2, 3, *[4] * 10], Shape.SETTLED, "grew by 3 until repetition 4 of 13, then no more"),
+        ([1, 2] * 6, Shape.UNSTEADY, "unsteady over 12 repetitions, between 1 and 2"),
+        ([1] * 5, Shape.SHORT, f"5 repetitions in one process are too few to tell, {LEAST} are enough"),
+    ],
+)
+def test_things_that_are_counted_need_no_step(values: list[int], shape: Shape, text: str) -> None:
+    found = judge(values)
+    assert (found.shape, found.text) == (shape, text)
+
+
+def test_growth_is_told_by_a_slope_that_spikes_do_not_move() -> None:
+    clean = made(lambda n: 4 * KIB * n)
+    for values in (clean, with_spikes(clean, 10, 19)):
+        found = judge(values, step=STEP, unit="bytes")
+        assert found.slope == 4 * KIB
+        assert found.text == "grew over 30 repetitions by 4.0 KiB each, from 11.0 MiB to 11.1 MiB"
+
+
+@pytest.mark.parametrize("first", [(0, 0, 0), (-900, -500, -100), (0, 900, 900)])
+def test_the_first_repetitions_do_not_count_for_the_slope(first: tuple[int, ...]) -> None:
+    found = judge([*first, *(number * number for number in range(3, 15))])
+    assert (found.shape, found.slope) == (Shape.GROWS, 17)
+
+
+@pytest.mark.parametrize("count", [199, 200 + WARMUP, 204, 1000, 5000])
+def test_the_slope_of_a_long_series_is_still_that_of_one_repetition(count: int) -> None:
+    assert judge(made(lambda n: 4 * KIB * n, count), step=STEP, unit="bytes").slope == 4 * KIB
+
+
+@pytest.mark.parametrize(
+    ("slope", "unit", "text"),
+    [
+        (4200.4, "bytes", "4.1 KiB"),
+        (1.0, "count", "1"),
+        (0.5, "count", "0.5"),
+        (501.98, "count", "502"),
+        (9.99, "count", "9.99"),
+    ],
+)
+def test_a_slope_for_people(slope: float, unit: str, text: str) -> None:
+    assert rate(slope, "bytes" if unit == "bytes" else "count") == text
+
+
+_SERIES = st.lists(st.integers(0, 1 << 40), min_size=LEAST, max_size=40)
+
+
+@given(_SERIES, st.integers(-(1 << 40), 1 << 40))
+def test_the_shape_does_not_depend_on_the_level(values: list[int], shift: int) -> None:
+    assert judge([value + shift for value in values], step=STEP).shape is judge(values, step=STEP).shape
+
+
+@given(_SERIES)
+def test_nothing_that_ends_where_it_began_to_count_grows(values: list[int]) -> None:
+    there_and_back = [*values[:WARMUP], *values[WARMUP:], *reversed(values[WARMUP:])]
+    assert judge(there_and_back, step=STEP).shape is not Shape.GROWS
+
+
+@given(st.lists(st.integers(0, 1 << 30), min_size=WARMUP, max_size=WARMUP))
+def test_the_first_repetitions_make_no_growth(first: list[int]) -> None:
+    assert judge([*first, *[BASE] * 20], step=STEP).shape is not Shape.GROWS
+
+
+def looks(executor: str, count: int, **values: Callable[[int], float]) -> list[Look]:
+    return [
+        Look(executor, {name: made(value, count)[number] for name, value in values.items()}) for number in range(count)
+    ]
+
+
+def test_what_grows_comes_first_and_then_what_points_at_its_cause() -> None:
+    found = series(
+        looks(
+            "e1",
+            N,
+            resident_bytes=lambda n: 64 * KIB * n,
+            heap_bytes=lambda n: 4 * KIB * n,
+            mapped_bytes=lambda n: min(n, 5) << 20,
+            threads=lambda _: 0,
+        )
+    )
+    assert [(each.meter, each.trend.shape) for each in found] == [
+        ("heap_bytes", Shape.GROWS),
+        ("resident_bytes", Shape.GROWS),
+        ("mapped_bytes", Shape.SETTLED),
+        ("threads", Shape.FLAT),
+    ]
+    assert found[0].text.startswith("heap_bytes (handed out by malloc")
+    assert found[0].text.endswith(") grew over 30 repetitions by 4.0 KiB each, from 11.0 MiB to 11.1 MiB")
+
+
+def test_of_two_that_stand_still_the_one_that_moved_most_comes_first() -> None:
+    found = series(looks("e1", N, heap_bytes=lambda n: n % 2, resident_bytes=lambda n: 64 * KIB * (n % 2)))
+    assert [each.meter for each in found] == ["resident_bytes", "heap_bytes"]
+
+
+def test_readings_of_different_processes_are_not_one_line() -> None:
+    """Each process stands still; only the second is higher, as one line they would have made a step or a rise."""
+    lower = looks("e1", 13, heap_bytes=lambda _: 0)
+    higher = looks("e2", 17, heap_bytes=lambda _: 4 << 20)
+    found = series([*lower, *higher])
+    assert [(each.executor, len(each.values), each.trend.shape) for each in found] == [
+        ("e2", 17, Shape.FLAT),
+        ("e1", 13, Shape.FLAT),
+    ]
+    steps = [Look(f"e{number // 2}", {"heap_bytes": number << 20}) for number in range(N)]
+    assert {each.trend.shape for each in series(steps)} == {Shape.SHORT}
+    interleaved = [look for pair in zip(lower, higher, strict=False) for look in pair]
+    assert {each.trend.shape for each in series(interleaved)} == {Shape.FLAT}
+
+
+def test_growth_in_the_longer_of_two_processes_is_told() -> None:
+    found = series([*looks("e1", 14, heap_bytes=lambda n: 4096 * n), *looks("e2", 16, heap_bytes=lambda n: 4096 * n)])
+    assert [(each.executor, each.trend.shape) for each in found] == [("e2", Shape.GROWS), ("e1", Shape.GROWS)]
+
+
+def test_devices_are_told_apart_and_unknown_meters_left_out() -> None:
+    values = {"cuda_allocated[0]": 0, "cuda_allocated[1]": 0, "flux": 0}
+    grown = [Look("e1", {**values, "cuda_allocated[1]": 512 * n, "flux": n}) for n in range(N)]
+    found = series(grown)
+    assert [(each.meter, each.trend.shape) for each in found] == [
+        ("cuda_allocated[1]", Shape.GROWS),
+        ("cuda_allocated[0]", Shape.FLAT),
+    ]
+    assert series([]) == []
+
+
+def test_what_is_watched() -> None:
+    known = {meter.name for meter in METERS}
+    assert set(WATCHED) - known == {"resident_bytes"}
+    assert watched("cuda_reserved[3]") is WATCHED["cuda_reserved"]
+    assert watched("tensors") is None

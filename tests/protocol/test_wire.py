@@ -1,0 +1,82 @@
+"""The wire format: what goes in comes out, what is not ours is refused, descriptors travel."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.protocol.wire import Channel, ProtocolError, decode, encode
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(), _values, max_size=5))
+def test_a_message_survives(fields: dict[str, object]) -> None:
+    message = {**fields, "op": "x"}
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert decode(line[:-1], "peer") == message
+
+
+def test_a_lone_surrogate_becomes_visible_wherever_it_stands() -> None:
+    line = encode({"op": "x", "a\udc80": ["\ud800 b", {"c": "\udfff", "smile": "\U0001f600"}]})
+    assert decode(line, "peer") == {"op": "x", "a\\udc80": ["\\ud800 b", {"c": "\\udfff", "smile": "\U0001f600"}]}
+
+
+def test_a_value_json_does_not_know_becomes_its_repr() -> None:
+    assert decode(encode({"op": "x", "value": {1, 2}}), "peer")["value"] == "{1, 2}"
+
+
+@pytest.mark.parametrize("line", [b"", b"garbage", b"[1]", b'{"no": "op"}', b'{"op": 3}', b"\xff\xfe", b"[" * 100_000])
+def test_what_is_not_a_message_is_refused_by_name(line: bytes) -> None:
+    with pytest.raises(ProtocolError, match="executor e1 sent"):
+        decode(line, "executor e1")
+
+
+def _pair() -> tuple[Channel, Channel]:
+    left, right = socket.socketpair()
+    return Channel(left, "left"), Channel(right, "right")
+
+
+def test_messages_are_cut_apart_and_joined() -> None:
+    ours, theirs = _pair()
+    data = encode({"op": "a"}) + encode({"op": "b", "text": "long" * 1000})
+    for start in range(0, len(data), 777):
+        theirs.socket.sendall(data[start : start + 777])
+    seen: list[str] = []
+    while len(seen) < 2:
+        ours.receive()
+        while (message := ours.pop()) is not None:
+            seen.append(message["op"])
+    assert seen == ["a", "b"]
+    assert ours.pop() is None
+    theirs.close()
+    ours.receive()
+    assert ours.closed
+    ours.close()
+
+
+def test_descriptors_travel_with_a_message() -> None:
+    ours, theirs = _pair()
+    reading, writing = os.pipe()
+    theirs.send({"op": "take"}, [writing])
+    os.close(writing)
+    ours.receive(max_fds=4)
+    assert ours.pop() == {"op": "take"}
+    with pytest.raises(ProtocolError, match="sent 1 descriptors, expected 2"):
+        ours.take_fds(2)
+    (received,) = ours.take_fds(1)
+    os.write(received, b"through")
+    os.close(received)
+    assert os.read(reading, 100) == b"through"
+    os.close(reading)
+    ours.close()
+    theirs.close()

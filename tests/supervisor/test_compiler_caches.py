@@ -1,0 +1,36 @@
+"""Where compilers keep what they made, and what becomes of their locks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from harness.supervisor.compiler_caches import release_locks, variables
+
+
+def test_compilers_keep_what_they_made_in_the_run_unless_the_user_says_where() -> None:
+    found = variables(Path("/run"), {"TRITON_CACHE_DIR": "/mine", "TORCH_EXTENSIONS_DIR": "", "HOME": "/root"})
+    assert found == {
+        "TORCHINDUCTOR_CACHE_DIR": "/run/compiler-caches/inductor",
+        "TRITON_CACHE_DIR": "/mine",
+        "TORCH_EXTENSIONS_DIR": "/run/compiler-caches/extensions",
+    }
+
+
+def test_a_lock_is_taken_away_unless_somebody_holds_it(tmp_path: Path) -> None:
+    home = tmp_path / "compiler-caches" / "extensions"
+    for name in ("left", "held", "deep/left", "done"):
+        (home / name).mkdir(parents=True)
+    for name in ("left/lock", "deep/left/lock", "done/locked.so", "held/lock"):
+        (home / name).touch()
+    holder = os.open(home / "held" / "lock", os.O_RDONLY)
+    (tmp_path / "lock").touch()
+    release_locks(tmp_path)
+    os.close(holder)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("lock*"))
+    assert left == ["compiler-caches/extensions/done/locked.so", "compiler-caches/extensions/held/lock", "lock"]
+
+
+def test_without_a_cache_there_is_nothing_to_do(tmp_path: Path) -> None:
+    release_locks(tmp_path)
+    assert list(tmp_path.iterdir()) == []

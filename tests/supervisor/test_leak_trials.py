@@ -1,0 +1,235 @@
+"""Looking into a batch: what is asked of processes, when it is given up, and the words for what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from harness.checks.growth import COUNTED, WARMUP, Leak
+from harness.diagnosis.leaks import Culprits
+from harness.protocol.wire import Message
+from harness.supervisor.case import Case
+from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
+from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.leak_trials import MOST_TRIALS, LeakTrials, describe, details
+from harness.zygote.client import ZygoteError
+
+LIMIT = 300.0
+LEAK = {"heap_bytes": 100 << 10}
+#: What a process makes of a round: growth by case, or the end of it.
+Answer = Callable[[Sequence[str]], Sequence[Mapping[str, int]] | NoMessage]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Handle:
+    """Stands for an executor: a round takes so many seconds, or until its deadline."""
+
+    def __init__(self, answer: Answer, clock: Clock, seconds: float) -> None:
+        self.sent: list[Message] = []
+        self.exit_status: int | None = None
+        self._answer = answer
+        self._clock = clock
+        self._seconds = seconds
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def receive(self, deadline: float) -> Message | NoMessage:
+        if self._clock.now + self._seconds > deadline:
+            self._clock.now = deadline
+            return NoMessage.DEADLINE
+        self._clock.now += self._seconds
+        grown = self._answer([entry["case"] for entry in self.sent[-1]["cases"]])
+        if isinstance(grown, NoMessage):
+            self.exit_status = -11
+            return grown
+        return {"op": "round", "cases": list(grown), "origins": {"heap_bytes": ["somewhere"]}}
+
+
+class Bench:
+    """Makes handles and disposes of them, as supervisor and slot do."""
+
+    def __init__(self, answer: Answer, *, seconds: float = 0.1) -> None:
+        self.clock = Clock()
+        self.handles: list[Handle] = []
+        self.disposed: list[object] = []
+        self.dropped = 0
+        self._answer = answer
+        self._seconds = seconds
+
+    def spawn(self, _: Case) -> ExecutorHandle:
+        assert len(self.disposed) + self.dropped == len(self.handles), "another still lives"
+        self.handles.append(Handle(self._answer, self.clock, self._seconds))
+        return cast(ExecutorHandle, self.handles[-1])
+
+    def dispose(self, handle: object, reason: str, *, hold: bool) -> None:
+        assert (handle, reason, hold) == (self.handles[-1], "rehearsal", True)
+        self.disposed.append(handle)
+
+    def drop_zygote(self) -> None:
+        self.dropped += 1
+
+    def inquiry(self, count: int, seconds: float = 600.0) -> LeakTrials:
+        cases = [_case(f"c{number}") for number in range(count)]
+        return LeakTrials(cases, spawn=self.spawn, slot=cast(ExecutorSlot, self), seconds=seconds, clock=self.clock)
+
+
+def _case(name: str) -> Case:
+    return Case(item=cast(Any, None), id=name, seed=7, limit=LIMIT, devices=1, unmet=None)
+
+
+def leaker(*leaky: str) -> Answer:
+    return lambda cases: [LEAK if case in leaky else {} for case in cases]
+
+
+def test_a_leak_is_found_in_fresh_processes_that_are_buried() -> None:
+    bench = Bench(leaker("c2"))
+    asking = bench.inquiry(4)
+    (culprits,) = asking.find()
+    assert culprits.cases == ("c2",)
+    assert (asking.trials, asking.failure) == (2, "")
+    assert bench.disposed == bench.handles
+    whole, alone = bench.handles
+    assert [len(each.sent) for each in (whole, alone)] == [WARMUP + COUNTED] * 2
+    assert whole.sent[0]["cases"] == [
+        {"case": f"c{number}", "seed": 7, "limit": LIMIT, "next": f"c{number + 1}" if number < 3 else None}
+        for number in range(4)
+    ]
+    assert [message["counts"] for message in alone.sent] == [False] * WARMUP + [True] * COUNTED
+    assert not any(message["history"] for message in alone.sent)
+
+
+def test_an_innocent_batch_takes_one_round_that_counts() -> None:
+    bench = Bench(leaker())
+    assert bench.inquiry(5).find() == []
+    assert [len(handle.sent) for handle in bench.handles] == [WARMUP + 1]
+
+
+def test_where_growth_is_from_is_asked_in_a_process_of_its_own() -> None:
+    bench = Bench(leaker("c1"))
+    asking = bench.inquiry(2)
+    told = asking.origins(Culprits(("c0", "c1"), "c1", (Leak("heap_bytes", 1, ""),), certain=True))
+    assert told == {"heap_bytes": ["somewhere"]}
+    (handle,) = bench.handles
+    assert [message["history"] for message in handle.sent] == [["heap_bytes"]] * (WARMUP + COUNTED)
+    assert [message["last"] for message in handle.sent] == [False] * (WARMUP + COUNTED - 1) + [True]
+    assert bench.disposed == [handle]
+
+
+def test_a_process_that_dies_tells_nothing_and_that_is_said() -> None:
+    bench = Bench(lambda _: NoMessage.EXITED)
+    asking = bench.inquiry(3)
+    assert asking.find() == []
+    assert asking.failure == "a process that ran 3 of the cases again: SIGSEGV"
+    assert bench.disposed == bench.handles
+
+
+def test_a_lost_zygote_takes_the_process_along() -> None:
+    def lose(_: Sequence[str]) -> NoMessage:
+        raise ZygoteError("gone\nand more")
+
+    bench = Bench(lose)
+    asking = bench.inquiry(3)
+    assert asking.find() == []
+    assert asking.failure == "a process that ran 3 of the cases again: gone"
+    assert (bench.dropped, bench.disposed) == (1, [])
+
+
+def test_rounds_that_cannot_be_over_in_time_are_given_up_after_the_first() -> None:
+    bench = Bench(leaker("c2"), seconds=30)
+    asking = bench.inquiry(4, seconds=100)
+    assert asking.find() == []
+    assert asking.failure == f"given up: 4 cases take 30 s, and {WARMUP + COUNTED} times as long"
+    assert [len(handle.sent) for handle in bench.handles] == [1]
+    assert bench.disposed == bench.handles
+
+
+def test_a_round_that_does_not_end_is_given_up() -> None:
+    bench = Bench(leaker("c2"), seconds=1e9)
+    asking = bench.inquiry(4, seconds=100)
+    assert asking.find() == []
+    assert asking.failure == "given up: 100 s had passed"
+    assert asking.seconds == pytest.approx(100)
+
+
+def test_what_is_known_when_the_time_is_over_is_told() -> None:
+    """The whole batch takes 70 s; no more is left to find out which of the others it takes."""
+    bench = Bench(lambda cases: [LEAK if case == "c3" and "c1" in cases else {} for case in cases], seconds=10)
+    asking = bench.inquiry(8, seconds=115)
+    (culprits,) = asking.find()
+    assert (culprits.grows, culprits.certain) == ("c3", False)
+    assert asking.failure.startswith("given up: ")
+
+
+def test_the_number_of_trials_is_bounded() -> None:
+    """All pairs of neighbours leak, each in the company of the other."""
+
+    def grows(cases: Sequence[str]) -> list[Mapping[str, int]]:
+        return [LEAK if f"c{int(case[1:]) ^ 1}" in cases else {} for case in cases]
+
+    bench = Bench(grows, seconds=0.001)
+    asking = bench.inquiry(200)
+    found = asking.find()
+    assert asking.trials == MOST_TRIALS
+    assert asking.failure == f"given up: {MOST_TRIALS} trials were made"
+    assert all(len(each.cases) == 2 for each in found[:-2])
+    named = [case for each in found for case in each.cases]
+    assert len(found) > 1
+    assert {*named} == {f"c{number}" for number in range(200)}
+
+
+ONE = Leak("heap_bytes", 1, "memory: 1.0 KiB more")
+
+
+@pytest.mark.parametrize(
+    ("culprits", "text"),
+    [
+        (Culprits(("a",), "a", (ONE,), certain=True), "a leaks: memory: 1.0 KiB more"),
+        (Culprits(("a",), "", (ONE,), certain=True), "a leaks: memory: 1.0 KiB more"),
+        (
+            Culprits(("a", "b"), "b", (ONE,), certain=True),
+            "b leaks in the company of a, and not without: memory: 1.0 KiB more",
+        ),
+        (
+            Culprits(("a", "b", "c"), "b", (ONE,), certain=True),
+            "b leaks in the company of a and c, and not without: memory: 1.0 KiB more",
+        ),
+        (
+            Culprits(("a", "b", "c"), "c", (ONE,), certain=False),
+            "c leaks in the company of one or more of 2 other cases, the first a: memory: 1.0 KiB more",
+        ),
+        (
+            Culprits(("a", "b", "c"), "", (ONE,), certain=True),
+            "these 3 cases leak together, each of them some: memory: 1.0 KiB more",
+        ),
+        (
+            Culprits(("a", "b", "c"), "", (ONE,), certain=False),
+            "one or more of these 3 cases leak, the first a: memory: 1.0 KiB more",
+        ),
+        (Culprits(("a",), "", (ONE,), certain=False), "a leaks, it seems: memory: 1.0 KiB more"),
+        (
+            Culprits(("a", "b"), "b", (ONE,), certain=False),
+            "b leaks, it seems in the company of a: memory: 1.0 KiB more",
+        ),
+    ],
+)
+def test_what_was_found_in_one_line(culprits: Culprits, text: str) -> None:
+    assert describe(culprits) == text
+
+
+def test_further_leaks_and_origins_have_lines_of_their_own() -> None:
+    culprits = Culprits(("a",), "a", (ONE, Leak("threads", 1, "threads: 1 more")), certain=True)
+    assert details(culprits, {"heap_bytes": ["x.py:1"], "threads": ["y.py:2"]}) == [
+        "heap_bytes: x.py:1",
+        "also leaked: threads: 1 more",
+        "threads: y.py:2",
+    ]

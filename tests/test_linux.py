@@ -1,0 +1,101 @@
+"""The Linux calls that Python has no name for, each seen to do what it is used for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+from harness import linux
+
+_NUMBER = signal.SIGRTMAX - 2
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_timer_raises_its_signal_once_and_not_after_stop() -> None:
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {_NUMBER})
+    try:
+        timer = linux.Timer(_NUMBER)
+        timer.start(0.01)
+        assert signal.sigtimedwait({_NUMBER}, 30) is not None
+        assert signal.sigtimedwait({_NUMBER}, 0.1) is None
+        timer.start(0.1)
+        timer.stop()
+        assert signal.sigtimedwait({_NUMBER}, 0.3) is None
+        timer.start(60)
+        timer.start(0.01)
+        assert signal.sigtimedwait({_NUMBER}, 30) is not None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def test_exit_handlers_registered_before_the_barrier_do_not_run() -> None:
+    done = _run(
+        "import ctypes, os\n"
+        "from harness import linux\n"
+        "libc = ctypes.CDLL(None)\n"
+        "kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)\n"
+        "early = kind(lambda status, _: os.write(1, b'early ') and None)\n"
+        "late = kind(lambda status, _: os.write(1, b'late ') and None)\n"
+        "libc.on_exit(early, None)\n"
+        "assert linux.exit_before_earlier_handlers()\n"
+        "libc.on_exit(late, None)\n"
+        "linux.c_exit(3)\n"
+    )
+    assert (done.stdout, done.returncode) == ("late ", 3)
+
+
+def test_the_interpreter_is_finalised_from_any_depth() -> None:
+    done = _run(
+        "import atexit\n"
+        "from harness import linux\n"
+        "atexit.register(print, 'callback')\n"
+        "def deep(n): return deep(n - 1) if n else linux.interpreter_exit(4)\n"
+        "deep(50)\n"
+    )
+    assert (done.stdout, done.returncode) == ("callback\n", 4), done.stderr
+
+
+def test_collapsed_memory_holds_what_it_held() -> None:
+    done = _run(
+        "import hashlib\n"
+        "from harness import linux\n"
+        "data = [bytes([n % 256]) * 100_000 for n in range(300)]\n"
+        "digest = lambda: hashlib.sha256(b''.join(data)).hexdigest()\n"
+        "before = digest()\n"
+        "assert linux.collapse_memory() >= 0\n"
+        "assert digest() == before\n"
+        "print('same')\n"
+    )
+    assert done.stdout == "same\n", done.stderr
+
+
+def test_a_process_ends_with_its_parent() -> None:
+    """A grandchild that would wait for ever on the pipe ends when its parent does, which closes the pipe."""
+    done = _run(
+        "import os, signal\n"
+        "from harness import linux\n"
+        "reading, writing = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    os.close(reading)\n"
+        "    parent = os.getpid()\n"
+        "    ready, tell = os.pipe()\n"
+        "    if os.fork() == 0:\n"
+        "        linux.die_with_parent(parent)\n"
+        "        os.write(tell, b'x')\n"
+        "        signal.pause()\n"
+        "    os.read(ready, 1)\n"
+        "    os.kill(parent, signal.SIGKILL)\n"
+        "os.close(writing)\n"
+        "assert os.read(reading, 1) == b''\n"
+        "print('ended')\n"
+    )
+    assert done.stdout == "ended\n", done.stderr
+
+
+def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
+    done = _run("from harness import linux; linux.die_with_parent(1 << 22); print('alive')")
+    assert (done.stdout, done.returncode) == ("", 1)

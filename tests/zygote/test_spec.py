@@ -1,0 +1,49 @@
+"""What a zygote is told, and what its executors find in their environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.zygote.spec import ZygoteSpec, executor_environment, overriding_arguments, waiting
+
+
+def test_a_spec_survives_its_one_line() -> None:
+    spec = ZygoteSpec(
+        args=("suites", "-k", "a\nb"),
+        overrides=("--capture=no",),
+        sys_path=("", "/x"),
+        preload=(),
+        parent=12,
+        skip_early_exit_handlers=True,
+        many_forks=False,
+        start="cold",
+        under="compiled_autograd",
+    )
+    line = spec.to_json()
+    assert "\n" not in line
+    assert ZygoteSpec.from_json(line) == spec
+
+
+def test_overrides_name_only_options_of_plugins_that_are_there() -> None:
+    assert "--numprocesses=0" in overriding_arguments(xdist=True, logging=True)
+    bare = overriding_arguments(xdist=False, logging=False)
+    assert not any("numprocesses" in word or "log" in word for word in bare)
+
+
+def test_an_executor_gets_its_devices_and_what_collection_had_changed_is_put_back() -> None:
+    outer = {"OPENBLAS_NUM_THREADS": "8", "PYTEST_XDIST_WORKER": "gw1", "HOME": "/root"}
+    made = executor_environment(outer, {"CUDA_VISIBLE_DEVICES": "GPU-1"}, ["PYTEST_XDIST_WORKER", "ABSENT"])
+    assert made == {
+        "OPENBLAS_NUM_THREADS": "8",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": None,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTEST_XDIST_WORKER": "gw1",
+        "CUDA_VISIBLE_DEVICES": "GPU-1",
+    }
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_how_threads_wait_is_the_users_to_say(name: str) -> None:
+    assert waiting({name: "infinite"}) == {}
+    assert "OMP_WAIT_POLICY" not in executor_environment({name: "infinite"}, {}, [])
+    assert waiting({"OMP_NUM_THREADS": "1"}) == {"OMP_WAIT_POLICY": "PASSIVE"}
