@@ -1,8 +1,9 @@
-"""What a case's id tells."""
+"""What follows from a case's id: its suite, and its seed."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from pathlib import PurePosixPath
 
 
@@ -20,3 +21,9 @@ def _suite_of_file(name: str) -> str:
     if folders and folders[-1] not in ("/", ".."):
         return folders[-1]
     return path.stem
+
+
+def case_seed(run_seed: int, case: str) -> int:
+    """The seed of `case`, in [0, 2**32), from the run's seed and the case id."""
+    digest = hashlib.sha256(f"{run_seed}\0{case}".encode("utf-8", "backslashreplace")).digest()
+    return int.from_bytes(digest[:4], "big")

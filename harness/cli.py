@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.backends.table import BACKENDS
 from harness.cli_faults import app as faults
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
@@ -31,20 +32,20 @@ app = typer.Typer(
 )
 
 
+_DEVICE_KINDS = ("auto", *BACKENDS)
+
+
+def _device_kind(text: str) -> str:
+    if text not in _DEVICE_KINDS:
+        raise typer.BadParameter(f"{text!r}: expected one of {', '.join(_DEVICE_KINDS)}")
+    return text
+
+
 class Format(StrEnum):
     """How a list is printed."""
 
     TABLE = "table"
     JSON = "json"
-
-
-class Device(StrEnum):
-    """Of which devices is told: the choices of the option of that name."""
-
-    AUTO = "auto"
-    CUDA = "cuda"
-    CPU = "cpu"
-    SOFT = "soft"
 
 
 app.add_typer(waivers, name="waivers")
@@ -73,8 +74,13 @@ def devices(
         bool, typer.Option("--health", help="Have every usable device compute and copy. Exit status 1 if one is sick.")
     ] = False,
     device: Annotated[
-        Device, typer.Option("--device", help="The devices that a run with this option has: auto, cuda, cpu or soft.")
-    ] = Device.AUTO,
+        str,
+        typer.Option(
+            "--device",
+            callback=_device_kind,
+            help=f"The devices that a run with this option has: {', '.join(_DEVICE_KINDS)}.",
+        ),
+    ] = "auto",
 ) -> None:
     """List the devices of this machine, and what a case finds on the first that is usable.
 
@@ -87,8 +93,8 @@ def devices(
     from harness.machine import DeviceError
     from harness.machine import inventory as chosen
 
-    inventory = chosen(device.value)
-    if examine and device is Device.SOFT:
+    inventory = chosen(device)
+    if examine and device in BACKENDS and BACKENDS[device].software:
         raise DeviceError("--health is for GPUs and the cpu: a software device is not examined; leave it out")
     if examine:
         _examine(inventory)
@@ -112,7 +118,7 @@ def _examine(inventory: Inventory) -> None:
     from harness.devices.health_events import HealthWatch, standing
 
     console, sick = _console(), 0
-    looked = [device for device in inventory.devices if device.kind == "cuda"] or list(inventory.usable)
+    looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
     with HealthWatch(looked) as watch:
         for device in looked:
             found = health.check(device)
@@ -120,7 +126,7 @@ def _examine(inventory: Inventory) -> None:
             state, style = ("healthy", "green") if found.healthy else ("SICK", "bold red")
             line = f"{state} {device.uuid} ({device.name}): {found.text}, in {found.seconds:.1f} s"
             console.print(line, style=style, soft_wrap=True)
-            signs = standing(watch.read(device.uuid)) if device.kind == "cuda" else ()
+            signs = standing(watch.read(device.uuid)) if device.backend.hardware else ()
             for sign in signs:
                 console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
         for note in watch.notes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.backends import soft
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED
 
@@ -117,4 +118,4 @@ def _suites() -> list[str]:
 
 def _for_accelerators(entry: Entry) -> bool:
     wanted: Sequence[object] = [mark.get(name) for mark in entry.requires for name in ("accelerator", "device")]
-    return True in wanted or "soft" in wanted
+    return True in wanted or soft.BACKEND.kind in wanted

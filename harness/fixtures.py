@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.devices.device import Kind
+from harness.backends.backend import Kind
+from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def device(pytestconfig: pytest.Config) -> torch.device:
     """
     import torch
 
-    kind = pytestconfig.stash.get(CURRENT, _NO_RUN).kind
-    return torch.device("cpu") if kind == "cpu" else torch.device(kind, 0)
+    backend = BACKENDS[pytestconfig.stash.get(CURRENT, _NO_RUN).kind]
+    first: torch.device = backend.first_device(torch)
+    return first
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from harness.backends import cpu, cuda, soft
 from harness.devices import software
 from harness.devices.device import Inventory
 from harness.devices.inventory import discover
-from harness.devices.visibility import MASK, SOFT_MASK
 from harness.errors import HarnessError
 from harness.softdevice import faults, machine
 
@@ -24,12 +24,12 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
     is ``os.environ`` unless given. Raises DeviceError, and MachineError for variables that cannot be read.
     """
     environ = os.environ if environ is None else environ
-    if wanted == "soft":
+    if wanted == soft.BACKEND.kind:
         return _software_devices(environ)
-    if wanted == "cpu":
-        return discover({**environ, MASK: ""})
+    if wanted == cpu.BACKEND.kind:
+        return discover({**environ, cuda.MASK: ""})
     found = discover(environ)
-    if wanted == "cuda" and not found.gpus:
+    if wanted == cuda.BACKEND.kind and not found.gpus:
         raise DeviceError(
             f"--device=cuda: there is no usable GPU ({_why_none(found)}); leave --device out to use the CPU"
         )
@@ -43,7 +43,7 @@ def _software_devices(environ: Mapping[str, str]) -> Inventory:
         )
     visible, hidden = machine.devices(environ)
     if not visible:
-        raise DeviceError(f"--device=soft: {SOFT_MASK}={environ.get(SOFT_MASK)!r} shows no software device; unset it")
+        raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} shows no software device; unset it")
     compiler = software.cpp_compiler()
     if compiler.value is None:
         raise DeviceError(
@@ -55,5 +55,5 @@ def _software_devices(environ: Mapping[str, str]) -> Inventory:
 
 def _why_none(found: Inventory) -> str:
     sick = [f"{device.uuid}: {device.fault}" for device in found.devices if device.fault is not None]
-    hidden = [f"{len(found.hidden)} hidden by {MASK}"] if found.hidden else []
+    hidden = [f"{len(found.hidden)} hidden by {cuda.MASK}"] if found.hidden else []
     return "; ".join([*([found.nvml_error] if found.nvml_error else []), *sick, *hidden]) or "nvml knows of none"

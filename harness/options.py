@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 from harness.softdevice import faults
 from harness.under import WRAPPERS
 
-DEVICES = ("auto", "cuda", "cpu", "soft")
+DEVICES = ("auto", *BACKENDS)
 ISOLATIONS = ("batch", "case", "none")
 STARTS = ("auto", "fork", "cold")
 LEAK_CHECKS = ("off", "fast", "full")

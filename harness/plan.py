@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from harness import machine, options
+from harness.backends.table import BACKENDS
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import Inventory
 from harness.errors import HarnessError
@@ -131,7 +132,7 @@ def _make(config: pytest.Config) -> Plan:
     settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
     for option in ("waivers", "must_pass"):  # those of the profile hold as well: nobody means to lose them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
-    if settings["inject"] and settings["device"] != "soft":
+    if settings["inject"] and not _is_software(settings["device"]):
         raise options.OptionError(
             f"--inject={'; '.join(settings['inject'])!r}: faults are for the software device; add --device=soft"
         )
@@ -147,6 +148,10 @@ def _make(config: pytest.Config) -> Plan:
         profile=profile,
         hardware=kind.value if kind else None,
     )
+
+
+def _is_software(kind: str) -> bool:
+    return kind in BACKENDS and BACKENDS[kind].software
 
 
 def _preset(profile: Profile) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from harness.scheduling import workers
 
     devices = plan.inventory(config).accelerators
-    software = sum(device.kind == "soft" for device in devices)
+    software = sum(device.backend.software for device in devices)
     cores, memory = workers.usable_cores(), workers.available_memory()
     return workers.worker_count(len(devices) - software, cores, memory, software=software)
 

@@ -68,7 +68,7 @@ class Run:
         machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
         try:
             self.plan.refuse_mismatches(machine)
-            software = _software_device() if any(device.kind == "soft" for device in self.devices) else None
+            software = _software_device() if any(device.backend.software for device in self.devices) else None
             run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
         except pytest.UsageError:
             shutil.rmtree(temp, ignore_errors=True)

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from harness import linux
+from harness.caseid import case_seed
 from harness.context import RunContext
 from harness.devices import capabilities
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.visibility import SOFT_COUNT, SOFT_MEMORY, masks_for
+from harness.devices.visibility import masks_for
 from harness.executor import seeding
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
@@ -107,7 +108,7 @@ class Worker:
                 pool=self._pool,
                 bind=self._bind,
             )
-        elif self._pool.device.kind != "cpu" or context.device == "cpu":
+        elif self._pool.device.backend.accelerator or context.device == CPU.kind:
             os.environ.update(masks_for([self._pool.device]))
             if context.library is not None:
                 os.environ[faults.VARIABLE] = faults.joined(context.inject)
@@ -138,13 +139,13 @@ class Worker:
         record = InlineCase(
             case, self.context, worker=self.name, device=self._pool.device.uuid, record=self.journal.append
         )
-        kind = self._pool.device.kind
+        backend = self._pool.device.backend
         if self.context.library is not None:
             from harness.softdevice import loading
 
             loading.load(self.context.library)
-        item.config.stash[CURRENT] = Current(kind, seed=case.seed)
-        seeding.seed_everything(case.seed, kind)
+        item.config.stash[CURRENT] = Current(backend.kind, seed=case.seed)
+        seeding.seed_everything(case.seed, backend)
         item.config.pluginmanager.register(record)
         record.start()
         try:
@@ -177,7 +178,7 @@ class Worker:
             case = Case(
                 item=item,
                 id=case_id,
-                seed=seeding.case_seed(self.context.seed, case_id),
+                seed=case_seed(self.context.seed, case_id),
                 limit=case_limit(marks, self.context.case_timeout, self.context.timeout_multiplier),
                 devices=requirements.devices_wanted(wanted),
                 unmet=unmet,
@@ -212,14 +213,14 @@ class Worker:
         Of the CPU and of a software device each process has one for itself, and waits for nobody.
         """
         workers = 1 if workerinput is None else int(workerinput["workercount"])
-        enabled = self._pool.device.kind == "cuda" and workers <= len(self._inventory.usable)
+        enabled = self._pool.device.backend.hardware and workers <= len(self._inventory.usable)
         return DeviceLocks(Path(self.context.temp_dir) / "turns", enabled=enabled)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
         visible: dict[str, str | None] = {**masks_for(devices)}
         if self.context.library is not None:
             # As in this process: what a conftest changed in the zygote is not what the devices were counted by.
-            visible |= {name: os.environ.get(name) for name in (SOFT_COUNT, SOFT_MEMORY)}
+            visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
             visible[faults.VARIABLE] = faults.joined(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)
         return Binding(
@@ -239,7 +240,7 @@ class Worker:
             if link is not None:
                 return link
         log = run_dir / f"zygote-{self.name}.log"
-        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._pool.device.kind != "cuda")
+        spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=not self._pool.device.backend.hardware)
         for _ in range(_STARTS):
             self._own.append(ZygoteProcess(spec, folder=Path(self.context.invocation_dir), log=log))
             link = self._link(self._own[-1].address, log)

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from harness.backends import cuda
 from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
 from harness.checks.meters.holders import held_by
@@ -55,7 +56,7 @@ def record_history(meters: Iterable[str]) -> None:
     if not tracemalloc.is_tracing() and not _TRACED.isdisjoint(asked):
         tracemalloc.start(4 * MOST_FRAMES)
     torch = sys.modules.get("torch")
-    if torch is not None and any(name.startswith("cuda_") for name in asked) and meters_torch.cuda_is_awake(torch):
+    if torch is not None and any(name.startswith("cuda_") for name in asked) and cuda.is_awake(torch):
         # The state alone: the stacks of living blocks. A log of events would hold more memory the longer it runs.
         torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
 
@@ -228,7 +229,7 @@ def _describe(tensor: Any) -> str:
 
 def _cuda_snapshot() -> Mapping[str, Any]:
     torch = sys.modules.get("torch")
-    if torch is None or not meters_torch.cuda_is_awake(torch):
+    if torch is None or not cuda.is_awake(torch):
         return {}
     return {"segments": torch.cuda.memory_snapshot()}
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import sys
 
+from harness.backends.table import BACKENDS
+
 
 def sticky_error() -> str | None:
     """The text of a sticky error, or None when every device of the process answers or none was ever woken.
 
     An illegal address or a device-side assert makes every later call of the process fail (CUDA Runtime API, "sticky"
-    errors); it often surfaces only at the next synchronisation. Software devices are the same in this. Ask whether a
-    context exists, never create one.
+    errors). It often shows only at the next synchronisation. Software devices behave the same. A process that has no
+    context is not given one by the question.
     """
     torch = sys.modules.get("torch")
-    # A backend beside CUDA is there only where it was loaded.
-    for module in (getattr(torch, "cuda", None), getattr(torch, "soft", None)):
-        if module is None or not module.is_initialized():
+    if torch is None:
+        return None
+    for backend in BACKENDS.values():
+        if not backend.is_awake(torch):
             continue
         try:
-            for index in range(module.device_count()):
-                module.synchronize(index)
+            for index in range(backend.device_count(torch)):
+                backend.synchronize(torch, index)
         except RuntimeError as error:
             return str(error).strip() or repr(error)
-    soft = getattr(torch, "soft", None)
-    failures = [] if soft is None else [soft.failure(index) for index in range(soft.device_count())]
-    return next((failure for failure in failures if failure), None)
+    return next((text for backend in BACKENDS.values() for text in backend.failures(torch) if text), None)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-Kind = Literal["cuda", "soft", "cpu"]
-
-#: What a software device is called wherever it is named, so that nobody takes a result on it for one of a GPU.
-SOFT_NAME = "soft (software device)"
+from harness.backends import cpu
+from harness.backends.backend import Backend, Kind
+from harness.backends.table import BACKENDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +30,13 @@ class Device:
     mig_parent: str | None = None
     fault: str | None = None
 
+    @property
+    def backend(self) -> Backend:
+        """What is special about its kind."""
+        return BACKENDS[self.kind]
 
-CPU = Device(uuid="cpu", kind="cpu", name="CPU")
 
-
-def kind_of(uuid: str) -> Kind:
-    """The kind of device that a UUID names."""
-    if uuid == CPU.uuid:
-        return "cpu"
-    return "soft" if uuid.startswith("SOFT-") else "cuda"
+CPU = Device(uuid="cpu", kind=cpu.BACKEND.kind, name=cpu.BACKEND.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +59,12 @@ class Inventory:
     @property
     def gpus(self) -> tuple[Device, ...]:
         """The usable GPUs and MIG instances, in order."""
-        return tuple(device for device in self.devices if device.kind == "cuda" and device.fault is None)
+        return tuple(device for device in self.devices if device.backend.hardware and device.fault is None)
 
     @property
     def accelerators(self) -> tuple[Device, ...]:
         """The usable devices that are not the CPU: GPUs, or software devices."""
-        return tuple(device for device in self.devices if device.kind != "cpu" and device.fault is None)
+        return tuple(device for device in self.devices if device.backend.accelerator and device.fault is None)
 
     @property
     def usable(self) -> tuple[Device, ...]:

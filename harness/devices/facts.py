@@ -32,12 +32,12 @@ class Subject:
 
     @property
     def is_cpu(self) -> bool:
-        return self.device.kind == "cpu"
+        return not self.device.backend.accelerator
 
     @property
     def no_gpu(self) -> str:
         """Why the device has nothing that only a GPU has; an empty text for a GPU."""
-        return {"cuda": "", "soft": _SOFTWARE, "cpu": _THE_CPU}[self.device.kind]
+        return self.device.backend.no_gpu
 
     @property
     def together(self) -> tuple[Device, ...]:
@@ -67,10 +67,10 @@ def devices(subject: Subject) -> Detected:
 
 def accelerator(subject: Subject) -> Detected:
     """torch serves one kind of accelerator: that of its build, unless a backend was loaded, as for software devices."""
-    if subject.device.kind == "soft":
+    if subject.device.backend.software:
         return Detected(True)
     if subject.is_cpu:
-        return Detected(False, _THE_CPU)
+        return Detected(False, subject.no_gpu)
     built = software.cuda()
     return Detected(True) if built.value is not None else Detected(False, built.detail)
 
@@ -92,7 +92,7 @@ def memory(subject: Subject) -> Detected:
 
 
 def free_memory(subject: Subject) -> Detected:
-    if subject.device.kind == "soft":
+    if subject.device.backend.software:
         return Detected(subject.device.memory, "of a software device, which each process has for itself")
     if not subject.is_cpu:
         return asked.free_memory(subject.device)

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_UVM = "/dev/nvidia-uvm"
+from harness.backends.table import BACKENDS
+
+_NODES = frozenset(node for backend in BACKENDS.values() for node in backend.device_nodes)
 _TASKS = Path("/proc/self/task")
 _STACK_BYTES = 4096
 # Idle threads of a pool spin for some 30 ms before they sleep, and only a sleeping thread's stack can be read.
@@ -32,8 +34,8 @@ def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
             target = os.readlink(descriptors / number)
         except FileNotFoundError:
             continue  # closed since: the one that listed the folder always is
-        if target.removesuffix(" (deleted)") == _UVM:
-            return f"cuda is initialised: descriptor {number} is {_UVM}"
+        if (node := target.removesuffix(" (deleted)")) in _NODES:
+            return f"cuda is initialised: descriptor {number} is {node}"
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     for question, meaning in (
         ("is_initialized", "cuda is initialised, says torch"),

@@ -21,10 +21,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
+from harness.backends.backend import Backend
+from harness.backends.cuda import MASK
+from harness.backends.table import BACKENDS
 from harness.devices.device import Device
-from harness.devices.visibility import MASK, mask_for
+from harness.devices.visibility import mask_for
 from harness.errors import HarnessError
 from harness.text import exit_text, one_line
 
@@ -120,9 +123,7 @@ def judge(in_time: bool, status: int | None, lines: Sequence[bytes], errors: byt
     return Health(True, "computes and copies rightly", seconds, facts if isinstance(facts, dict) else {})
 
 
-def examine(
-    kind: Literal["cuda", "cpu"], seed: int, *, tell: Callable[[str], object] = lambda _: None
-) -> dict[str, Any]:
+def examine(backend: Backend, seed: int, *, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
     """Make a context on the first visible device, copy and compute there, and compare with what Python says.
 
     For a process that is thrown away afterwards: a sick device may hang it or end it. Everything is exact, in integers,
@@ -135,9 +136,9 @@ def examine(
     with _step("the import of torch", tell):
         import torch
     with _step("the making of a context", tell):
-        device = torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
+        device = backend.first_device(torch)
         torch.zeros(1, dtype=torch.int64, device=device)
-        _synchronize(torch, kind)
+        backend.synchronize(torch, 0)
     source = random.Random(seed)
     pattern = source.randbytes(_PATTERN_BYTES)
     here = torch.frombuffer(bytearray(pattern), dtype=torch.uint8)
@@ -158,9 +159,8 @@ def examine(
             _product(torch, source, device, dtype)
     with _step("the freeing of memory", tell):
         del there, copied
-        _synchronize(torch, kind)
-        if kind == "cuda":
-            torch.cuda.empty_cache()
+        backend.synchronize(torch, 0)
+        backend.empty_cache(torch)
     return {
         "bytes": len(pattern),
         "checksum": f"crc32:{zlib.crc32(pattern):08x}",
@@ -177,12 +177,6 @@ def _step(name: str, tell: Callable[[str], object]) -> Iterator[None]:
     except (HealthError, RuntimeError, AssertionError, ImportError, OSError) as error:
         # A torch that is built without CUDA raises AssertionError; every error of CUDA is a RuntimeError.
         raise HealthError(name) from error
-
-
-def _synchronize(torch: Any, kind: str) -> None:
-    """Wait for the device: an error of CUDA's shows at the next synchronisation."""
-    if kind == "cuda":
-        torch.cuda.synchronize()
 
 
 def _bytes_of(torch: Any, there: torch.Tensor) -> bytearray:
@@ -300,7 +294,7 @@ def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Examine the first visible device, and print steps and answer. Returns 0 when it is healthy."""
     parser = argparse.ArgumentParser(prog="python -m harness.devices.health", description="Examine a device.")
-    parser.add_argument("--kind", choices=("cuda", "cpu"), required=True, help="the first visible GPU, or the CPU")
+    parser.add_argument("--kind", choices=tuple(BACKENDS), required=True, help="the first visible GPU, or the CPU")
     parser.add_argument("--seed", type=int, default=0, help="of the pattern and the numbers")
     parser.add_argument("--limit", type=float, help="seconds after which the process ends itself with SIGALRM")
     options = parser.parse_args(arguments)
@@ -311,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(message), flush=True)
 
     try:
-        facts = examine(options.kind, options.seed, tell=lambda step: say(step=step))
+        facts = examine(BACKENDS[options.kind], options.seed, tell=lambda step: say(step=step))
     except HealthError as error:
         say(healthy=False, text=str(error))
         return 1

@@ -271,7 +271,7 @@ class HealthWatch:
         self._events: Any = None
         self._open = False
         self._notes: list[str] = []
-        whole = [device for device in devices if device.kind == "cuda" and device.fault is None]
+        whole = [device for device in devices if device.backend.hardware and device.fault is None]
         if not whole:
             return
         try:

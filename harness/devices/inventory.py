@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pynvml
 
+from harness.backends import cuda
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import select
 
@@ -124,7 +125,7 @@ def _gpu(index: int) -> tuple[Device, ...]:
     handle = ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
         fault = ask.fault or "handle: nvml gives none"
-        return (Device(uuid=_stand_in(index), kind="cuda", name="unknown GPU", index=index, fault=fault),)
+        return (Device(uuid=_stand_in(index), kind=cuda.BACKEND.kind, name="unknown GPU", index=index, fault=fault),)
     uuid = ask.uuid(handle)
     name = ask.text("name", pynvml.nvmlDeviceGetName, handle)
     memory = ask.memory(handle)
@@ -134,7 +135,7 @@ def _gpu(index: int) -> tuple[Device, ...]:
     mig = ask("mig mode", pynvml.nvmlDeviceGetMigMode, handle)
     gpu = Device(
         uuid=uuid or _stand_in(index),
-        kind="cuda",
+        kind=cuda.BACKEND.kind,
         name=name or "unknown GPU",
         index=index,
         memory=memory,

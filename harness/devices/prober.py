@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from harness.backends.cuda import MASK
 from harness.devices import software
 from harness.devices.detected import Detected
 from harness.devices.device import Device
 from harness.devices.probe import Question
-from harness.devices.visibility import MASK, mask_for
+from harness.devices.visibility import mask_for
 from harness.text import exit_text, one_line
 
 Answers = Mapping[str, Detected]

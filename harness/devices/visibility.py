@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.backends.cuda import MASK
+from harness.backends.table import BACKENDS
 from harness.devices.device import Device
 
-MASK = "CUDA_VISIBLE_DEVICES"
-SOFT_MASK = "SOFT_VISIBLE_DEVICES"
-SOFT_COUNT = "SOFT_DEVICE_COUNT"
-SOFT_MEMORY = "SOFT_DEVICE_MEMORY"
-#: What decides, with the machine itself, which devices a process has.
-DEVICE_VARIABLES = (MASK, SOFT_MASK, SOFT_COUNT, SOFT_MEMORY)
 ORDER = "CUDA_DEVICE_ORDER"
 
 # Longer runs of digits name no GPU, and Python refuses to read some of them as an int.
@@ -77,13 +73,15 @@ def mask_for(devices: Sequence[Device]) -> str:
     if faulty := next((device for device in devices if device.fault is not None), None):
         raise ValueError(f"device {faulty.uuid} cannot be bound, it is at fault: {faulty.fault}")
     kinds = {device.kind for device in devices}
-    if len(kinds) > 1 or (len(devices) > 1 and (kinds == {"cpu"} or any(d.mig_parent is not None for d in devices))):
+    if len(kinds) > 1 or (
+        len(devices) > 1 and (not devices[0].backend.accelerator or any(d.mig_parent is not None for d in devices))
+    ):
         together = ", ".join(device.uuid for device in devices)
         raise ValueError(
             f"no process can hold these devices together: {together}; "
             "several must all be whole GPUs or software devices"
         )
-    return ",".join(device.uuid for device in devices if device.kind == "cuda")
+    return ",".join(device.uuid for device in devices if device.backend.mask == MASK)
 
 
 def masks_for(devices: Sequence[Device]) -> dict[str, str]:
@@ -92,8 +90,10 @@ def masks_for(devices: Sequence[Device]) -> dict[str, str]:
     Raises ValueError, see `mask_for`.
     """
     masks = {MASK: mask_for(devices)}
-    if soft := ",".join(device.uuid for device in devices if device.kind == "soft"):
-        masks[SOFT_MASK] = soft
+    for backend in BACKENDS.values():
+        shown = ",".join(device.uuid for device in devices if device.kind == backend.kind)
+        if shown and backend.mask is not None:
+            masks[backend.mask] = shown
     return masks
 
 
@@ -104,7 +104,7 @@ def combinable(devices: Sequence[Device]) -> tuple[Device, ...]:
     at fault, or the software devices; where there are none, the first instance or the CPU.
     """
     usable = [device for device in devices if device.fault is None]
-    whole = tuple(device for device in usable if device.kind != "cpu" and device.mig_parent is None)
+    whole = tuple(device for device in usable if device.backend.accelerator and device.mig_parent is None)
     return whole or tuple(usable[:1])
 
 

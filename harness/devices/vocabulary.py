@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from harness.backends.table import BACKENDS
 from harness.devices import facts
 from harness.devices.detected import Detected
 from harness.devices.facts import Subject
@@ -56,7 +57,7 @@ VOCABULARY: Mapping[str, Capability] = {
         "the device leased to the worker",
         _NO_CONTEXT,
         facts.kind,
-        choices=("cuda", "soft", "cpu"),
+        choices=tuple(BACKENDS),
     ),
     "accelerator": Capability(
         ValueKind.BOOL,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from harness.backends import soft
 from harness.diagnosis.order import inherited
 from harness.errors import HarnessError
 from harness.outcome import Outcome
@@ -115,7 +116,7 @@ def as_text(campaign: Campaign) -> str:
 def as_json(campaign: Campaign) -> str:
     """All of it, for programs."""
     values = {
-        "device": "soft",
+        "device": soft.BACKEND.kind,
         "passed_without_fault": campaign.passed,
         "red_without_fault": dict(campaign.wrong),
         "faults": [asdict(each) for each in campaign.rows],

@@ -11,16 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.devices.device import Kind, kind_of
-from harness.devices.visibility import MASK, SOFT_MASK
+from harness.backends.table import backend_of
 from harness.diagnosis.minimise import minimise
 from harness.errors import HarnessError
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.events import Finish, RunStarted, Start
 from harness.reporting.journal import Journal, JournalContents
-
-_MASKS: Mapping[Kind, str] = {"cuda": MASK, "soft": SOFT_MASK}
 
 
 class BisectError(HarnessError):
@@ -73,7 +70,8 @@ def company_of(contents: JournalContents, case: str) -> Company:
         raise BisectError(f"{case!r} went wrong in a process of its own, so no other case is needed for it{how}")
     starts = [event for event in contents.events if isinstance(event, Start) and event.executor == shared.executor]
     before = [start.case for start in starts[: [start.case for start in starts].index(case)]]
-    devices = [uuid for uuid in shared.devices if uuid != "cpu"]
+    masked = {uuid: backend.mask for uuid in shared.devices if (backend := backend_of(uuid)) is not None}
+    devices = [uuid for uuid, mask in masked.items() if mask is not None]
     return Company(
         case=case,
         earlier=tuple(dict.fromkeys(before)),
@@ -81,7 +79,7 @@ def company_of(contents: JournalContents, case: str) -> Company:
         seed=run.seed,
         rootdir=run.rootdir,
         options=(*_kept_options(run.argv), *_kept_settings(run.settings)),
-        masks={_MASKS[kind_of(devices[0])]: ",".join(devices)} if devices else {},
+        masks={str(masked[devices[0]]): ",".join(devices)} if devices else {},
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from harness import linux
+from harness.backends.table import BACKENDS
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
@@ -57,7 +58,9 @@ def become_executor(
         channel.send({"op": "ready"})
     if order["library"] is not None:
         _load_software_device(order["library"])
-    Executor(collected, channel, (stacks, facts), kind=order["kind"], leak_check=order["leak_check"]).serve()
+    Executor(
+        collected, channel, (stacks, facts), backend=BACKENDS[order["kind"]], leak_check=order["leak_check"]
+    ).serve()
 
 
 def _load_software_device(library: str) -> None:

@@ -11,18 +11,18 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from harness import _compat, linux
+from harness.backends.backend import Backend
 from harness.checks import poison, process
 from harness.checks.inspector import Inspector, LeakCheck
 from harness.checks.meters.table import Meters, growths
 from harness.checks.origins import Origins, record_history
 from harness.checks.rounds import Rounds
 from harness.devices import health
-from harness.devices.device import Kind
 from harness.executor import seeding, short_exit
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, Current, kept
@@ -40,14 +40,14 @@ class Executor:
         channel: Channel,
         files: tuple[int, int],
         *,
-        kind: Kind,
+        backend: Backend,
         leak_check: LeakCheck,
     ) -> None:
         """`files` are those for stacks and facts."""
         self._collected = collected
         self._channel = channel
         self._facts = files[1]
-        self._kind = kind
+        self._backend = backend
         self._pid = os.getpid()
         self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
         self._state = process.capture((0, 1, 2, channel.fileno(), *files))
@@ -88,9 +88,10 @@ class Executor:
     def _examine(self, message: Message) -> None:
         """Look whether the device computes rightly; each step is told before it begins, in case it is the last."""
         self._watchdog.start(message["limit"])
-        kind: Literal["cuda", "cpu"] = "cuda" if self._kind == "cuda" else "cpu"
         try:
-            facts = health.examine(kind, message["seed"], tell=lambda step: self._send({"op": "step", "step": step}))
+            facts = health.examine(
+                self._backend, message["seed"], tell=lambda step: self._send({"op": "step", "step": step})
+            )
         except health.HealthError as error:
             self._send({"op": "examined", "healthy": False, "text": str(error)})
         else:
@@ -160,8 +161,8 @@ class Executor:
     def _protocol(self, item: pytest.Item, message: Message) -> str:
         """Have pytest run the case under the watchdog, which goes on; says what interrupted it, or nothing."""
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
-        item.config.stash[CURRENT] = Current(self._kind, seed=message["seed"])
-        seeding.seed_everything(message["seed"], self._kind)
+        item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
+        seeding.seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
@@ -171,10 +172,10 @@ class Executor:
 
     def _faults_struck(self) -> dict[str, int]:
         """How often each injected fault has struck since the last case, by name."""
-        soft = getattr(sys.modules.get("torch"), "soft", None)
-        if self._kind != "soft" or soft is None:
+        torch = sys.modules.get("torch")
+        if torch is None:
             return {}
-        before, self._struck = self._struck, dict(soft.faults_struck())
+        before, self._struck = self._struck, dict(self._backend.faults_struck(torch))
         return {name: more for name, count in self._struck.items() if (more := count - before.get(name, 0))}
 
     def _again(self, message: Message) -> None:

@@ -1,32 +1,22 @@
-"""Seeds: one number for the run, one for each case, the same on every machine."""
+"""Seeds the random generators of a process before each case."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 import sys
 
-from harness.devices.device import Kind
+from harness.backends.backend import Backend
 
 
-def case_seed(run_seed: int, case: str) -> int:
-    """The seed of `case`, in [0, 2**32), from the run's seed and the case id."""
-    digest = hashlib.sha256(f"{run_seed}\0{case}".encode("utf-8", "backslashreplace")).digest()
-    return int.from_bytes(digest[:4], "big")
-
-
-def seed_everything(seed: int, kind: Kind) -> None:
+def seed_everything(seed: int, backend: Backend) -> None:
     """Seed Python's, NumPy's and torch's global generators, of those that are imported.
 
-    `kind` is that of the process's devices: the generators of these are then seeded too, or will be when CUDA wakes.
-    Asking torch for that in a process without a GPU would make it keep a stack trace a case.
+    `backend` is the kind of the process's devices, whose generators are seeded too. Those of CUDA are seeded once it is
+    initialised. Other kinds are left alone: torch keeps a stack trace a case for a device that a process lacks.
     """
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed)
     if torch := sys.modules.get("torch"):
         torch.default_generator.manual_seed(seed)
-        if kind == "cuda":
-            torch.cuda.manual_seed_all(seed)
-        elif kind == "soft":
-            torch.soft.manual_seed_all(seed)
+        backend.seed(torch, seed)

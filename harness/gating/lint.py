@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import Any
 
+from harness.backends.table import BACKENDS
 from harness.gating import patterns, requirements
 from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Requirement, RequirementError
@@ -55,13 +56,10 @@ def known(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
 
     Raises RequirementError.
     """
-    match declared.get("device"):
-        case "cpu":
-            implied: dict[str, Any] = {**dict.fromkeys(OF_GPUS, False), "devices": "==1", "device_count": "==1"}
-        case "soft":
-            implied = {**dict.fromkeys(OF_GPUS, False), "accelerator": True}
-        case _:
-            implied = {}
+    backend = BACKENDS.get(str(declared.get("device")))
+    implied: dict[str, Any] = {}
+    if backend is not None and backend.no_gpu:
+        implied = {**dict.fromkeys(OF_GPUS, False), **backend.implied}
     return requirements.parse({**implied, **declared})
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from harness.backends.table import BACKENDS
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
@@ -29,6 +30,13 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _device_kind(text: str) -> str:
+    kinds = ("auto", *BACKENDS)
+    if text not in kinds:
+        raise ValueError(f"{text!r}: expected one of {', '.join(kinds)}")
+    return text
+
+
 def _narrowing(requires: dict[str, Any]) -> dict[str, Any]:
     if requires.get("device") == "cpu":
         raise ValueError("device: cpu holds on every machine; for machines without a GPU write hardware: cpu")
@@ -39,6 +47,7 @@ Text = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[Text, AfterValidator(_pattern)]
 Capability = Annotated[str, BeforeValidator(_capability)]
 Positive = Annotated[float, Field(gt=0)]
+DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 
 
 class Profile(BaseModel):
@@ -47,7 +56,7 @@ class Profile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     description: Text
-    device: Literal["auto", "cuda", "cpu", "soft"] | None = None
+    device: DeviceKind | None = None
     suites: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     cases: Annotated[tuple[Pattern, ...], Field(min_length=1)] | None = None
     exclude: tuple[Pattern, ...] = ()

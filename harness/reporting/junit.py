@@ -18,7 +18,7 @@ from pathlib import Path
 
 from junitparser import junitparser, xunit2
 
-from harness.devices.device import SOFT_NAME, kind_of
+from harness.backends.table import labels
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
@@ -143,7 +143,7 @@ def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
         "seed": str(run.seed),
         "isolation": run.isolation,
         "devices": " ".join(run.devices),
-        "device": SOFT_NAME if any(kind_of(uuid) == "soft" for uuid in run.devices) else "",
+        "device": labels(run.devices),
         "inject": str(run.settings.get("inject") or ""),
         "under": str(run.settings.get("under") or ""),
         "rootdir": run.rootdir,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from harness.backends.table import labels
 from harness.caseid import suite_of
-from harness.devices.device import SOFT_NAME, kind_of
 from harness.outcome import EXIT_RED, AttemptResult, Outcome, exit_status, settle
 from harness.reporting.events import (
     Bisected,
@@ -264,7 +264,7 @@ class _Book:
         """How the run stands against each list that it is held to."""
         passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
         devices = self.run.devices if self.run is not None else ()
-        where = SOFT_NAME if any(kind_of(uuid) == "soft" for uuid in devices) else ""
+        where = labels(devices)
         return tuple(
             ListResult(line.name, line.hash, len(line.ids), tuple(c for c in line.ids if c not in passed), where)
             for line in self._lists

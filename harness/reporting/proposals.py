@@ -19,8 +19,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.backends import cuda
+from harness.backends.table import backend_of
 from harness.devices import software
-from harness.devices.device import kind_of
 from harness.errors import HarnessError
 from harness.gating import patterns
 from harness.gating.waivers import EXPECTABLE
@@ -203,14 +204,15 @@ def _of_waiver(ruling: Ruling) -> bool:
 
 def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
     """Conditions that hold on these devices, given by UUID, under this driver; empty where they are not of one kind."""
-    kinds = {kind_of(uuid) for uuid in devices}
-    if kinds == {"cpu"}:
-        return {"not": {"device": "cuda"}}  # as a condition, ``device: cpu`` holds on every machine
-    if kinds == {"soft"}:
-        return {"device": "soft"}
-    if kinds != {"cuda"}:
+    kinds = {backend_of(uuid) for uuid in devices}
+    backend = kinds.pop() if len(kinds) == 1 else None
+    if backend is None:
         return {}
-    when: dict[str, Any] = {"device": "cuda"}
+    if not backend.accelerator:
+        return {"not": {"device": cuda.BACKEND.kind}}  # as a condition, ``device: cpu`` holds on every machine
+    when: dict[str, Any] = {"device": backend.kind}
+    if not backend.hardware:
+        return when
     found = {each.uuid: each.compute_capability for each in machine.devices} if machine else {}
     known = sorted({capability for uuid in devices if (capability := found.get(uuid)) is not None})
     if known and all(found.get(uuid) is not None for uuid in devices):

@@ -6,8 +6,9 @@ import importlib.metadata
 from collections import Counter
 from pathlib import Path
 
+from harness.backends.table import labels
 from harness.context import RunContext
-from harness.devices.device import SOFT_NAME, Inventory
+from harness.devices.device import Inventory
 from harness.outcome import Outcome
 from harness.plan import Plan
 from harness.reporting.ledger import Ledger, Verdict
@@ -38,8 +39,8 @@ def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | N
 def _named(inventory: Inventory) -> str:
     """What the run is on, and of a software device that it is one."""
     devices = inventory.accelerators
-    if any(device.kind == "soft" for device in devices):
-        return f"{SOFT_NAME}, no GPU: {', '.join(device.uuid for device in devices)}"
+    if label := labels([device.uuid for device in devices]):
+        return f"{label}, no GPU: {', '.join(device.uuid for device in devices)}"
     return ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
 
 

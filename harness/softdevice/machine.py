@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from harness.devices.device import SOFT_NAME, Device
-from harness.devices.visibility import SOFT_COUNT, SOFT_MASK, SOFT_MEMORY
+from harness.backends import soft
+from harness.devices.device import Device
 from harness.errors import HarnessError
 
 _MOST_DEVICES = 64
@@ -30,12 +30,12 @@ class MachineError(HarnessError):
 
 def devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """The devices that are visible, in the order asked for, and those that are hidden. Raises MachineError."""
-    memory = _memory(environ.get(SOFT_MEMORY))
+    memory = _memory(environ.get(soft.MEMORY))
     every = [
-        Device(uuid=f"SOFT-{index}", kind="soft", name=SOFT_NAME, index=index, memory=memory)
-        for index in range(_count(environ.get(SOFT_COUNT)))
+        Device(uuid=f"SOFT-{index}", kind=soft.BACKEND.kind, name=soft.BACKEND.label, index=index, memory=memory)
+        for index in range(_count(environ.get(soft.COUNT)))
     ]
-    mask = environ.get(SOFT_MASK)
+    mask = environ.get(soft.MASK)
     if mask is None:
         return tuple(every), ()
     visible = _visible(mask, every)
@@ -46,7 +46,7 @@ def _count(text: str | None) -> int:
     if text is None:
         return _DEFAULT_DEVICES
     if not (re.fullmatch(r"[ \t]*\d{1,9}[ \t]*", text, re.ASCII) and 1 <= int(text) <= _MOST_DEVICES):
-        raise MachineError(f"{SOFT_COUNT}={text!r}: expected a number from 1 to {_MOST_DEVICES}")
+        raise MachineError(f"{soft.COUNT}={text!r}: expected a number from 1 to {_MOST_DEVICES}")
     return int(text)
 
 
@@ -57,7 +57,7 @@ def _memory(text: str | None) -> int:
     size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
     if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
         raise MachineError(
-            f"{SOFT_MEMORY}={text!r}: expected a number of bytes, at least 2 MiB, as in 268435456, 256MiB or 1GiB"
+            f"{soft.MEMORY}={text!r}: expected a number of bytes, at least 2 MiB, as in 268435456, 256MiB or 1GiB"
         )
     return size
 
@@ -72,8 +72,8 @@ def _visible(mask: str, every: list[Device]) -> tuple[Device, ...]:
         if device is None:
             last = len(every) - 1
             known_names = f"0 to {last}, or SOFT-0 to SOFT-{last}"
-            raise MachineError(f"{SOFT_MASK}={mask!r}: {entry!r} is no device, expected {known_names}")
+            raise MachineError(f"{soft.MASK}={mask!r}: {entry!r} is no device, expected {known_names}")
         if device in visible:
-            raise MachineError(f"{SOFT_MASK}={mask!r}: {entry!r} names {device.uuid} a second time, expected each once")
+            raise MachineError(f"{soft.MASK}={mask!r}: {entry!r} names {device.uuid} a second time, expected each once")
         visible.append(device)
     return tuple(visible)

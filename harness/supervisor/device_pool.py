@@ -34,7 +34,7 @@ class DevicePool:
         self._worker = worker
         self._folder = folder
         self._record = record
-        self._monitored = examine and leased.kind == "cuda"
+        self._monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
         self._watch = HealthWatch(self._usable) if self._monitored else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from harness.devices.device import Kind
+from harness.backends.backend import Kind
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from harness.backends.table import BACKENDS, DEVICE_VARIABLES
 from harness.context import RunContext
 from harness.devices.device import Device
-from harness.devices.visibility import DEVICE_VARIABLES
 from harness.fixtures import kept
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
@@ -174,7 +174,7 @@ class Supervisor:
         if handle is None:
             handle = self.spawn(case)
         last = self._each_fresh or (not stay and not handle.cases)
-        light = self._each_fresh and handle.binding.kind != "cuda"
+        light = self._each_fresh and not BACKENDS[handle.binding.kind].hardware
         following = None if last else self._following(case, nextitem)
         first = self._attempt(handle, history, following=following, leave=last, light=light)
         sick = any(self._pool.drained(device) is not None for device in self._pool.known(first.devices))

@@ -166,7 +166,7 @@ def test_the_device_without_isolation(make_project: MakeProject) -> None:
         (["--device=soft", "--inject=slwo"], {}, ["--inject='slwo': expected a fault", "did you mean 'slow'?"]),
         (["--inject=slow"], {}, ["--inject='slow': faults are for the software device; add --device=soft"]),
         (["--device=cuda"], {}, ["--device=cuda: there is no usable GPU"]),
-        (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, cpu, soft"]),
+        (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, soft, cpu"]),
     ],
 )
 def test_what_cannot_be_is_refused(

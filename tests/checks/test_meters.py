@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 
+from harness.backends.cuda import CudaCounters, private_pools
+from harness.backends.nvml_memory import Listed, used_by
 from harness.checks import growth, origins
-from harness.checks.meters.nvml_memory import Listed, used_by
 from harness.checks.meters.process import Files, resident
 from harness.checks.meters.table import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
-from harness.checks.meters.torch_memory import census, cuda_memory, private_pools
+from harness.checks.meters.torch_memory import census
 
 _ROOT = Path(__file__).parents[2]
 
@@ -431,7 +432,8 @@ class _FakeTorch:
 
 def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
     blind: dict[str, str] = {}
-    read = cuda_memory(_FakeTorch(), blind, pools=True)  # type: ignore[arg-type]
+    read = CudaCounters().read(_FakeTorch(), blind, full=True)  # type: ignore[arg-type]
+    driver = blind.pop("cuda_driver")
     assert read == {
         "cuda_allocated[0]": 7,
         "cuda_reserved[0]": 7,
@@ -440,6 +442,7 @@ def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
         "pinned_reserved": 16,
         "cuda_pools[0]": 1,
     }
+    assert driver.startswith("nvml does not find the device: ")
     assert blind == {"cuda_segments[0]": "this torch has no counter segment.all.current"}
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness.backends.soft import BACKEND, SoftCounters
 from harness.checks import poison
-from harness.checks.meters import soft as meters_soft
-from harness.checks.meters.table import METERS
+from harness.checks.meters.table import METERS, read_devices
+from harness.checks.meters.torch_memory import Census
 
 
 class FakeSoft:
@@ -55,7 +56,7 @@ def soft(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_the_device_has_for_itself_is_taken_out_of_the_process(soft: Any) -> None:
     soft(FakeSoft())
     values, blind = {"threads": 70, "mapped_bytes": 1_000_000, "heap_bytes": 1000}, dict[str, str]()
-    meters_soft.enter(values, blind)
+    read_devices(BACKEND, SoftCounters(), torch, Census(), values, blind, full=False)
     assert blind == {}
     assert values == {
         "threads": 5,
@@ -74,14 +75,14 @@ def test_what_the_device_has_for_itself_is_taken_out_of_the_process(soft: Any) -
 def test_devices_that_sleep_have_nothing(soft: Any) -> None:
     soft(FakeSoft(awake=False))
     values, blind = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    meters_soft.enter(values, blind)
+    read_devices(BACKEND, SoftCounters(), torch, Census(), values, blind, full=False)
     assert (values, blind) == ({"threads": 5, "mapped_bytes": 1000}, {})
 
 
 def test_a_module_that_cannot_be_asked_makes_the_check_blind_and_no_more(soft: Any) -> None:
     soft(SimpleNamespace(is_initialized=lambda: True))
     values, blind = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    meters_soft.enter(values, blind)
+    read_devices(BACKEND, SoftCounters(), torch, Census(), values, blind, full=False)
     assert values == {"threads": 5, "mapped_bytes": 1000}
     assert "device_count" in blind["soft"]
 

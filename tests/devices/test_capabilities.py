@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.backends import soft
 from harness.devices import software
 from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect, size, written
 from harness.devices.detected import Detected, Value, Version
-from harness.devices.device import CPU, SOFT_NAME, Device, Inventory
+from harness.devices.device import CPU, Device, Inventory
 
 GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0, memory=80 * 2**30, compute_capability=(9, 0), ecc=True)
 OTHER = Device(uuid="GPU-b", kind="cuda", name="A", index=1, memory=80 * 2**30, compute_capability=(9, 0))
@@ -30,7 +31,7 @@ def machine(*devices: Device) -> Inventory:
 
 BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")
 SOFT, SOFT_1 = (
-    Device(uuid=f"SOFT-{index}", kind="soft", name=SOFT_NAME, index=index, memory=2**30) for index in (0, 1)
+    Device(uuid=f"SOFT-{index}", kind="soft", name=soft.BACKEND.label, index=index, memory=2**30) for index in (0, 1)
 )
 SOFTWARE = Inventory(devices=(SOFT, SOFT_1), nvml_error="not asked")
 _NO_GPU = "the device is a software device"

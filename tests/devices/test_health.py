@@ -69,7 +69,7 @@ def test_a_seed_decides_the_pattern_and_nothing_of_torch_is_changed() -> None:
             return [torch.get_rng_state().tolist(), torch.get_default_dtype(), torch.get_float32_matmul_precision(),
                     torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()]
         before, steps = state(), []
-        sums = [examine("cpu", seed, tell=steps.append)["checksum"] for seed in (1, 1, 2)]
+        sums = [examine(cpu.BACKEND, seed, tell=steps.append)["checksum"] for seed in (1, 1, 2)]
         assert sums[0] == sums[1] != sums[2], sums
         assert state() == before
         assert len(steps) == len(set(steps)) * 3 > 15, steps
@@ -107,7 +107,7 @@ def device(kind, index):
     assert (kind, index, mask) == ("cuda", 0, "GPU-00000000-0000-4000-8000-000000000000"), (kind, index, mask)
     return cpu
 torch.device = device
-torch.cuda.synchronize = torch.cuda.empty_cache = lambda: None
+torch.cuda.synchronize = torch.cuda.empty_cache = lambda *_: None
 {fault}
 """
 
@@ -157,7 +157,7 @@ def wrong(left, right):
 torch.Tensor.__add__ = wrong
 """,
     "an error of cuda": """
-def synchronize(): raise RuntimeError("CUDA error: an illegal memory access was encountered\\\\nCompile with ...")
+def synchronize(_): raise RuntimeError("CUDA error: an illegal memory access was encountered\\\\nCompile with ...")
 torch.cuda.synchronize = synchronize
 """,
     "an end that crashes": """
@@ -287,7 +287,7 @@ def test_what_the_program_prints_are_lines_of_json(tmp_path: Path) -> None:
 
 
 def test_examining_inside_a_process_names_the_step(tmp_path: Path) -> None:
-    script = "from harness.devices.health import *; examine('cuda', 0)"
+    script = "from harness.backends import cuda; from harness.devices.health import *; examine(cuda.BACKEND, 0)"
     environ = torch_of(tmp_path, "raise ImportError('x')")
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == "harness.devices.health.HealthError: the import of torch: x"

@@ -7,7 +7,9 @@ import random
 import numpy as np
 import torch
 
-from harness.executor.seeding import case_seed, seed_everything
+from harness.backends import cpu
+from harness.caseid import case_seed
+from harness.executor.seeding import seed_everything
 
 
 def test_the_seed_of_a_case_is_fixed_for_ever() -> None:
@@ -27,7 +29,7 @@ def test_an_id_that_cannot_be_encoded_has_a_seed() -> None:
 
 def test_every_generator_starts_again() -> None:
     def draw() -> tuple[float, float, float]:
-        seed_everything(12345, "cpu")
+        seed_everything(12345, cpu.BACKEND)
         return random.random(), float(np.random.random()), float(torch.rand(1))
 
     first = draw()

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from harness.backends import soft
 from harness.devices.capabilities import VOCABULARY, detect
-from harness.devices.device import CPU, SOFT_NAME, Device, Inventory
+from harness.devices.device import CPU, Device, Inventory
 from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, load_hardware, mismatches
 from harness.gating.implication import implication
@@ -51,7 +52,7 @@ MACHINES = {
     "a100-40gb": [gpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0)), gpu("NVIDIA A100-PCIE-40GB", 40960, (8, 0))],
     "l4": [gpu("NVIDIA L4", 23034, (8, 9))],
     "cpu": [CPU],
-    "soft": [Device(uuid="SOFT-1", kind="soft", name=SOFT_NAME, index=1, memory=1 << 30)],
+    "soft": [Device(uuid="SOFT-1", kind="soft", name=soft.BACKEND.label, index=1, memory=1 << 30)],
     "none of them": [
         gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
         gpu("NVIDIA H200 MIG 1g.18gb", 16384, (9, 0), mig_parent="GPU-b"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.devices.visibility import SOFT_COUNT, SOFT_MASK, SOFT_MEMORY
+from harness.backends.soft import COUNT, MASK, MEMORY
 from harness.softdevice.faults import (
     VARIABLE,
     Injection,
@@ -100,4 +100,4 @@ def test_the_page_has_every_fault() -> None:
     page = (Path(__file__).parents[2] / "docs" / "softdevice.md").read_text(encoding="utf-8")
     table = page.split("| fault | what it breaks |")[1].split("\n\n")[0]
     assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == dict(catalogue())
-    assert all(f"`{name}`" in page for name in (SOFT_COUNT, SOFT_MASK, SOFT_MEMORY, VARIABLE))
+    assert all(f"`{name}`" in page for name in (COUNT, MASK, MEMORY, VARIABLE))

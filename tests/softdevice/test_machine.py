@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness import machine as chosen
-from harness.devices.device import CPU, SOFT_NAME, Device, Inventory
+from harness.backends import soft
+from harness.devices.device import CPU, Device, Inventory
 from harness.machine import DeviceError
 from harness.softdevice.machine import MachineError, devices
 
@@ -29,7 +30,9 @@ def test_devices_of_the_environment(
 ) -> None:
     seen, others = devices(environ)
     assert ([device.uuid for device in seen], [device.uuid for device in others]) == (visible, hidden)
-    assert all((device.kind, device.name, device.memory) == ("soft", SOFT_NAME, memory) for device in (*seen, *others))
+    assert all(
+        (device.kind, device.name, device.memory) == ("soft", soft.BACKEND.label, memory) for device in (*seen, *others)
+    )
     assert all(device.uuid == f"SOFT-{device.index}" for device in (*seen, *others))
 
 

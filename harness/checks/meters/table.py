@@ -13,15 +13,16 @@ from __future__ import annotations
 import gc
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
+from harness.backends.backend import Backend, DeviceCounters
+from harness.backends.table import BACKENDS
 from harness.checks.meters import process as meters_process
-from harness.checks.meters import soft as meters_soft
 from harness.checks.meters import torch_memory as meters_torch
-from harness.checks.meters.nvml_memory import DriverMemory
 
 #: `fast`: after every case. `full`: on suspicion, or where the user asked for it.
 Tier = Literal["fast", "full"]
@@ -221,7 +222,7 @@ class Meters:
         self.blind: dict[str, str] = {}
         self._tier = tier
         self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
-        self._driver = DriverMemory()
+        self._counters = {each.kind: each.counters() for each in BACKENDS.values() if each.counters is not None}
         self._last: Reading | None = None
         self._frozen = meters_torch.Census()
         self._most = self.POPULATION if freeze else sys.maxsize
@@ -246,21 +247,10 @@ class Meters:
         census = self._census()
         values["tensors"] = census.tensors
         values["tensor_bytes"] = census.tensor_bytes
-        if torch is not None and "cuda" not in self.blind and meters_torch.cuda_is_awake(torch):
-            values["cuda_streams"] = census.streams
-            values["cuda_events"] = census.events
-            values["cuda_graphs"] = census.graphs
-            values["cuda_mempools"] = census.mempools
-            try:
-                memory = meters_torch.cuda_memory(torch, self.blind, pools=self._tier == "full")
-                memory.update(self._driver.beside(torch, memory, self.blind))
-            except Exception as error:  # noqa: BLE001
-                # A torch that is not as this was written for is no case's doing.
-                self.blind["cuda"] = repr(error)
-            else:
-                values.update(memory)
-        if "soft" not in self.blind:
-            meters_soft.enter(values, self.blind)
+        if torch is not None:
+            for kind, counters in self._counters.items():
+                full = self._tier == "full"
+                read_devices(BACKENDS[kind], counters, torch, census, values, self.blind, full=full)
         return Reading(values)
 
     def _census(self) -> meters_torch.Census:
@@ -291,6 +281,36 @@ class Meters:
             self._most *= 2
         gc.freeze()
         self._froze = True
+
+
+def read_devices(
+    backend: Backend,
+    counters: DeviceCounters,
+    torch: ModuleType,
+    census: meters_torch.Census,
+    values: MutableMapping[str, int],
+    blind: MutableMapping[str, str],
+    *,
+    full: bool,
+) -> None:
+    """Add to `values` what devices of one kind hold for this process, if it uses them; take out what is their own.
+
+    What cannot be read goes to `blind`, with the reason.
+    """
+    if backend.kind in blind or not backend.is_awake(torch):
+        return
+    values.update({meter: getattr(census, counted) for meter, counted in backend.objects.items()})
+    try:
+        found = counters.read(torch, blind, full=full)
+        threads = backend.own_threads(torch)
+    except Exception as error:  # noqa: BLE001
+        # A case may have replaced what is read here, and another torch may lack it.
+        blind[backend.kind] = repr(error)
+        return
+    values["threads"] -= threads
+    for name in backend.silenced:
+        values.pop(name, None)
+    values.update(found)
 
 
 def collect_garbage() -> None:

@@ -1,4 +1,4 @@
-"""What torch tells of its memory: tensors that Python can reach, and the counters of its CUDA allocators.
+"""What torch tells of its memory: tensors and other objects that Python can reach.
 
 Tensors are found among the objects of Python's collector. It tracks each tensor that ever had a Python object, even
 one that only C++ holds now. A tensor made and held by C++ alone (saved for a backward pass inside an operator, say) is
@@ -7,25 +7,11 @@ not among them: the C library's and the CUDA allocator's counters see its memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import compress
 from types import ModuleType
 from typing import Any
-
-#: Where each counter of a device stands in `torch.cuda.memory_stats_as_nested_dict`.
-_DEVICE_COUNTERS = {
-    "cuda_allocated": ("allocated_bytes", "all", "current"),
-    "cuda_reserved": ("reserved_bytes", "all", "current"),
-    "cuda_active_blocks": ("active", "all", "current"),
-    "cuda_segments": ("segment", "all", "current"),
-}
-#: Where each counter of pinned memory stands in `torch.cuda.host_memory_stats_as_nested_dict`.
-_PINNED_COUNTERS = {
-    "pinned_bytes": ("active_bytes", "current"),
-    "pinned_reserved": ("allocated_bytes", "current"),
-}
-_NO_POOL = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,50 +96,3 @@ def _weigh(storage: Any, sizes: MutableMapping[int, int]) -> None:
     """
     if storage is not None and storage.device.type == "cpu":
         sizes[storage._cdata] = storage.nbytes()
-
-
-def cuda_is_awake(torch: ModuleType) -> bool:
-    """Whether this process uses CUDA; asking does not make it."""
-    return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
-
-
-def cuda_memory(torch: ModuleType, blind: MutableMapping[str, str], *, pools: bool) -> dict[str, int]:
-    """The allocators' counters, of each device and of pinned memory; `pools` asks for private pools too.
-
-    Of a process that uses CUDA only. Counters that this torch does not have go to `blind`.
-    """
-    values: dict[str, int] = {}
-    for index in range(torch.cuda.device_count()):
-        stats = torch.cuda.memory_stats_as_nested_dict(index)
-        _enter(values, stats, {f"{name}[{index}]": path for name, path in _DEVICE_COUNTERS.items()}, blind)
-    _enter(values, torch.cuda.host_memory_stats_as_nested_dict(), _PINNED_COUNTERS, blind)
-    if pools:
-        values.update(dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0))
-        values.update(private_pools(torch.cuda.memory_snapshot()))
-    return values
-
-
-def _enter(
-    values: MutableMapping[str, int],
-    stats: Mapping[str, Any],
-    paths: Mapping[str, Sequence[str]],
-    blind: MutableMapping[str, str],
-) -> None:
-    for name, path in paths.items():
-        found: Any = stats
-        for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if isinstance(found, int):
-            values[name] = found
-        else:
-            blind[name] = f"this torch has no counter {'.'.join(path)}"
-
-
-def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many private pools own `segments`, those of `torch.cuda.memory_snapshot`, as readings by device."""
-    owners: dict[int, set[tuple[int, ...]]] = {}
-    for segment in segments:
-        owner = tuple(segment.get("segment_pool_id", _NO_POOL))
-        if owner != _NO_POOL:
-            owners.setdefault(segment["device"], set()).add(owner)
-    return {f"cuda_pools[{device}]": len(found) for device, found in owners.items()}

@@ -17,6 +17,7 @@ import pytest
 
 from harness.checks.process import Problem
 from harness.checks.state.config import Configurations
+from harness.checks.state.devices import cuda_settings, soft_settings
 from harness.checks.state.interpreter import (
     Environment,
     LogHandlers,
@@ -28,11 +29,9 @@ from harness.checks.state.interpreter import (
 )
 from harness.checks.state.names import Modules, Namespaces
 from harness.checks.state.section import Change, Held, Section, Settings, Values, alike, describe, same
-from harness.checks.state.soft import soft_settings
 from harness.checks.state.torch_settings import (
     Registrations,
     compiler_settings,
-    cuda_settings,
     numpy_settings,
     torch_settings,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -184,16 +184,6 @@ _OTHERS = (
     "library._defs",
     "library._impls",
 )
-#: What says anything only once CUDA is awake: as in `_PLAIN`.
-_CUDA: tuple[tuple[str, str, str, object], ...] = (
-    ("the current CUDA device", "_C._cuda_getDevice", "_C._cuda_setDevice", 0),
-    ("CUDA's warning of synchronisations", "_C._cuda_get_sync_debug_mode", "_C._cuda_set_sync_debug_mode", 0),
-    ("the capture of a CUDA graph", "_C._cuda_isCurrentStreamCapturing", "", False),
-    ("the history of CUDA memory", "_C._cuda_isHistoryEnabled", "", False),
-    ("cuDNN's limit of benchmarks", "_C._cuda_get_cudnn_benchmark_limit", "_C._cuda_set_cudnn_benchmark_limit", 10),
-    ("tuning of operators", "_C._cuda_tunableop_is_enabled", "_C._cuda_tunableop_enable", ABSENT),
-    ("tuning of new operators", "_C._cuda_tunableop_tuning_is_enabled", "_C._cuda_tunableop_tuning_enable", ABSENT),
-)
 
 
 def reach(torch: Any, path: str) -> Any:
@@ -226,7 +216,7 @@ def torch_settings() -> Sequence[Row] | None:
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch, "_tensor_str", None) is None:  # the import is under way, or has failed
         return None
-    rows = _plain_rows(torch, _PLAIN)
+    rows = plain_rows(torch, _PLAIN)
     rows += [*_precision_rows(torch), *_autocast_rows(torch), *_hook_rows()]
     rows += [
         Row("the default device", functools.partial(_default_device, torch), torch.set_default_device, None),
@@ -251,7 +241,8 @@ def torch_settings() -> Sequence[Row] | None:
     return [_refined(torch, row) for row in rows]
 
 
-def _plain_rows(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> list[Row]:
+def plain_rows(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> list[Row]:
+    """Rows from a table of name, path of the reader, path of the setter or "", and fresh value."""
     rows = []
     for name, reader, setter, fresh in table:
         read, put_back = reach(torch, reader), reach(torch, setter) if setter else ABSENT
@@ -279,7 +270,7 @@ def _refined(torch: Any, row: Row) -> Row:
 def _precision_rows(torch: Any) -> list[Row]:
     read, write = reach(torch, "_C._get_fp32_precision_getter"), reach(torch, "_C._set_fp32_precision_setter")
     if read is ABSENT or write is ABSENT:
-        return _plain_rows(torch, [(*row, ABSENT) for row in _OLD_PRECISIONS])
+        return plain_rows(torch, [(*row, ABSENT) for row in _OLD_PRECISIONS])
     return [
         Row(
             f"the precision of float32 for {operation} of {backend}",
@@ -397,42 +388,6 @@ def compiler_settings() -> Sequence[Row] | None:
 
 def _imported_something(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
     return bool(scene.imported)
-
-
-def cuda_settings() -> Sequence[Row] | None:
-    """Settings of CUDA, once it is awake in this process."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    rows = _plain_rows(torch, _CUDA)
-    current, choose = reach(torch, "_C._cuda_getCurrentStream"), reach(torch, "_C._cuda_setStream")
-    exchange = reach(torch, "_C._cuda_exchangeDevice")
-    plan_cache = reach(torch, "_C._cufft_get_plan_cache_max_size")
-    plan_cache_setter = reach(torch, "_C._cufft_set_plan_cache_max_size")
-    for index in range(torch.cuda.device_count()):
-        if ABSENT not in (current, choose, exchange):
-            rows.append(_stream_row(index, current, choose, exchange))
-        if plan_cache is not ABSENT and plan_cache_setter is not ABSENT:
-            rows.append(
-                Row(
-                    f"the size of cuFFT's plan cache for cuda:{index}",
-                    functools.partial(plan_cache, index),
-                    functools.partial(plan_cache_setter, index),
-                )
-            )
-    return rows
-
-
-def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[..., Any], exchange: Any) -> Row:
-    """The number of the current stream of one device; 0 is the default stream."""
-    kind = current(index)[2]
-
-    def put_back(old: object) -> None:
-        device = exchange(index)
-        choose(stream_id=old, device_index=index, device_type=kind)
-        exchange(device)
-
-    return Row(f"the current stream of cuda:{index}", lambda: current(index)[0], put_back, 0)
 
 
 def numpy_settings() -> Sequence[Row] | None:

@@ -1,0 +1,14 @@
+"""The CPU: there on every machine, and what cases run on where there is nothing else."""
+
+from __future__ import annotations
+
+from harness.backends.backend import Backend
+
+BACKEND = Backend(
+    kind="cpu",
+    torch_type="cpu",
+    label="CPU",
+    no_gpu="the device is the cpu",
+    uuid_prefixes=("cpu",),
+    implied={"devices": "==1", "device_count": "==1"},
+)

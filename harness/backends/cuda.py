@@ -1,0 +1,96 @@
+"""NVIDIA GPUs and MIG instances, through CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from harness.backends.backend import Backend
+
+MASK = "CUDA_VISIBLE_DEVICES"
+
+#: Where each counter of a device stands in `torch.cuda.memory_stats_as_nested_dict`.
+_DEVICE_COUNTERS = {
+    "cuda_allocated": ("allocated_bytes", "all", "current"),
+    "cuda_reserved": ("reserved_bytes", "all", "current"),
+    "cuda_active_blocks": ("active", "all", "current"),
+    "cuda_segments": ("segment", "all", "current"),
+}
+#: Where each counter of pinned memory stands in `torch.cuda.host_memory_stats_as_nested_dict`.
+_PINNED_COUNTERS = {
+    "pinned_bytes": ("active_bytes", "current"),
+    "pinned_reserved": ("allocated_bytes", "current"),
+}
+_NO_POOL = (0, 0)
+
+
+class CudaCounters:
+    """Counters of torch's CUDA allocators, and through NVML the memory that others hold for this process."""
+
+    def __init__(self) -> None:
+        from harness.backends.nvml_memory import DriverMemory  # and pynvml with it, where CUDA is in use
+
+        self._driver = DriverMemory()
+
+    def read(self, torch: ModuleType, blind: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
+        """See `DeviceCounters`. `full` asks for private pools too."""
+        values: dict[str, int] = {}
+        for index in range(torch.cuda.device_count()):
+            stats = torch.cuda.memory_stats_as_nested_dict(index)
+            _enter(values, stats, {f"{name}[{index}]": path for name, path in _DEVICE_COUNTERS.items()}, blind)
+        _enter(values, torch.cuda.host_memory_stats_as_nested_dict(), _PINNED_COUNTERS, blind)
+        if full:
+            values.update(dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0))
+            values.update(private_pools(torch.cuda.memory_snapshot()))
+        return values | self._driver.beside(torch, values, blind)
+
+
+def _enter(
+    values: MutableMapping[str, int],
+    stats: Mapping[str, Any],
+    paths: Mapping[str, Sequence[str]],
+    blind: MutableMapping[str, str],
+) -> None:
+    for name, path in paths.items():
+        found: Any = stats
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if isinstance(found, int):
+            values[name] = found
+        else:
+            blind[name] = f"this torch has no counter {'.'.join(path)}"
+
+
+def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many private pools own `segments`, those of `torch.cuda.memory_snapshot`, as readings by device."""
+    owners: dict[int, set[tuple[int, ...]]] = {}
+    for segment in segments:
+        owner = tuple(segment.get("segment_pool_id", _NO_POOL))
+        if owner != _NO_POOL:
+            owners.setdefault(segment["device"], set()).add(owner)
+    return {f"cuda_pools[{device}]": len(found) for device, found in owners.items()}
+
+
+def is_awake(torch: ModuleType) -> bool:
+    """Whether this process uses CUDA. The question does not initialise it."""
+    return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
+
+
+BACKEND = Backend(
+    kind="cuda",
+    torch_type="cuda",
+    label="",
+    no_gpu="",
+    uuid_prefixes=("GPU-", "MIG-", "nvml:"),
+    mask=MASK,
+    device_nodes=("/dev/nvidia-uvm",),
+    hardware=True,
+    is_awake=is_awake,
+    device_count=lambda torch: int(torch.cuda.device_count()),
+    synchronize=lambda torch, index: torch.cuda.synchronize(index),
+    seed=lambda torch, seed: torch.cuda.manual_seed_all(seed),
+    empty_cache=lambda torch: torch.cuda.empty_cache(),
+    counters=CudaCounters,
+    objects={"cuda_streams": "streams", "cuda_events": "events", "cuda_graphs": "graphs", "cuda_mempools": "mempools"},
+)

@@ -1,0 +1,83 @@
+"""Software devices: the project's own accelerator for torch, on the CPU (`harness.softdevice`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from harness.backends.backend import Backend
+
+MASK = "SOFT_VISIBLE_DEVICES"
+COUNT = "SOFT_DEVICE_COUNT"
+MEMORY = "SOFT_DEVICE_MEMORY"
+
+#: Where each counter of a device stands in what `torch.accelerator.memory_stats` returns.
+_COUNTERS = {
+    "soft_allocated": "allocated_bytes.all.current",
+    "soft_active_blocks": "active.all.current",
+    "soft_reserved": "reserved_bytes.all.current",
+}
+#: And each of pinned memory, in what `torch.soft.host_memory_stats` returns.
+_PINNED_COUNTERS = {"pinned_bytes": "active_bytes.current", "pinned_reserved": "allocated_bytes.current"}
+
+
+class SoftCounters:
+    """Counters of the software devices' allocators."""
+
+    def read(self, torch: ModuleType, blind: MutableMapping[str, str], *, full: bool) -> dict[str, int]:  # noqa: ARG002
+        """See `DeviceCounters`. A device that sleeps has no counters yet, which are then 0."""
+        values: dict[str, int] = {}
+        for index in range(_module(torch).device_count()):
+            statistics = torch.accelerator.memory_stats(index)
+            values |= {f"{name}[{index}]": int(statistics.get(key, 0)) for name, key in _COUNTERS.items()}
+        pinned = _module(torch).host_memory_stats()
+        return values | {name: int(pinned[key]) for name, key in _PINNED_COUNTERS.items()}
+
+
+def _module(torch: ModuleType) -> Any:
+    """``torch.soft``, None where it was not loaded."""
+    return getattr(torch, "soft", None)
+
+
+def is_awake(torch: ModuleType) -> bool:
+    """Whether this process uses software devices. The question wakes none."""
+    soft = _module(torch)
+    return soft is not None and bool(soft.is_initialized())
+
+
+def _failures(torch: ModuleType) -> Sequence[str]:
+    soft = _module(torch)
+    return [] if soft is None else [text for i in range(soft.device_count()) if (text := soft.failure(i))]
+
+
+def _faults_struck(torch: ModuleType) -> Mapping[str, int]:
+    soft = _module(torch)
+    return {} if soft is None else dict(soft.faults_struck())
+
+
+BACKEND = Backend(
+    kind="soft",
+    torch_type="soft",
+    label="soft (software device)",
+    no_gpu="the device is a software device",
+    uuid_prefixes=("SOFT-",),
+    mask=MASK,
+    variables=(COUNT, MEMORY),
+    software=True,
+    implied={"accelerator": True},
+    is_awake=is_awake,
+    device_count=lambda torch: int(_module(torch).device_count()),
+    synchronize=lambda torch, index: _module(torch).synchronize(index),
+    failures=_failures,
+    seed=lambda torch, seed: _module(torch).manual_seed_all(seed),
+    empty_cache=lambda torch: torch.accelerator.empty_cache(),
+    faults_struck=_faults_struck,
+    counters=SoftCounters,
+    # A device starts all its threads when it is first used, and keeps them.
+    own_threads=lambda torch: int(_module(torch).thread_count()),
+    # Its allocators map their memory from the host's. And libraries keep buffers for each thread that calls them (MKL
+    # 4.6 MiB at the first larger product of matrices): each of 65 threads makes them some day, in an order that follows
+    # from the streams that earlier cases took.
+    silenced=("heap_bytes", "mapped_bytes"),
+)
