@@ -64,6 +64,7 @@ def test_the_cpu_is_healthy() -> None:
 def test_a_seed_decides_the_pattern_and_nothing_of_torch_is_changed() -> None:
     script = """
         import json, torch
+        from harness.backends import cpu
         from harness.devices.health import examine
         def state():
             return [torch.get_rng_state().tolist(), torch.get_default_dtype(), torch.get_float32_matmul_precision(),
