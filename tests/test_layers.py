@@ -1,0 +1,112 @@
+"""Imports run downwards: each room imports rooms below it only, and no two files import each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+HARNESS = Path(__file__).parent.parent / "harness"
+
+#: Rooms and files of the harness from the ground up. Those of one row are on one floor and do not import each other.
+FLOORS = (
+    ("__init__", "errors", "text", "outcome", "caseid", "linux", "_compat"),
+    ("backends", "under"),
+    ("devices",),
+    ("softdevice",),
+    ("fixtures", "options", "machine"),
+    ("gating",),
+    ("context", "checks", "plan", "protocol"),
+    ("reporting",),
+    ("diagnosis", "scheduling"),
+    ("executor",),
+    ("zygote",),
+    ("supervisor",),
+    ("run", "worker"),
+    ("cli_faults", "cli_waivers"),
+    ("cli", "plugin"),
+    ("entry",),
+)
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(HARNESS.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+MODULES = {_module(path): path for path in sorted(HARNESS.rglob("*.py"))}
+
+
+def _imports(path: Path, modules: Mapping[str, Path], *, at_start: bool) -> Iterator[str]:
+    """Those of `modules` that a file imports; `at_start`: only those that it needs to be imported itself."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes: list[ast.AST] = list(ast.walk(tree))
+    if at_start:
+        nodes = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name for name in whole if name in modules)
+            if node.module in modules and not all(name in modules for name in whole):
+                yield node.module
+
+
+def _room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def _graph(modules: Mapping[str, Path], *, at_start: bool) -> Mapping[str, set[str]]:
+    return {name: {*_imports(path, modules, at_start=at_start)} - {name} for name, path in modules.items()}
+
+
+EVERY_IMPORT = _graph(MODULES, at_start=False)
+AT_START = _graph(MODULES, at_start=True)
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {_room(name) for name in MODULES} == {room for floor in FLOORS for room in floor}
+
+
+@pytest.mark.parametrize("room", [room for floor in FLOORS for room in floor])
+def test_a_room_imports_rooms_below_it_only(room: str) -> None:
+    """Imports within functions count too: they hide an arrow, and do not turn it."""
+    heights = {name: height for height, floor in enumerate(FLOORS) for name in floor}
+    upwards = [
+        f"{name} imports {other}"
+        for name, others in EVERY_IMPORT.items()
+        for other in sorted(others)
+        if _room(name) == room and _room(other) != room and heights[_room(other)] >= heights[room]
+    ]
+    assert not upwards, "\n".join(upwards)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    try:
+        list(TopologicalSorter(AT_START).static_order())
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_a_circle_would_be_found(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    first.write_text("from harness import second\n")
+    second.write_text("from harness.first import name\n")
+    graph = _graph({"harness.first": first, "harness.second": second}, at_start=True)
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(graph).static_order())
+
+
+def test_the_verdict_needs_no_executor() -> None:
+    """What judges must not bring in what runs cases: it judges in the process that survives them."""
+    reached = {"harness.supervisor.verdict"}
+    waiting = list(reached)
+    while waiting:
+        new = AT_START[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    assert not [name for name in reached if _room(name) == "executor"]
