@@ -162,9 +162,9 @@ class Files:
             if match := _MAKER.match(entry.name):
                 claims.setdefault(int(match[1]), set()).add(path)
         if len(claims[me]) < len(undecided):
-            for process in os.listdir("/proc"):
-                if process.isdecimal() and int(process) != me and (held := _held(int(process), undecided)):
-                    claims.setdefault(int(process), set()).update(held)
+            for process in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+                if process != me and (held := _held(process, undecided)):
+                    claims.setdefault(process, set()).update(held)
         mine, claimed = set[str](), set[str]()
         for process, paths in claims.items():
             line = linux.ancestry(process)
