@@ -197,6 +197,7 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
         print(f"not on the list: {case_id}")
     print(f"{path}: {len(listed.ids)} cases, {listed.hash}; {len(missing)} not there, {len(new)} not on the list")
     if missing:
+        print("bring the missing cases back, or take them off the list on purpose with --update")
         raise typer.Exit(EXIT_RED)
 
 
@@ -305,11 +306,16 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
             for text in (each.text, *each.plot(blocks=plot.fits(console.encoding))):
                 line(f"    {text}")
     if growth and not repeated:
-        line("no case was run several times in one process with --repeat, or the leak check was off", "yellow")
+        line(
+            "no case was run several times in one process with --repeat, or the leak check was off: "
+            "run it with --repeat=12 or more, and without --leak-check=off",
+            "yellow",
+        )
     for damaged in contents.damaged[:20]:
-        line(f"unreadable line {damaged.number} of the journal: {one_line(damaged.reason)}", "yellow")
+        line(f"unreadable line {damaged.number} of the journal, left out: {one_line(damaged.reason)}", "yellow")
     for unknown in contents.unknown[:20]:
-        line(f"line {unknown.number} of the journal is of unknown kind {one_line(unknown.kind)!r}, left out", "yellow")
+        what = f"line {unknown.number} of the journal is of unknown kind {one_line(unknown.kind)!r}, left out"
+        line(f"{what}: a newer harness reads it", "yellow")
     for result in ledger.lists:
         line(result.text)
     if ledger.end is None:

@@ -214,9 +214,9 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
         "    the run ended before it started",
     ]
     assert lines[5].startswith("FINDING damaged_journal: 1 unreadable lines in the journal (line 8)")
-    assert lines[6].startswith("unreadable line 8 of the journal: Invalid JSON")
+    assert lines[6].startswith("unreadable line 8 of the journal, left out: Invalid JSON")
     assert lines[7:11] == [
-        "line 7 of the journal is of unknown kind 'weather', left out",
+        "line 7 of the journal is of unknown kind 'weather', left out: a newer harness reads it",
         "the run did not come to its end, so it counts as red: run it again",
         "1 not_run, 1 passed, 1 crashed (3 in all); exit status 1",
         "isolation: 1 executors in 0.2 s of start-up, 0 restarts, 0 retries",
@@ -265,7 +265,10 @@ def test_report_tells_how_memory_went_over_repetitions(tmp_path: Path, encoding:
 def test_report_of_growth_where_nothing_was_repeated(tmp_path: Path) -> None:
     run_directory(tmp_path, build.run(), build.collected(A), build.finish(A), build.end())
     first = harness("report", str(tmp_path), "--growth").stdout.splitlines()[0]
-    assert first.startswith("no case was run several times in one process with --repeat")
+    assert first == (
+        "no case was run several times in one process with --repeat, or the leak check was off: "
+        "run it with --repeat=12 or more, and without --leak-check=off"
+    )
 
 
 @pytest.mark.parametrize(

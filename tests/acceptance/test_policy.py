@@ -432,6 +432,7 @@ def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
     assert status == 1
     assert f"not there: {file}::test_left_out\n" in output
     assert f"not on the list: {file}::test_new\n" in output
+    assert "take them off the list on purpose with --update" in output
     assert (project.folder / "core.txt").read_text() == before
     assert command(project, *keep, "--update")[0] == 0
     assert mustpass.read(project.folder / "core.txt").ids == (f"{file}::test_new", f"{file}::test_passes")
