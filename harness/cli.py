@@ -203,6 +203,7 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
         print(f"not on the list: {case_id}")
     print(f"{path}: {len(listed.ids)} cases, {listed.hash}; {len(missing)} not there, {len(new)} not on the list")
     if missing:
+        print("bring the missing cases back, or take them off the list on purpose with --update")
         raise typer.Exit(EXIT_RED)
 
 
@@ -213,20 +214,26 @@ def report(
         bool,
         typer.Option("--growth", help="Tell of every case that was repeated how memory went, not only of what grew."),
     ] = False,
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="Exit with 0 once the report is written, whatever the run found.")
+    ] = False,
 ) -> None:
     """Write DIR/junit.xml anew from the journal, also of a run that was killed, and say what the run found.
 
     Of a run with --repeat it also tells which cases grew over their repetitions in one process.
 
-    The exit status tells whether the report was written, not whether the run was green.
+    Exits as the run did: 0 green, 1 red, 2 interrupted, 3 internal error, 5 nothing ran. A run that did not come to its
+    end is red. Exit status 4: no report was written, for DIR has no journal of a run, or junit.xml cannot be written.
     """
     from harness.reporting import journal, junit
     from harness.reporting.ledger import Ledger
 
-    contents = journal.read(run_dir / journal.FILE_NAME)
+    contents = journal.read_run(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     written = junit.write(run_dir, ledger)
     _print_report(contents, ledger, written, growth=growth)
+    if not exit_zero:
+        raise typer.Exit(ledger.run_exit_status())
 
 
 @app.command()
@@ -242,7 +249,7 @@ def bisect(
     from harness.diagnosis import order
     from harness.reporting import journal
 
-    company = order.company_of(journal.read(run_dir / journal.FILE_NAME), case)
+    company = order.company_of(journal.read_run(run_dir / journal.FILE_NAME), case)
     console = _console()
     print(f"{case} was {company.outcome} after {len(company.earlier)} cases in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
@@ -305,18 +312,23 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
             for text in (each.text, *each.plot(blocks=plot.fits(console.encoding))):
                 line(f"    {text}")
     if growth and not repeated:
-        line("no case was run several times in one process with --repeat, or the leak check was off", "yellow")
+        line(
+            "no case was run several times in one process with --repeat, or the leak check was off: "
+            "run it with --repeat=12 or more, and without --leak-check=off",
+            "yellow",
+        )
     for damaged in contents.damaged[:20]:
-        line(f"unreadable line {damaged.number} of the journal: {one_line(damaged.reason)}", "yellow")
+        line(f"unreadable line {damaged.number} of the journal, left out: {one_line(damaged.reason)}", "yellow")
     for unknown in contents.unknown[:20]:
-        line(f"line {unknown.number} of the journal is of unknown kind {one_line(unknown.kind)!r}, left out", "yellow")
+        what = f"line {unknown.number} of the journal is of unknown kind {one_line(unknown.kind)!r}, left out"
+        line(f"{what}: a newer harness reads it", "yellow")
     for result in ledger.lists:
         line(result.text)
     if ledger.end is None:
-        line("the run did not come to its own end", "yellow")
+        line("the run did not come to its end, so it counts as red: run it again", "yellow")
     counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"
     cost = ledger.cost
-    line(f"{counts} ({len(ledger.verdicts)} in all); exit status {ledger.exit_status()}")
+    line(f"{counts} ({len(ledger.verdicts)} in all); exit status {ledger.run_exit_status()}")
     line(
         f"isolation: {cost.executors} executors in {cost.startup:.1f} s of start-up, "
         f"{cost.restarts} restarts, {cost.retries} retries"

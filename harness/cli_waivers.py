@@ -82,7 +82,7 @@ def update(
     """Propose waivers for what RUN found red, and say which ones to remove. Changes no file."""
     from harness.reporting import journal, proposals
 
-    contents = journal.read(run / journal.FILE_NAME)
+    contents = journal.read_run(run / journal.FILE_NAME)
     found = proposals.propose(contents, proposals.read_machine(run), date.today())
     text = proposals.as_yaml(found, f"proposed by: harness waivers update {run}")
     if output is None:

@@ -72,6 +72,20 @@ def describe_process(pid: int) -> tuple[str, str] | None:
     return rest.split()[0], command or name
 
 
+def ancestry(pid: int) -> list[int]:
+    """The process ids of a process, its parent, the parent of that and so on; none when it is gone."""
+    line: list[int] = []
+    while pid:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            break
+        line.append(pid)
+        pid = parent
+    return line
+
+
 def is_starting(pid: int) -> bool:
     """Whether a process was forked and has begun no program of its own yet; not when it has ended.
 

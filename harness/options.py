@@ -45,6 +45,16 @@ def _positive(text: str) -> float:
     return number
 
 
+def _interval(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number < math.inf):
+        raise ValueError("a number of seconds, 0 for never")
+    return number
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 1 << 64:
         raise ValueError("a whole number from 0 to 2**64-1")
@@ -180,6 +190,14 @@ OPTIONS = {
         Option("--until-fail", _flag, False, "with --repeat: stop at the first red one", off="--no-until-fail"),
         Option("--verify", _count(1), None, "for new cases: run each N times in one process and N times afresh", "N"),
         Option("--leak-check", _one_of(LEAK_CHECKS), "fast", "what cases may not leave: off, fast or full", "LEVEL"),
+        Option(
+            "--progress",
+            _interval,
+            None,
+            "when nothing was printed for so long, say how far the run is and what it does; 0: never "
+            "(default: 30 where standard output is no terminal, else 0)",
+            "SECONDS",
+        ),
         Option("--health", _flag, True, "examine GPUs at the start and after what breaks", off="--no-health"),
     )
 }

@@ -6,6 +6,7 @@ xdist, the controller itself; the *zygote* only collects. A session that has no 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from harness.gating.policy import Policy
+    from harness.reporting.heartbeat import Heartbeat
     from harness.run import Run
     from harness.under import Around
     from harness.worker import Worker
@@ -158,6 +160,35 @@ class ControllerHooks:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._heartbeat: Heartbeat | None = None
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None:  # -p no:terminal
+            return
+        distributed = session.config.getoption("dist", "no") != "no"
+        seconds = self._run.silence(terminal=reporter.isatty, distributed=distributed)
+        if seconds:
+            from harness.reporting.heartbeat import Heartbeat
+
+            show = functools.partial(_show_line, session.config, reporter)
+            self._heartbeat = Heartbeat(seconds, lambda: show(self._run.progress_line()))
+            self._heartbeat.start()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self) -> Generator[None]:
+        with contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.printing():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logstart(self) -> Generator[None]:
+        with contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.printing():
+            return (yield)
+
+    def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
@@ -179,6 +210,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self._stop_heartbeat()  # after the workers have ended, and before pytest prints its summary
         session.exitstatus = self._run.report(int(exitstatus))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -191,7 +223,18 @@ class ControllerHooks:
                 terminalreporter.line(line)
 
     def pytest_unconfigure(self) -> None:
+        self._stop_heartbeat()
         self._run.close()
+
+
+def _show_line(config: pytest.Config, reporter: pytest.TerminalReporter, text: str) -> None:
+    """Print a line of our own; a line of dots, or of words such as "collecting ...", ends before it."""
+    reporter.ensure_newline()
+    writer = config.get_terminal_writer()
+    if writer.width_of_current_line:
+        writer.line()
+    reporter.write_line(f"harness: {text}")
+    reporter.flush()
 
 
 class WorkerHooks:

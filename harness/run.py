@@ -30,14 +30,19 @@ from harness.reporting import environment, junit
 from harness.reporting import journal as journals
 from harness.reporting.events import SCHEMA, Collected, End, Finding
 from harness.reporting.journal import Journal
+from harness.reporting.journal_tail import JournalTail
 from harness.reporting.ledger import Ledger
+from harness.reporting.progress import Progress
 from harness.scheduling.leases import LeaseBook
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, overriding_arguments
 
 #: Settings that the journal has under names of their own, or that say nothing of what was run.
-_TOLD_ELSEWHERE = ("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir")
+_TOLD_ELSEWHERE = ("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir", "progress")
+
+#: Seconds without a word after which a run that nobody watches at a terminal says how far it is.
+SILENCE = 30.0
 
 
 class Run:
@@ -50,6 +55,8 @@ class Run:
         self.devices = inventory.usable
         self.leases = LeaseBook([device.uuid for device in self.devices])
         self.ledger: Ledger | None = None
+        self.progress = Progress()
+        self._tail: JournalTail | None = None
         self.plan = plan.make(config)
         settings = self.plan.settings
         isolation = settings["isolation"]
@@ -152,9 +159,28 @@ class Run:
     def worker_down(self, worker: str, error: object | None) -> None:
         """A worker has ended: its device is free. One that died is a finding, since it never runs a case itself."""
         self.leases.give_back(worker)
+        self.progress.forget(worker)
         if error:
             message = f"worker {worker} died ({error}); what it had not finished is lost or went to others"
             self.add_finding("worker", message)
+
+    def silence(self, *, terminal: bool, distributed: bool) -> float:
+        """Seconds without a word after which to say how far the run is; 0 for never.
+
+        `terminal`: whoever started the run watches it. `distributed`: cases run in other processes even without
+        isolation. Where they run in this one, another thread of it is an answer that some of them do not expect.
+        """
+        wanted: float | None = self.plan.settings["progress"]
+        if wanted is not None:
+            return wanted
+        return 0.0 if terminal or (self.context.isolation == "none" and not distributed) else SILENCE
+
+    def progress_line(self) -> str:
+        """How far the run is. Raises OSError when the journal cannot be read."""
+        if self._tail is None:
+            self._tail = JournalTail(self.context.journal)
+        self.progress.enter(self._tail.read())
+        return self.progress.line(time.time())
 
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.
@@ -193,6 +219,9 @@ class Run:
 
     def close(self) -> None:
         """End the zygote; remove the compiler caches, and what is empty of the temporary folder."""
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
         if self.zygote is not None:
             self.zygote.close()
             self.zygote = None

@@ -204,7 +204,7 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
     with (run_dir / journal.FILE_NAME).open("ab") as file:
         file.write(b'{"event":"weather","t":1}\n{"event":"fin')
     done = harness("report", str(run_dir))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert lines[:5] == [
         f"CRASHED {A}",
@@ -214,10 +214,10 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
         "    the run ended before it started",
     ]
     assert lines[5].startswith("FINDING damaged_journal: 1 unreadable lines in the journal (line 8)")
-    assert lines[6].startswith("unreadable line 8 of the journal: Invalid JSON")
+    assert lines[6].startswith("unreadable line 8 of the journal, left out: Invalid JSON")
     assert lines[7:11] == [
-        "line 7 of the journal is of unknown kind 'weather', left out",
-        "the run did not come to its own end",
+        "line 7 of the journal is of unknown kind 'weather', left out: a newer harness reads it",
+        "the run did not come to its end, so it counts as red: run it again",
         "1 not_run, 1 passed, 1 crashed (3 in all); exit status 1",
         "isolation: 1 executors in 0.2 s of start-up, 0 restarts, 0 retries",
     ]
@@ -265,7 +265,56 @@ def test_report_tells_how_memory_went_over_repetitions(tmp_path: Path, encoding:
 def test_report_of_growth_where_nothing_was_repeated(tmp_path: Path) -> None:
     run_directory(tmp_path, build.run(), build.collected(A), build.finish(A), build.end())
     first = harness("report", str(tmp_path), "--growth").stdout.splitlines()[0]
-    assert first.startswith("no case was run several times in one process with --repeat")
+    assert first == (
+        "no case was run several times in one process with --repeat, or the leak check was off: "
+        "run it with --repeat=12 or more, and without --leak-check=off"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "end", "status"),
+    [
+        (Outcome.PASSED, 0, 0),
+        (Outcome.FAILED, 1, 1),
+        (Outcome.PASSED, 1, 1),
+        (Outcome.PASSED, 2, 2),
+        (Outcome.FAILED, 3, 3),
+        (Outcome.GATED, 5, 5),
+        (Outcome.PASSED, None, 1),
+        (Outcome.GATED, None, 1),
+    ],
+)
+def test_report_exits_as_the_run_did(tmp_path: Path, outcome: Outcome, end: int | None, status: int) -> None:
+    last = [] if end is None else [build.end(exit_status=end)]
+    run_directory(tmp_path, build.run(), build.collected(A), build.start(A), build.finish(A, outcome), *last)
+    done = harness("report", str(tmp_path))
+    assert (done.returncode, done.stderr) == (status, "")
+    assert f"(1 in all); exit status {status}" in done.stdout
+    assert ("the run did not come to its end" in done.stdout) == (end is None)
+    (tmp_path / "junit.xml").unlink()
+    assert harness("report", str(tmp_path), "--exit-zero").returncode == 0
+    assert b'tests="1"' in (tmp_path / "junit.xml").read_bytes()
+
+
+def test_report_of_a_green_run_with_lost_lines_is_red(tmp_path: Path) -> None:
+    run_directory(tmp_path, build.run(), build.collected(A), build.finish(A), build.end())
+    with (tmp_path / journal.FILE_NAME).open("ab") as file:
+        file.write(b'{"event":"fin')
+    done = harness("report", str(tmp_path))
+    assert done.returncode == 1
+    assert "FINDING damaged_journal" in done.stdout
+
+
+@pytest.mark.parametrize("lines", [[], [build.finish(A)]], ids=["empty", "without-a-run"])
+@pytest.mark.parametrize("command", [("report",), ("bisect", A), ("waivers", "update")], ids=lambda words: words[0])
+def test_a_journal_of_no_run_is_refused(tmp_path: Path, command: tuple[str, ...], lines: list[build.Line]) -> None:
+    run_directory(tmp_path, *lines)
+    words = [command[0], str(tmp_path), *command[1:]] if command[0] != "waivers" else [*command, str(tmp_path)]
+    assert refused(harness(*words)) == (
+        f"harness: the journal '{tmp_path}/journal.ndjson' has no line of kind 'run': "
+        "no run began there; give the directory of one that did, or start it again"
+    )
+    assert not (tmp_path / "junit.xml").exists()
 
 
 def test_report_of_a_folder_without_a_journal(tmp_path: Path) -> None:

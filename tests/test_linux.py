@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -30,6 +31,16 @@ def test_a_timer_raises_its_signal_once_and_not_after_stop() -> None:
         assert signal.sigtimedwait({_NUMBER}, 30) is not None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def test_ancestry_of_a_child_of_a_child_and_of_one_that_is_gone() -> None:
+    code = "import os; from harness import linux; print(os.getpid(), os.getppid(), *linux.ancestry(os.getpid()))"
+    done = _run(f"import os, subprocess, sys; print(os.getpid()); subprocess.run([sys.executable, '-c', {code!r}])")
+    middle, told = done.stdout.splitlines()
+    child, parent, *line = map(int, told.split())
+    assert line[:3] == [child, parent, os.getpid()]
+    assert parent == int(middle)
+    assert linux.ancestry(child) == []
 
 
 def test_exit_handlers_registered_before_the_barrier_do_not_run() -> None:

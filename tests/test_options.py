@@ -77,6 +77,8 @@ def test_faults_have_commas_of_their_own(
             None,
             "HARNESS_CASE_TIMEOUT='-1': expected a number above",
         ),
+        ("progress", "-1", {}, None, "--progress='-1': expected a number of seconds, 0 for never"),
+        ("progress", None, {"HARNESS_PROGRESS": "inf"}, None, "HARNESS_PROGRESS='inf': expected a number of seconds"),
         ("case_timeout", None, {}, "inf", "harness_case_timeout='inf': expected a number above 0"),
         ("case_timeout", "nan", {}, None, "--case-timeout='nan'"),
         ("timeout_multiplier", "x", {}, None, "--timeout-multiplier='x': expected a number above 0"),

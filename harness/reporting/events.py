@@ -245,6 +245,17 @@ class Batch(_Line):
     """What was not found out, and why."""
 
 
+class Activity(_Line):
+    """What a worker does beside attempts at cases, for whoever watches the run. Reports make nothing of it."""
+
+    event: Literal["activity"]
+    worker: str
+    what: str
+    """Words that follow "is"; empty when it is over."""
+    since: Moment | None = None
+    """When it began: a later line may tell the same activity in other words."""
+
+
 class Bisected(_Line):
     """After the run: which earlier cases a case needs to go wrong."""
 
@@ -287,6 +298,7 @@ Event = Annotated[
     | Confirmation
     | Levels
     | Batch
+    | Activity
     | Bisected
     | Finding
     | End,

@@ -147,6 +147,19 @@ def read(path: Path) -> JournalContents:
     return parse(path, data)
 
 
+def read_run(path: Path) -> JournalContents:
+    """Read the journal of a run, as `read`. Raises JournalError as well when no run began in it."""
+    from harness.reporting.events import RunStarted
+
+    contents = read(path)
+    if not any(isinstance(event, RunStarted) for event in contents.events):
+        raise JournalError(
+            f"the journal {str(path)!r} has no line of kind 'run': "
+            "no run began there; give the directory of one that did, or start it again"
+        )
+    return contents
+
+
 def parse(path: Path, data: bytes) -> JournalContents:
     """Take `data` apart as the contents of a journal; `path` is only named. Raises JournalError for a newer schema."""
     from pydantic import ValidationError

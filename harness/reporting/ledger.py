@@ -9,7 +9,7 @@ from typing import Self
 
 from harness.backends.table import labels
 from harness.caseid import suite_of
-from harness.outcome import EXIT_RED, AttemptResult, Outcome, exit_status, settle
+from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, AttemptResult, Outcome, exit_status, settle
 from harness.reporting.events import (
     Bisected,
     Collected,
@@ -181,6 +181,16 @@ class Ledger:
         if self.findings:
             return EXIT_RED
         return exit_status([verdict.outcome for verdict in self.verdicts], fail_on_flaky=self.fail_on_flaky)
+
+    def run_exit_status(self) -> int:
+        """The exit status that the run ended with; 1 when it did not come to its end, or lost what it said was green.
+
+        It may be worse than what the events call for: pytest also counts tests that are no cases.
+        """
+        if self.end is None:
+            return EXIT_RED
+        status = self.end.exit_status
+        return EXIT_RED if status in (EXIT_OK, EXIT_NOTHING_RAN) and self.exit_status() == EXIT_RED else status
 
 
 class _Book:

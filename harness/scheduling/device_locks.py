@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,10 +22,13 @@ class DeviceLocks:
         self._enabled = enabled
         self._held: list[tuple[str, FileLock]] = []
 
-    def take(self, devices: Iterable[str]) -> None:
+    def take(
+        self, devices: Iterable[str], *, waiting: Callable[[str], AbstractContextManager[object]] = nullcontext
+    ) -> None:
         """Wait until all of these devices, by UUID, are ours. Others that we hold are given back first.
 
-        Every worker takes them in the same order, so that no two wait for each other.
+        Every worker takes them in the same order, so that no two wait for each other. `waiting` makes the context, from
+        a device, in which we wait for it; where it is free there is none.
         """
         wanted = sorted(devices) if self._enabled else []
         if {*wanted} <= {device for device, _ in self._held}:
@@ -32,8 +36,11 @@ class DeviceLocks:
         self.give_back()
         for device in wanted:
             queue, turn = self._lock(device, "queue"), self._lock(device, "turn")
-            with queue:
-                turn.acquire()
+            self._acquire(queue, waiting, device)
+            try:
+                self._acquire(turn, waiting, device)
+            finally:
+                queue.release()
             self._held.append((device, turn))
 
     def give_back(self) -> None:
@@ -48,6 +55,14 @@ class DeviceLocks:
     def _lock(self, device: str, what: str) -> FileLock:
         self._folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self._folder / f"{device.replace('/', '_')}.{what}")
+
+    @staticmethod
+    def _acquire(lock: FileLock, waiting: Callable[[str], AbstractContextManager[object]], device: str) -> None:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            with waiting(device):
+                lock.acquire()
 
     @staticmethod
     def _is_held(lock: FileLock) -> bool:

@@ -88,6 +88,10 @@ class DeviceMonitor:
 
     def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> Health:
         """Find out in a process of its own whether a device computes correctly; it is drained when it does not."""
+        with self._slot.activities.doing(f"examining device {device.uuid} {moment}"):
+            return self._examine_now(device, moment, cases)
+
+    def _examine_now(self, device: Device, moment: str, cases: Sequence[str]) -> Health:
         handle = self._slot.spawn(self._bind([device]))
         try:
             found = examination.examine(handle, seed=self._seed, limit=self._limit)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.scheduling.device_locks import DeviceLocks
+from harness.supervisor.activity import Activities
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ZygoteClient, ZygoteError
 
@@ -38,6 +39,8 @@ class ExecutorSlot:
         self._locks = locks
         self._connect = connect
         self._after_unclean_exit = after_unclean_exit
+        #: What the worker does beside attempts at cases.
+        self.activities = Activities(record, worker)
         self._outputs = Outputs()
         self._link: ZygoteClient | None = None
         self._count = 0
@@ -64,13 +67,17 @@ class ExecutorSlot:
         return self._locks.wanted()
 
     def _spawn(self, binding: Binding) -> ExecutorHandle:
-        self._locks.take(binding.devices)
+        doing = self.activities.doing
+        self._locks.take(binding.devices, waiting=lambda device: doing(f"waiting for its turn at device {device}"))
         begun = time.monotonic()
         if self._link is None:
-            self._link = self._connect()
+            with doing("waiting for the zygote, which collects the cases"):
+                self._link = self._connect()
         self._count += 1
         name = f"{self._worker}-e{self._count}"
-        handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name)
+        # A cold one has to import and to collect; a fork takes milliseconds.
+        with doing(f"starting executor {name} cold") if self._link.cold else contextlib.nullcontext():
+            handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name)
         self.current = handle
         self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
         return handle

@@ -22,10 +22,12 @@ class ExitBisect:
 
     def investigate(self, handle: ExecutorHandle, what: str) -> None:
         """An executor that ran several cases ended badly: halve them down to single ones, try those alone."""
+        looking = f"looking into which of {len(handle.cases)} cases made executor {handle.name} end badly"
         try:
-            if missing := self._runner.missing_devices(len(handle.binding.devices)):
-                raise NoDeviceError(missing)
-            guilty = self._try_culprits(list(dict.fromkeys(handle.cases)))
+            with self._slot.activities.doing(looking):
+                if missing := self._runner.missing_devices(len(handle.binding.devices)):
+                    raise NoDeviceError(missing)
+                guilty = self._try_culprits(list(dict.fromkeys(handle.cases)))
         except NoDeviceError as error:
             self._runner.add_finding(
                 "executor_exit", f"{what}; which case does so was not found out: {error}", handle.cases

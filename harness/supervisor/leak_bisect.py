@@ -35,22 +35,25 @@ class LeakBisect:
         ids = [case_id for case_id in dict.fromkeys(handle.cases) if case_id not in known]
         if not suspected or not ids:
             return
-        trials = LeakTrials(
-            [self._runner.history_of(case_id).case for case_id in ids],
-            spawn=self._runner.spawn,
-            slot=self._slot,
-            seconds=leak_trials.MOST_SECONDS * self._patience,
-        )
+        looking = leak_trials.looking_into(handle.name, suspected, len(handle.cases))
         found: list[Culprits] = []
         failure = ""
-        try:
-            if missing := self._runner.missing_devices(len(handle.binding.devices)):
-                raise NoDeviceError(missing)
-            found = trials.find()
-            for culprits in found:
-                self._accuse(culprits, trials.origins(culprits), len(ids))
-        except NoDeviceError as error:
-            failure = str(error)
+        with self._slot.activities.doing(looking) as tell:
+            trials = LeakTrials(
+                [self._runner.history_of(case_id).case for case_id in ids],
+                spawn=self._runner.spawn,
+                slot=self._slot,
+                seconds=leak_trials.MOST_SECONDS * self._patience,
+                tell=lambda number: tell(f"{looking}: trial {number} of at most {leak_trials.MOST_TRIALS}"),
+            )
+            try:
+                if missing := self._runner.missing_devices(len(handle.binding.devices)):
+                    raise NoDeviceError(missing)
+                found = trials.find()
+                for culprits in found:
+                    self._accuse(culprits, trials.origins(culprits), len(ids))
+            except NoDeviceError as error:
+                failure = str(error)
         self._slot.release()
         self._record(
             {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from harness.checks.batch import Counted
 from harness.checks.growth import COUNTED, WARMUP
+from harness.checks.meters.table import meter_of, quantity
 from harness.diagnosis.leaks import Culprits, Open, SpentError, search
 from harness.protocol.wire import Message
 from harness.supervisor import leak_confirmation as confirmation
@@ -33,17 +34,20 @@ class LeakTrials:
         spawn: Callable[[Case], ExecutorHandle],
         slot: ExecutorSlot,
         seconds: float,
+        tell: Callable[[int], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cases` in the order in which they ran; `spawn` makes an executor for one, in the `slot`.
 
-        It takes `seconds` at most, but for what tells where growth is from. `clock` is that of the handles' deadlines.
+        It takes `seconds` at most, but for what tells where growth is from. `tell` hears the number of each trial that
+        begins. `clock` is that of the handles' deadlines.
         """
         self._clock = clock
         self._cases = {case.id: case for case in cases}
         self._spawn = spawn
         self._slot = slot
         self._seconds = seconds
+        self._tell = tell
         self._begun = clock()
         self._spent = ""
         self._broken = ""
@@ -91,6 +95,7 @@ class LeakTrials:
         if self.seconds >= self._seconds:
             raise self._give_up(f"{self._seconds:g} s had passed")
         self.trials += 1
+        self._tell(self.trials)
         members = [self._cases[case] for case in ids]
         handle = self._spawn(members[0])
         try:
@@ -144,6 +149,12 @@ class LeakTrials:
     def _give_up(self, why: str) -> SpentError:
         self._spent = f"given up: {why}"
         return SpentError(self._spent)
+
+
+def looking_into(executor: str, grown: Mapping[str, int], cases: int) -> str:
+    """Words that follow "is": ``looking into why executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
+    by = [f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in grown.items()]
+    return f"looking into why executor {executor} grew by {', '.join(by)} over {cases} cases"
 
 
 def describe(culprits: Culprits) -> str:

@@ -114,13 +114,14 @@ class Supervisor:
         handle = self._slot.current
         if handle is None:
             return
-        try:
-            ended = leave(handle, self._context.case_timeout, light=False)
-        except ZygoteError as error:
-            self._slot.drop_zygote()
-            self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
-            return
-        self._dispose(handle, "retired")
+        with self._slot.activities.doing(f"ending executor {handle.name}"):
+            try:
+                ended = leave(handle, self._context.case_timeout, light=False)
+            except ZygoteError as error:
+                self._slot.drop_zygote()
+                self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
+                return
+            self._dispose(handle, "retired")
         if not ended or handle.exit_status != 0:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
@@ -192,7 +193,7 @@ class Supervisor:
             return attempt
         case = history.case
         request = CaseRequest(case.item, case.id, case.seed, case.limit)
-        with self._slot.set_aside():
+        with self._slot.set_aside(), self._slot.activities.doing(f"confirming a leak of {case.id}"):
             repeated = self._repeat(case, request)
             found = leak_confirmation.leaks(attempt.suspicions, repeated)
             where = None

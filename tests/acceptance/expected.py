@@ -179,10 +179,14 @@ def _compare_journal(result: Result, wanted: Expected, *, alone: bool) -> None:
     assert lines[0]["event"] == "run"
     assert lines[-1]["event"] == "end"
     assert lines[-1]["exit_status"] == result.status
+    busy: dict[str, str] = {}
     for line in lines:
+        if line["event"] == "activity":
+            busy[line["worker"]] = line["what"]
         if line["event"] == "collected":
             assert line["count"] == len(wanted.cases)
             assert not line["ids"] or set(line["ids"]) == set(wanted.cases)
+    assert not any(busy.values()), f"begun and never over: {busy}"
     confirmed = {line["case"] for line in lines if line["event"] == "confirmation" and line["leaks"]}
     running: dict[str, dict[str, Any]] = {}
     finals: Counter[str] = Counter()

@@ -99,6 +99,10 @@ class Running:
         """What the journal says so far."""
         return journal_lines(self.run_dir)
 
+    def terminal(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text(encoding="utf-8", errors="backslashreplace")
+
     def started(self, case: str) -> dict[str, Any]:
         """Wait for a line that says that `case` starts; the latest such line."""
         self.wait_for(lambda: any(_starts(line, case) for line in self.lines()), f"the start of {case}")

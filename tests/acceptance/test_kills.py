@@ -87,11 +87,13 @@ def executors_started(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def report_again(result: Result) -> None:
-    """``harness report DIR`` writes the report anew, whatever had become of the run."""
+    """``harness report DIR`` writes the report anew, and exits as the run did, or with 1 where that was cut off."""
+    last = result.lines[-1]
+    status = last["exit_status"] if last["event"] == "end" else 1
     (result.run_dir / FILE_NAME).unlink(missing_ok=True)
     command = [sys.executable, "-m", "harness.cli", "report", str(result.run_dir)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     assert WAITS in done.stdout
 
 

@@ -40,9 +40,10 @@ def report(result: Result, *options: str, encoding: str = "utf-8") -> list[str]:
         env={**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80", "NO_COLOR": "1"},
         capture_output=True,
         encoding=encoding,
-        check=True,
+        check=False,
         timeout=60,
     )
+    assert done.returncode == result.status, done.stderr
     return done.stdout.splitlines()
 
 

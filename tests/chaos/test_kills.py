@@ -170,7 +170,7 @@ def report_is_valid(run: ChaosRun, ledger: Ledger, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", ["harness", "report", str(run.results)])
     with pytest.raises(SystemExit) as end:
         cli.main()
-    assert end.value.code == 0
+    assert end.value.code == ledger.run_exit_status()
     root = ElementTree.parse(target).getroot()
     strict_schema().validate(root)
     cases = root.findall("testsuite/testcase")

@@ -457,20 +457,81 @@ def test_temporary_files_are_counted_at_any_depth_but_pytests(tmp_path: Path) ->
     assert (read["temp_files"], read["temp_bytes"]) == (4, 4)
 
 
-def test_shared_memory_of_others_is_not_ours(tmp_path: Path) -> None:
+_SIDE_BY_SIDE = """
+import os, subprocess, sys
+from pathlib import Path
+from harness.checks.meters.process import Files
+folder, name = Path(sys.argv[1]), sys.argv[2]
+files = Files(folder / "none", folder)
+print("ready", flush=True)
+input()
+both = (folder / "held-by-both").open("w")
+held = (folder / f"held-by-{name}").open("w")
+(folder / f"torch_{os.getpid()}_{name}_0").touch()  # closed again, as a leak is
+code = "import sys; file = open(sys.argv[1], 'w'); print(flush=True); input()"
+command = [sys.executable, "-c", code, str(folder / f"held-by-the-child-of-{name}")]
+child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+(folder / f"torch_{child.pid}_child-of-{name}_0").touch()
+print("made", flush=True)
+input()
+def tell():
+    names = files.shared_memory()
+    names = [each.replace(str(os.getpid()), "PID").replace(str(child.pid), "CHILD") for each in names]
+    print(*sorted(names), flush=True)
+    input()
+tell()
+both.close()
+held.close()
+child.communicate()
+(folder / f"left-by-{name}").touch()
+print("closed", flush=True)
+input()
+tell()
+"""
+
+
+def test_two_processes_side_by_side_count_what_they_and_their_children_made(tmp_path: Path) -> None:
+    """What only another process has open, or has made by its name, is not ours, and is not inherited from it.
+
+    Of what nobody has open, and whose name tells nothing, nobody knows.
+    """
     (tmp_path / "old").write_text("x")
-    files = Files(tmp_path / "none", tmp_path)
-    (tmp_path / "left").write_text("xx")
-    code = "import sys; file = open(sys.argv[1], 'w'); print(flush=True); input()"
-    (tmp_path / "theirs").write_text("xxx")
-    command = [sys.executable, "-c", code, str(tmp_path / "theirs")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with (tmp_path / "both").open("w"):
-            assert files.shared_memory() == ["both", "left"]
-        other.communicate(b"\n")
-    assert files.shared_memory() == ["both", "left"]  # what was another's is not inherited
+    command = [sys.executable, "-c", _SIDE_BY_SIDE, str(tmp_path)]
+    with (
+        subprocess.Popen([*command, "one"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one,
+        subprocess.Popen([*command, "two"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as two,
+    ):
+        both = (one, two)
+        assert _next_lines(both) == ["ready", "ready"]
+        assert _next_lines(both) == ["made", "made"]
+        expected = {
+            name: {
+                "held-by-both",
+                f"held-by-{name}",
+                f"held-by-the-child-of-{name}",
+                f"torch_CHILD_child-of-{name}_0",
+                f"torch_PID_{name}_0",
+            }
+            for name in ("one", "two")
+        }
+        assert [set(line.split()) for line in _next_lines(both)] == list(expected.values())
+        assert _next_lines(both) == ["closed", "closed"]
+        for line, names in zip(_next_lines(both), expected.values(), strict=True):
+            assert set(line.split()) == names | {"left-by-one", "left-by-two"}
+
+
+def _next_lines(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """What each of them says next; once all have said it, they are let go on."""
+    heard = []
+    for process in processes:
+        assert process.stdout is not None
+        heard.append(process.stdout.readline().strip())
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return heard
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in-the-same-step-of-the-clock", "later"])

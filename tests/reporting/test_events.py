@@ -48,6 +48,8 @@ LINES = [
     build.confirmation("a::b"),
     build.batch("a::b", "a::c", leaks=["a::b leaks"], failure="given up: 60 trials were made"),
     build.levels("a::b", heap_bytes=1 << 40, threads=1),
+    build.activity("examining device GPU-1", since=1_760_000_003.0),
+    build.activity(""),
     build.end(),
 ]
 
@@ -67,6 +69,7 @@ BAD = [
     pytest.param(build.device("tired"), id="unknown state of a device"),
     pytest.param(build.batch("a", trials=-1), id="fewer than no trials"),
     pytest.param(build.batch("a", suspicions={"heap_bytes": "much"}), id="an amount that is none"),
+    pytest.param(build.activity("waiting", since="now"), id="a moment as text"),
     pytest.param(build.levels("a", executor=""), id="levels of no executor"),
     pytest.param({**build.levels("a"), "values": {"heap_bytes": 0.5}}, id="half a byte"),
     pytest.param({**build.must_pass("a"), "hash": "md5:0"}, id="malformed hash of a list"),

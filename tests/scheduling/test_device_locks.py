@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -28,16 +29,23 @@ class Taker:
 
     def __init__(self, folder: Path, devices: list[str], *, enabled: bool = True) -> None:
         self.had, self.let_go = threading.Event(), threading.Event()
+        self.waits: list[str] = []
         self._turns = DeviceLocks(folder, enabled=enabled)
         self._devices = devices
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        self._turns.take(self._devices)
+        self._turns.take(self._devices, waiting=self._waiting)
         self.had.set()
         assert self.let_go.wait(PATIENCE)
         self._turns.give_back()
+
+    @contextlib.contextmanager
+    def _waiting(self, device: str) -> Generator[None]:
+        self.waits.append(f"for {device}")
+        yield
+        self.waits.append(f"had {device}")
 
     def end(self) -> None:
         self.let_go.set()
@@ -56,6 +64,18 @@ def test_who_wants_a_device_waits_for_it_and_is_seen_to(tmp_path: Path) -> None:
     assert other.had.wait(PATIENCE)
     assert not mine.wanted()
     other.end()
+
+
+def test_only_who_has_to_wait_says_so(tmp_path: Path) -> None:
+    first = Taker(tmp_path, ["a", "b"])
+    assert first.had.wait(PATIENCE)
+    second = Taker(tmp_path, ["b"])
+    until(lambda: bool(second.waits))
+    assert second.waits == ["for b"]
+    first.end()
+    assert second.had.wait(PATIENCE)
+    second.end()
+    assert (first.waits, second.waits) == ([], ["for b", "had b"])
 
 
 def test_different_devices_are_had_at_once(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class Bench:
         self.clock = Clock()
         self.handles: list[Handle] = []
         self.disposed: list[object] = []
+        self.told: list[int] = []
         self.dropped = 0
         self._answer = answer
         self._seconds = seconds
@@ -80,7 +81,14 @@ class Bench:
 
     def inquiry(self, count: int, seconds: float = 600.0) -> LeakTrials:
         cases = [_case(f"c{number}") for number in range(count)]
-        return LeakTrials(cases, spawn=self.spawn, slot=cast(ExecutorSlot, self), seconds=seconds, clock=self.clock)
+        return LeakTrials(
+            cases,
+            spawn=self.spawn,
+            slot=cast(ExecutorSlot, self),
+            seconds=seconds,
+            tell=self.told.append,
+            clock=self.clock,
+        )
 
 
 def _case(name: str) -> Case:
@@ -97,6 +105,7 @@ def test_a_leak_is_found_in_fresh_processes_that_are_buried() -> None:
     (culprits,) = asking.find()
     assert culprits.cases == ("c2",)
     assert (asking.trials, asking.failure) == (2, "")
+    assert bench.told == [1, 2]
     assert bench.disposed == bench.handles
     whole, alone = bench.handles
     assert [len(each.sent) for each in (whole, alone)] == [WARMUP + COUNTED] * 2

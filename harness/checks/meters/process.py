@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
+
+from harness import linux
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM = "/proc/self/statm"
@@ -18,6 +21,8 @@ _MOST_FILES = 10_000
 #: Nanoseconds, more than the step of the clock that files' times are taken from (10 ms at most): two changes within a
 #: step have the same time, so a list made that soon after a change may lack the second.
 _CLOCK_STEP = 50_000_000
+#: torch's names of shared memory begin with the id of the process that made it.
+_MAKER = re.compile(r"torch_(\d+)_")
 
 
 class _MallocInfo(ctypes.Structure):
@@ -86,9 +91,11 @@ def _pages() -> list[int]:
 class Files:
     """Counts the files that this process has made for itself: temporary ones, and shared memory.
 
-    Everybody's shared memory lies in one folder. A file there counts when it is new, this user's, and this process has
-    it open or no other has. One that nobody has open was left behind: in doubt by us, since a doubt costs a repetition
-    and no more.
+    Everybody's shared memory lies in one folder: that of other workers and of other runs, too. A file there counts when
+    it is new and this user's, and this process or a descendant has it open or mapped. A file that only other processes
+    have does not count, nor does one that another living process has made by its name (torch's names tell). A file
+    that nobody has open, and whose name tells nothing, was left behind: in doubt by us, since a doubt costs a
+    repetition and no more.
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:
@@ -149,13 +156,22 @@ class Files:
 
     def _decide(self, undecided: Mapping[str, os.DirEntry[str]]) -> list[os.DirEntry[str]]:
         """Which of the new files, by path, are ours. Once for each file, since to ask all processes takes 30 ms."""
-        mine = {path for path, entry in undecided.items() if str(os.getpid()) in entry.name.split("_")}  # torch's names
-        mine |= _held("self", undecided)
-        claimed: set[str] = set()
-        if len(mine) < len(undecided):
-            for process in os.listdir("/proc"):
-                if process.isdecimal() and int(process) != os.getpid():
-                    claimed |= _held(process, undecided)
+        me = os.getpid()
+        claims: dict[int, set[str]] = {me: _held(me, undecided)}
+        for path, entry in undecided.items():
+            if match := _MAKER.match(entry.name):
+                claims.setdefault(int(match[1]), set()).add(path)
+        if len(claims[me]) < len(undecided):
+            for process in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+                if process != me and (held := _held(process, undecided)):
+                    claims.setdefault(process, set()).update(held)
+        mine, claimed = set[str](), set[str]()
+        for process, paths in claims.items():
+            line = linux.ancestry(process)
+            if me in line:
+                mine |= paths
+            elif line:  # what one that has ended has made, a child of ours may have
+                claimed |= paths
         kept = []
         for path, entry in undecided.items():
             ours = path in mine or path not in claimed
@@ -169,7 +185,7 @@ class Files:
         return kept
 
 
-def _held(process: str, paths: Iterable[str]) -> set[str]:
+def _held(process: int, paths: Iterable[str]) -> set[str]:
     """Which of `paths` a process has open or mapped; of a stranger's process that is not known and taken as none."""
     folder = f"/proc/{process}"
     try:

@@ -1,0 +1,158 @@
+"""A run that is silent for long says how far it is."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import check_journal
+from tests.acceptance.project import Project, Result, Running
+
+SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+FILE = "suites/slow/test_slow.py"
+#: The second case waits until somebody opens the other end of a pipe.
+CASES = """
+import os
+
+def test_first(): pass
+def test_waits(): open(os.environ["PROBE_DIR"] + "/gate").close()
+def test_last(): pass
+"""
+LINE = re.compile(r"^harness: .* of 3 cases done.*$", re.MULTILINE)
+
+
+@pytest.fixture
+def project(make_project: MakeProject) -> Project:
+    project = make_project()
+    project.write(FILE, CASES)
+    return project
+
+
+def run(project: Project, *arguments: str, until: str = "", env: dict[str, str] | None = None) -> Result:
+    """Run with a case that waits until the run has printed `until`, or is seen to wait where that is empty."""
+    gate = project.folder / "probe" / "gate"
+    gate.parent.mkdir(exist_ok=True)
+    os.mkfifo(gate)
+    running = project.start("--dist=loadfile", *arguments, env=env)
+    try:
+        running.started("test_waits")
+        if until:
+            running.wait_for(lambda: re.search(until, running.terminal()) is not None, f"a line like {until}")
+        open_gate(running, str(gate))
+        return running.result()
+    except BaseException:
+        running.kill_all()
+        raise
+
+
+def open_gate(running: Running, path: str) -> None:
+    def opened() -> bool:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody waits there yet
+            return False
+        return True
+
+    running.wait_for(opened, "the case to wait")
+
+
+@SPREADS
+@pytest.mark.parametrize("how", [(), ("-q",), ("-qq",), ("-v",)], ids=lambda words: "".join(words) or "plain")
+def test_what_runs_where_since_when(project: Project, spread: str, how: tuple[str, ...]) -> None:
+    worker = "main" if spread == "-n0" else r"gw\d"
+    runs = rf"{worker} runs {FILE}::test_waits on cpu, for \d+ s"
+    says = rf"(?m)^harness: 1 of 3 cases done \(1 passed\); 2 left \(.*\); {runs}$"
+    result = run(project, spread, "--progress=0.2", *how, until=says)
+    assert result.status == 0, result.tail()
+    assert re.search(says, result.terminal)
+    check_journal(result)
+    dots = re.sub(r"(?m)^harness: .*\n", "", result.terminal)
+    assert len(re.findall(r"PASSED", dots)) == 3 if how == ("-v",) else re.findall(r"(?<![\w.])\.+(?![\w.])", dots)
+
+
+@SPREADS
+def test_the_zygote_collects(project: Project, spread: str) -> None:
+    """The zygote waits in a module of the suite, which the others import at once."""
+    project.write(
+        FILE,
+        CASES
+        + "import sys\nif 'harness.zygote.server' in sys.modules: open(os.environ['PROBE_DIR'] + '/zygote').close()\n",
+    )
+    gate = project.folder / "probe" / "zygote"
+    gate.parent.mkdir(exist_ok=True)
+    os.mkfifo(gate)
+    says = (
+        r"(?m)^harness: 0 of 3 cases done; 3 left; \w+ is waiting for the zygote, which collects the cases, for \d+ s"
+    )
+    running = project.start(spread, "--progress=0.2", "-k", "not waits")
+    try:
+        says = says.replace("3", "2")
+        running.wait_for(lambda: re.search(says, running.terminal()) is not None, "a line about the zygote")
+        open_gate(running, str(gate))
+        result = running.result()
+    except BaseException:
+        running.kill_all()
+        raise
+    assert result.status == 0, result.tail()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env"),
+    [(("--progress=0",), {}), ((), {"HARNESS_PROGRESS": "0"}), (("--progress=3600",), {}), ((), {})],
+    ids=["off", "off-by-environment", "seldom", "by-default-after-half-a-minute"],
+)
+def test_nothing_is_said(project: Project, arguments: tuple[str, ...], env: dict[str, str]) -> None:
+    result = run(project, "-n0", *arguments, env=env)
+    assert result.status == 0, result.tail()
+    assert not LINE.search(result.terminal)
+
+
+@pytest.mark.parametrize(("given", "threads"), [((), "1"), (("--progress=3600",), "2")], ids=["default", "asked-for"])
+def test_a_case_in_this_process_finds_no_thread_unless_it_was_asked_for(
+    make_project: MakeProject, given: tuple[str, ...], threads: str
+) -> None:
+    """Without isolation and without xdist the case runs where the lines are printed from."""
+    project = make_project()
+    project.write(
+        "suites/count/test_count.py",
+        "import os, threading\n"
+        "def test_count():\n"
+        "    open(os.environ['PROBE_DIR'] + '/threads', 'w').write(str(threading.active_count()))\n",
+    )
+    result = project.run("--isolation=none", "-n0", *given)
+    assert result.status == 0, result.tail()
+    assert project.probe("threads") == [threads]
+
+
+def test_a_case_in_a_worker_without_isolation_is_seen(project: Project) -> None:
+    says = rf"(?m)^harness: .*gw\d runs {FILE}::test_waits on cpu, for \d+ s"
+    assert run(project, "-n1", "--isolation=none", "--progress=0.2", until=says).status == 0
+
+
+def test_a_search_after_the_last_case_is_told(make_project: MakeProject) -> None:
+    """A batch that has grown is looked into once its last case is over, trial after trial."""
+    result = make_project("batch_malloc").run("-n0", "--progress=0.01")
+    told = [line["what"] for line in result.lines if line["event"] == "activity" and "looking into" in line["what"]]
+    assert re.fullmatch(r"looking into why executor main-e1 grew by .* \(heap_bytes\) over 24 cases", told[0])
+    assert told[1] == f"{told[0]}: trial 1 of at most 60"
+    assert re.search(
+        rf"(?m)^harness: 24 of 24 cases done \(24 passed\); main is {re.escape(told[1])}, for \d+ s$", result.terminal
+    ), result.tail()
+    check_journal(result)
+
+
+def test_the_confirmation_of_a_leak_is_told(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write(
+        "suites/leaky/test_leaky.py",
+        "import tempfile\ndef test_leaks():\n    tempfile.mkstemp()\n",
+    )
+    result = project.run("-n0")
+    assert list(result.verdicts.values()) == ["leaked"], result.tail()
+    told = [line["what"] for line in result.lines if line["event"] == "activity"]
+    begun = told.index("confirming a leak of suites/leaky/test_leaky.py::test_leaks")
+    assert told[begun + 1] == ""
+    check_journal(result)

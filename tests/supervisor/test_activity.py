@@ -1,0 +1,38 @@
+"""What a worker tells of what it does beside attempts at cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.supervisor.activity import Activities
+from tests.reporting import build
+
+
+def test_activities_begin_are_told_anew_and_end() -> None:
+    lines: list[Any] = []
+    moments = iter([100.0, 107.0])
+    activities = Activities(lines.append, "gw1", clock=lambda: next(moments))
+    with activities.doing("looking") as tell:
+        tell("looking: trial 1")
+        with activities.doing("waiting"):
+            pass
+        tell("looking: trial 2")
+    told = [(line["worker"], line["what"], line.get("since")) for line in lines]
+    assert told == [
+        ("gw1", "looking", 100.0),
+        ("gw1", "looking: trial 1", 100.0),
+        ("gw1", "waiting", 107.0),
+        ("gw1", "looking: trial 1", 100.0),
+        ("gw1", "looking: trial 2", 100.0),
+        ("gw1", "", None),
+    ]
+    assert len(build.events(*({"t": 1.0, **line} for line in lines))) == 6
+
+
+def test_an_activity_that_fails_is_over() -> None:
+    lines: list[Any] = []
+    with pytest.raises(ZeroDivisionError), Activities(lines.append, "gw1").doing("dividing"):
+        raise ZeroDivisionError
+    assert [line["what"] for line in lines] == ["dividing", ""]
