@@ -18,8 +18,8 @@ import pytest
 from harness import fixtures, options, scope
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
+from harness.ignored_marks import IgnoredMarks
 from harness.outcome import Outcome
-from harness.rootdir import Root
 from harness.scope import Scope
 
 if TYPE_CHECKING:
@@ -60,14 +60,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in fixtures.MARKERS:
         config.addinivalue_line("markers", marker)
-    if _in_zygote(config) or not Scope.of(config).any:
+    if _in_zygote(config):
         return
     if _runs_nothing(config):
-        if config.getoption("collectonly", False):
+        if Scope.of(config).any and config.getoption("collectonly", False):
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
+        return
+    if not Scope.of(config).all:
+        config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
+    if not Scope.of(config).any:
         return
     from harness import machine, plan
     from harness.context import RunContext
+    from harness.rootdir import Root
     from harness.run import Run
     from harness.worker import Worker
 
