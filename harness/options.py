@@ -203,6 +203,10 @@ OPTIONS = {
 }
 
 
+#: The flags of those options that take a value.
+VALUED = tuple(option.flag for option in OPTIONS.values() if option.parse is not _flag)
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options and ini values to pytest."""
     group = parser.getgroup("harness", "conformance harness")

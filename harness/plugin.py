@@ -11,18 +11,20 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Generator
-from pathlib import Path
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import fixtures, options
+from harness import fixtures, options, scope
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
+from harness.ignored_marks import IgnoredMarks
 from harness.outcome import Outcome
+from harness.scope import Scope
 
 if TYPE_CHECKING:
+    from execnet import XSpec
     from xdist.workermanage import WorkerController
 
     from harness.gating.policy import Policy
@@ -35,7 +37,6 @@ __all__ = ["case_seed", "device"]
 
 _RUN = pytest.StashKey["Run"]()
 _WORKER = pytest.StashKey["Worker"]()
-_CONTEXT = "harness_context"
 _DEVICE = "harness_device"
 _LATE = "harness_late"
 
@@ -47,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """``-n auto``: a worker a GPU or software device, or as many as the CPU bears; xdist's variable overrides."""
-    if not _scope(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+    if not Scope.of(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from harness import plan
     from harness.scheduling import workers
@@ -61,20 +62,28 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in fixtures.MARKERS:
         config.addinivalue_line("markers", marker)
-    if _in_zygote(config) or not _scope(config).any:
+    if _in_zygote(config):
         return
     if _runs_nothing(config):
-        if config.getoption("collectonly", False):
+        if Scope.of(config).any and config.getoption("collectonly", False):
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
+        return
+    if not Scope.of(config).all:
+        config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
+    if not Scope.of(config).any:
         return
     from harness import machine, plan
     from harness.context import RunContext
+    from harness.rootdir import Root
     from harness.run import Run
     from harness.worker import Worker
 
     if hasattr(config, "workerinput"):
         told = config.workerinput
-        context = RunContext.from_json(told[_CONTEXT])
+        context = RunContext.from_json(told[scope.CONTEXT])
+        if config.invocation_params.args == context.told_args and (wrong := context.root.difference(Root.of(config))):
+            config.pluginmanager.register(MisplacedHooks(wrong), "harness-misplaced")
+            return
         worker = Worker(
             context,
             machine.inventory(context.device),
@@ -84,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
             late=functools.partial(_send_late, config),
         )
     else:
-        run = Run(config, plan.inventory(config), plugin_argument=_named(config))
+        run = Run(config, plan.inventory(config), plugin_argument=scope.named(config))
         config.stash[_RUN] = run
         config.pluginmanager.register(ControllerHooks(run), "harness-controller")
         if config.getoption("dist", "no") != "no":
@@ -155,6 +164,19 @@ class ListingHooks:
         _choose(config, items, self._policy, self._seed or 0)
 
 
+class MisplacedHooks:
+    """What an xdist worker does that found another root folder or ini file than the controller: it collects nothing."""
+
+    def __init__(self, wrong: str) -> None:
+        self._wrong = wrong
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        report.outcome, report.longrepr, report.result = "failed", self._wrong, []
+        return report
+
+
 class ControllerHooks:
     """What the process does that the user started."""
 
@@ -191,8 +213,15 @@ class ControllerHooks:
             self._heartbeat = None
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[XSpec]) -> None:
+        """Workers in this folder are told its root folder and ini file; xdist gives them the arguments found here."""
+        if all(spec.popen and not spec.chdir for spec in specs):
+            told = self._run.context.told_args
+            config.invocation_params = dataclasses.replace(config.invocation_params, args=told)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        node.workerinput[_CONTEXT] = self._run.context.to_json()
+        node.workerinput[scope.CONTEXT] = self._run.context.to_json()
         node.workerinput[_DEVICE] = self._run.leases.take(node.gateway.id)
 
     @pytest.hookimpl(optionalhook=True)
@@ -314,7 +343,7 @@ class InlineHooks:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep the id under which a case was collected: xdist's ``loadgroup`` changes it later, in its workers alone."""
-    if _scope(item.config).has(item.path):
+    if Scope.of(item.config).has(item.path):
         from harness.worker import CASE_ID
 
         item.stash[CASE_ID] = item.nodeid
@@ -326,7 +355,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """A case whose marks cannot be read is a collection error that names file and case."""
     report = yield
-    if report.passed and any(isinstance(node, pytest.Item) for node in report.result) and _scope(collector.config).any:
+    if report.passed and Scope.of(collector.config).any:
         errors = [text for node in report.result if isinstance(node, pytest.Item) for text in _mark_errors(node)]
         if errors:
             report.outcome = "failed"
@@ -381,40 +410,3 @@ def _runs_nothing(config: pytest.Config) -> bool:
     """Whether this session only shows something."""
     showing = ("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
     return any(config.getoption(name, False) for name in showing)
-
-
-def _named(config: pytest.Config) -> bool:
-    """Whether the user named this plugin with ``-p``: then every test is a case."""
-    return config.pluginmanager.get_plugin("harness.plugin") is not None
-
-
-class _Scope:
-    """Which tests of a session are cases: all, or those under some folders, or none."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.all = _named(config) or options.given(config)
-        self.folders = () if self.all else tuple(f"{folder}{os.sep}" for folder in config.getini("harness_suites"))
-        if hasattr(config, "workerinput"):
-            self.any = _CONTEXT in config.workerinput
-        else:
-            self.any = self.all or self._named_below(config)
-        self._cases: dict[Path, bool] = {}
-
-    def _named_below(self, config: pytest.Config) -> bool:
-        here = config.invocation_params.dir
-        wanted = [f"{(here / argument.partition('::')[0]).resolve()}{os.sep}" for argument in config.args]
-        return any(path.startswith(f) or f.startswith(path) for path in wanted for f in self.folders)
-
-    def has(self, path: Path) -> bool:
-        if path not in self._cases:
-            self._cases[path] = self.any and (self.all or str(path).startswith(self.folders))
-        return self._cases[path]
-
-
-_SCOPE = pytest.StashKey[_Scope]()
-
-
-def _scope(config: pytest.Config) -> _Scope:
-    if _SCOPE not in config.stash:
-        config.stash[_SCOPE] = _Scope(config)
-    return config.stash[_SCOPE]

@@ -33,6 +33,7 @@ from harness.reporting.journal import Journal
 from harness.reporting.journal_tail import JournalTail
 from harness.reporting.ledger import Ledger
 from harness.reporting.progress import Progress
+from harness.rootdir import Root
 from harness.scheduling.leases import LeaseBook
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteProcess
@@ -69,6 +70,8 @@ class Run:
         seed = settings["seed"]
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         invocation = config.invocation_params
+        args = tuple(str(argument) for argument in invocation.args)
+        root = Root.of(config)
         self._arguments = _arguments(config)
         basetemp = config.getoption("basetemp", None)
         temp = invocation.dir / basetemp / run_id if basetemp else Path(tempfile.mkdtemp(prefix="harness-"))
@@ -85,9 +88,14 @@ class Run:
             run_id=run_id,
             run_dir=str(run_dir),
             temp_dir=str(temp),
-            rootdir=str(config.rootpath),
+            rootdir=root.folder,
+            inifile=root.inifile,
+            root_given=bool(config.getoption("inifilename") or config.getoption("rootdir")),
+            confcutdir=config.getoption("confcutdir"),
+            ini_values=tuple(config.getoption("override_ini") or ()),
             invocation_dir=str(invocation.dir),
-            args=tuple(str(argument) for argument in invocation.args),
+            args=args,
+            told_args=root.tell(args, options.VALUED),
             overrides=overriding_arguments(
                 xdist=config.pluginmanager.has_plugin("xdist"),
                 logging=config.pluginmanager.has_plugin("logging"),
@@ -273,7 +281,7 @@ def _arguments(config: pytest.Config) -> tuple[str, ...]:
 
     Nothing is then blamed for matching no case. ``.`` stands for all that there is.
     """
-    if any(config.getoption(name, None) for name in ("lf", "ignore", "ignore_glob")):
+    if any(config.getoption(name, None) for name in ("lf", "ignore", "ignore_glob", "pyargs")):
         return ()
     root, here = config.rootpath, config.invocation_params.dir
     paths = [argument.partition("::") for argument in config.args]

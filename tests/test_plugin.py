@@ -208,3 +208,77 @@ def test_the_line_that_reproduces_a_failure_does(project: pytest.Pytester) -> No
     again = project.run("bash", "-c", lines[1])
     assert again.ret == 1
     assert [line for line in again.outlines if line.startswith("E ") and "drew" in line] == [drew[1]]
+
+
+_MARKED = """\
+import pytest
+
+@pytest.mark.requires(device="cuda")
+def test_one(): pass
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.timeout(5)
+def test_two(): pass
+
+@pytest.mark.leaks("for good", link="https://example.org/1")
+@pytest.mark.keeps("for good")
+@pytest.mark.covers("a row")
+def test_three(): pass
+
+def test_four(): pass
+"""
+_THEIRS = """\
+def pytest_configure(config):
+    config.addinivalue_line("markers", "timeout(timeout, func_only=False): of pytest-timeout")
+"""
+_IGNORED = "harness: not active for {} tests with its marks, which had no effect: "
+
+
+def _said(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.outlines if line.startswith("harness: not active")]
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize("strict", [(), ("--strict-markers",)])
+def test_marks_without_the_harness_are_told_once(
+    project: pytest.Pytester, workers: str, strict: tuple[str, ...]
+) -> None:
+    _write(project, "plain/test_marked.py", _MARKED)
+    result = project.runpytest_subprocess("plain", workers, *strict, "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=5)
+    (line,) = _said(result)
+    assert line.startswith(_IGNORED.format(3) + "requires on 2, covers on 1, leaks on 1, keeps on 1, timeout on 1; ")
+    assert "-p harness.plugin" in line
+    assert "harness_suites" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "told"),
+    [
+        ("plain", _MARKED, ["plain", "-p", "harness.plugin"], None),
+        ("plain", _MARKED, ["plain", "--seed=1"], None),
+        ("plain", _MARKED, ["plain", "-p", "no:harness"], None),
+        ("plain", _MARKED, ["plain", "--collect-only"], None),
+        ("plain", "def test_x(): pass\n", ["plain"], None),
+        ("suites", _MARKED, ["suites"], None),
+        ("plain", _MARKED, ["plain", "-k", "three"], _IGNORED.format(1) + "covers on 1, leaks on 1, keeps on 1; "),
+        ("plain", _MARKED, ["."], _IGNORED.format(3)),  # the suites are cases, these are not
+        # Other meanings of the words: no condition of ours is positional.
+        ("plain", "import pytest\n@pytest.mark.requires('redis')\ndef test_x(): pass\n", ["plain"], None),
+    ],
+)
+def test_marks_with_the_harness_or_of_others_are_not(
+    project: pytest.Pytester, name: str, text: str, arguments: list[str], told: str | None
+) -> None:
+    _write(project, f"{name}/test_marked.py", text)
+    said = _said(project.runpytest_subprocess(*arguments, "-p", "no:cacheprovider"))
+    assert len(said) == (told is not None)
+    assert all(line.startswith(str(told)) for line in said)
+
+
+def test_a_mark_that_another_plugin_has_as_well_is_its_own(project: pytest.Pytester) -> None:
+    _write(project, "plain/conftest.py", _THEIRS)
+    _write(project, "plain/test_marked.py", _MARKED)
+    (line,) = _said(project.runpytest_subprocess("plain", "-p", "no:cacheprovider"))
+    assert "requires on 2" in line
+    assert "timeout" not in line

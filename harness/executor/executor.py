@@ -120,7 +120,7 @@ class Executor:
     def _run(self, message: Message) -> None:
         item = self._collected.items.get(message["case"])
         if item is None:
-            self._send({"op": "unknown"})
+            self._send({"op": "unknown", "known": self._known_instead(message["case"])})
             return
         self._inspector.begin()
         interruption = self._protocol(item, message)
@@ -157,6 +157,14 @@ class Executor:
         if problems:
             done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
         self._send(done)
+
+    def _known_instead(self, case: str) -> str:
+        """What was collected in place of a `case` that was not, and where."""
+        known = list(self._collected.items)
+        name = case.rpartition("::")[2]
+        example = next((other for other in known if other.rpartition("::")[2] == name), known[0] if known else None)
+        such = "" if example is None else f", such as {example!r}"
+        return f"{len(known)} cases{such}, in the root folder {self._collected.session.config.rootpath}"
 
     def _protocol(self, item: pytest.Item, message: Message) -> str:
         """Have pytest run the case under the watchdog, which goes on; says what interrupted it, or nothing."""

@@ -262,7 +262,11 @@ class _Book:
                 found.append(self._finding("collection_wrong", message))
         twice = [case for line in listed.values() for case, times in Counter(line.ids).items() if times > 1]
         if twice:
-            found.append(self._finding("duplicate_ids", "several cases have the same id, so only one counts", twice))
+            message = (
+                "several cases have the same id, so only one counts; where they are files outside the root folder, "
+                "give one that holds them with --rootdir"
+            )
+            found.append(self._finding("duplicate_ids", message, twice))
         ids, ordered = self.collection()
         unlisted = [case for case in ordered if case not in ids]
         if unlisted:

@@ -135,7 +135,7 @@ class _Listener:
     start: tuple[int, int] = (0, 0)
     over: bool = False
     late: bool = False
-    unknown: bool = False
+    unknown: str = ""
     poison: str = ""
     interruption: str = ""
     zygote_lost: str = ""
@@ -228,7 +228,7 @@ class _Listener:
             self.struck = {str(name): int(count) for name, count in message.get("struck", {}).items()}
             self.levels = {str(name): int(amount) for name, amount in message.get("levels", {}).items()}
         elif message["op"] == "unknown":
-            self.unknown = True
+            self.unknown = str(message["known"])
         else:
             raise ProtocolError(f"executor {self.handle.name} sent an unknown message {message['op']!r}")
 

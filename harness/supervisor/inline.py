@@ -52,6 +52,6 @@ class InlineCase:
                 phases={report.when: report.duration for report in self._reports},
                 message=judgement.message or first_line(self._reports),
                 detail=tracebacks(self._reports),
-                reproduce=self._context.reproduce(self._case.id, {}) if red else None,
+                reproduce=self._context.reproduce(self._case.id, self._case.item.path, {}) if red else None,
             )
         )

@@ -391,7 +391,7 @@ class Supervisor:
     def _reproduce(self, history: CaseHistory) -> str:
         attempt = history.decisive
         shown = {name: value for name, value in attempt.environment.items() if name in DEVICE_VARIABLES and value}
-        return self._context.reproduce(history.case.id, shown)
+        return self._context.reproduce(history.case.id, history.case.item.path, shown)
 
 
 def _needs_own_process(case: Case) -> bool:

@@ -30,6 +30,7 @@ class Evidence:
 
     `done`: the executor said that the case is over. `exit_status`: as ``os.waitstatus_to_exitcode`` gives it (negative
     for a signal), None while it lives. `leaving`: it had been told to exit. `late`: the supervisor's deadline passed.
+    `unknown`: the executor does not have the case, but what this says.
     """
 
     phases: Sequence[Phase] = ()
@@ -43,7 +44,7 @@ class Evidence:
     limit: float = 0.0
     stacks: str = ""
     garbled: str = ""
-    unknown: bool = False
+    unknown: str = ""
     zygote_lost: str = ""
     unkillable: bool = False
 
@@ -81,7 +82,8 @@ def judge(seen: Evidence) -> Judgement:
     if seen.zygote_lost:
         return Judgement(Outcome.LOST, f"the harness lost its zygote while the case ran ({seen.zygote_lost})", where)
     if seen.unknown:
-        return Judgement(Outcome.LOST, "the zygote did not collect this case: does its id change from run to run?")
+        message = f"the executor does not know this case: does its id change from run to run? It has {seen.unknown}"
+        return Judgement(Outcome.LOST, message)
     if not seen.done:
         broken = _broken_off(seen, where)
         return Judgement(broken.outcome, broken.message, where, notes)

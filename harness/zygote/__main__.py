@@ -20,6 +20,7 @@ from harness.devices import guard
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
+from harness.rootdir import RootError
 from harness.under import WrapperError
 from harness.zygote import cold
 from harness.zygote.collecting import collect, freeze_baseline, prepare
@@ -60,7 +61,11 @@ def main() -> None:
         )
         ForkServer(_refuse, listener, unfit=told).serve()
 
-    sys.exit(collect(spec, around, serve))
+    try:
+        status = collect(spec, around, serve)
+    except RootError as error:
+        ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
+    sys.exit(status)
 
 
 def _unfit() -> str:

@@ -16,9 +16,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import pytest
+
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
+from harness.rootdir import RootError
 from harness.zygote.collecting import collect, freeze_baseline, prepare
 from harness.zygote.spec import ZygoteSpec
 
@@ -53,7 +56,10 @@ def main() -> None:
         freeze_baseline(collected)
         become_executor(collected, order, descriptors, cold=True)
 
-    sys.exit(collect(spec, prepare(spec), serve))
+    try:
+        sys.exit(collect(spec, prepare(spec), serve))
+    except RootError:
+        sys.exit(pytest.ExitCode.USAGE_ERROR)  # pytest has said it
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from harness.checks.state.guard import FixtureWatch, StateGuard
 from harness.executor import trace_log as tracelog
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import show_surrogates
+from harness.rootdir import Root, RootError
 from harness.under import Around
 from harness.zygote.spec import ZygoteSpec
 
@@ -24,13 +25,20 @@ class CollectorPlugin:
     #: Tells the harness plugin that this process is none that the user or xdist started.
     is_harness_zygote = True
 
-    def __init__(self, serve: Callable[[CollectedSession], NoReturn], around: Around | None) -> None:
+    def __init__(self, root: Root, serve: Callable[[CollectedSession], NoReturn], around: Around | None) -> None:
+        """`root` is that of the run; another one is not collected from."""
+        #: What is wrong with the root folder or the ini file that pytest found here, or an empty text.
+        self.misplaced = ""
+        self._root = root
         self._serve = serve
         self._around = around
         self._relay = ReportRelay()
         self._guard = StateGuard()
 
     def pytest_configure(self, config: pytest.Config) -> None:
+        self.misplaced = self._root.difference(Root.of(config))
+        if self.misplaced:
+            raise pytest.UsageError(self.misplaced)
         config.pluginmanager.register(self._relay)
         config.pluginmanager.register(FixtureWatch(self._guard))
         config.pluginmanager.register(tracelog.TraceLogMuted())
@@ -72,9 +80,14 @@ def collect(spec: ZygoteSpec, around: Around | None, serve: Callable[[CollectedS
     """Import and collect as `spec` says, then `serve`. Returns pytest's exit status where there was nothing to serve.
 
     `sys.argv` becomes that of a pytest with the run's arguments: there are test files that read it when imported.
+    Raises RootError where pytest found another root folder or ini file than the run's.
     """
     sys.argv = ["pytest", *spec.args]
-    return int(pytest.main([*spec.args, *spec.overrides], plugins=[CollectorPlugin(serve, around)]))
+    collector = CollectorPlugin(spec.root, serve, around)
+    status = pytest.main([*spec.collection_args], plugins=[collector])
+    if collector.misplaced:
+        raise RootError(collector.misplaced)
+    return int(status)
 
 
 def prepare(spec: ZygoteSpec) -> Around | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from harness.context import RunContext, tuples
+from harness.rootdir import Root, inserted
 from harness.under import WRAPPERS
 
 #: Set while the zygote imports and collects, and put back in every executor: one thread in OpenBLAS's pool, so that the
@@ -21,8 +22,9 @@ _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 class ZygoteSpec:
     """How to collect again what a run collects, and who the zygote belongs to.
 
-    `args` are the arguments the run was started with, `overrides` come after them; `parent` is the process id of the
-    starter. `skip_early_exit_handlers`: see `harness.linux.exit_before_earlier_handlers`.
+    `args` are the arguments the run was started with, `collection_args` those to collect with; what is found must have
+    the root folder `rootdir` and the ini file `inifile` (None: none). `parent` is the process id of the starter.
+    `skip_early_exit_handlers`: see `harness.linux.exit_before_earlier_handlers`.
     `many_forks`: as many as cases, so that making them cheap is worth a moment at the start.
     `start`: ``fork`` makes executors by forking the zygote, which refuses where that must not be done; ``cold`` has
     each collect by itself, the zygote nothing; ``auto`` is the first as long as it may be, and then the second.
@@ -30,9 +32,11 @@ class ZygoteSpec:
     """
 
     args: tuple[str, ...]
+    collection_args: tuple[str, ...]
+    rootdir: str
+    inifile: str | None
     sys_path: tuple[str, ...]
     preload: tuple[str, ...]
-    overrides: tuple[str, ...]
     parent: int
     skip_early_exit_handlers: bool
     many_forks: bool
@@ -44,7 +48,9 @@ class ZygoteSpec:
         """For a zygote that this process starts, for the run of `context`."""
         return cls(
             args=context.args,
-            overrides=context.overrides,
+            collection_args=inserted(context.told_args, context.overrides),
+            rootdir=context.rootdir,
+            inifile=context.inifile,
             sys_path=context.sys_path,
             preload=(*context.preload, *(WRAPPERS[context.under].preload if context.under else ())),
             parent=os.getpid(),
@@ -53,6 +59,10 @@ class ZygoteSpec:
             start=context.start,
             under=context.under,
         )
+
+    @property
+    def root(self) -> Root:
+        return Root(self.rootdir, self.inifile)
 
     def to_json(self) -> str:
         """One line."""

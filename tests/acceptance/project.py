@@ -172,18 +172,21 @@ class Project:
     def start(
         self,
         *arguments: str,
-        suites: str = "suites",
+        suites: str | None = "suites",
+        folder: str = ".",
         env: Mapping[str, str | None] | None = None,
         results_dir: bool = True,
     ) -> Running:
         """Start ``pytest SUITES ARGUMENTS`` and return at once; with `results_dir` in a run directory of our choice.
 
+        It starts in `folder` of the project. Without `suites` only the arguments are given.
         `env` is added to the environment; a value of None keeps the variable out of it.
         """
         name = f"run-{secrets.token_hex(4)}"
-        run_dir = self.folder / name
+        here = self.folder / folder
+        run_dir = here / name
         mark = secrets.token_hex(8)
-        command = [sys.executable, "-m", "pytest", suites, *arguments]
+        command = [sys.executable, "-m", "pytest", *([] if suites is None else [suites]), *arguments]
         if results_dir and "no:harness" not in arguments:
             command.append(f"--results-dir={name}")
         if not any(argument in ("--lf", "--ff") for argument in arguments):
@@ -205,7 +208,7 @@ class Project:
         with output.open("wb") as file:
             process = subprocess.Popen(
                 command,
-                cwd=self.folder,
+                cwd=here,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -219,12 +222,13 @@ class Project:
     def run(
         self,
         *arguments: str,
-        suites: str = "suites",
+        suites: str | None = "suites",
+        folder: str = ".",
         env: Mapping[str, str | None] | None = None,
         results_dir: bool = True,
     ) -> Result:
         """As `start`, to its end."""
-        running = self.start(*arguments, suites=suites, env=env, results_dir=results_dir)
+        running = self.start(*arguments, suites=suites, folder=folder, env=env, results_dir=results_dir)
         try:
             return running.result()
         except BaseException:

@@ -80,7 +80,7 @@ def _failed(when: str) -> Phase:
         # The harness is to blame.
         (replace(PASSED, zygote_lost="gone"), Outcome.LOST, "gone"),
         (Evidence(exit_status=SEGV, zygote_lost="gone"), Outcome.LOST, "gone"),
-        (Evidence(unknown=True), Outcome.LOST, "did not collect"),
+        (Evidence(unknown="2 cases, such as 'a.py::x'"), Outcome.LOST, "does not know this case"),
     ],
 )
 def test_judge(seen: Evidence, outcome: Outcome, message: str) -> None:

@@ -10,7 +10,9 @@ from harness.zygote.spec import ZygoteSpec, executor_environment, overriding_arg
 def test_a_spec_survives_its_one_line() -> None:
     spec = ZygoteSpec(
         args=("suites", "-k", "a\nb"),
-        overrides=("--capture=no",),
+        collection_args=("suites", "-k", "a\nb", "--rootdir=/x", "--capture=no"),
+        rootdir="/x",
+        inifile=None,
         sys_path=("", "/x"),
         preload=(),
         parent=12,

@@ -1,0 +1,269 @@
+"""One root folder, one ini file and one set of ids in all processes of a run, wherever pytest finds them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from harness.outcome import Outcome
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.project import Project, Result
+
+CASES = "def test_passes(): pass\ndef test_fails(): assert 0\n"
+NEEDS_FIXTURE = "def test_passes(above): pass\ndef test_fails(above): assert 0\n"
+ABOVE = "import pytest\n@pytest.fixture\ndef above(): pass\n"
+NEEDS_MODULE = "import beside\ndef test_passes(): pass\ndef test_fails(): assert 0\n"
+INI = "[pytest]\nharness_suites = {suites}\nharness_preload =\n"
+#: Of another project: it would collect nothing here.
+OTHER_INI = "[pytest]\npython_files = other_*.py\n"
+FOREIGN = ("-p", "harness.plugin", "-oharness_preload=")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Files, and a run among them. `folder` is where it is started, `links` are symbolic links by their name.
+
+    `run_dir` is the run directory that `arguments` name, if they name one.
+    """
+
+    arguments: tuple[str, ...]
+    files: Mapping[str, str]
+    folder: str = "."
+    links: Mapping[str, str] = field(default_factory=dict)
+    run_dir: str | None = None
+
+
+LAYOUTS = {
+    "no ini file, a new run directory": Layout(
+        (".", *FOREIGN, "--results-dir", "../elsewhere/new"),
+        {"mine/test_it.py": CASES},
+        folder="mine",
+        run_dir="elsewhere/new",
+    ),
+    "no ini file, switched on by an option alone": Layout(
+        ("test_it.py", "-oharness_preload=", "--results-dir", "../elsewhere/new"),
+        {"mine/test_it.py": CASES},
+        folder="mine",
+        run_dir="elsewhere/new",
+    ),
+    "no ini file, the run directory within another project": Layout(
+        (*FOREIGN, "--results-dir", "../other/results/new"),
+        {"mine/test_it.py": CASES, "other/pytest.ini": OTHER_INI},
+        folder="mine",
+        run_dir="other/results/new",
+    ),
+    "no ini file, an ini value that is a path": Layout(
+        (".", *FOREIGN, "-opythonpath=src", "--results-dir", "../elsewhere/new"),
+        {"mine/test_it.py": NEEDS_MODULE, "mine/src/beside.py": ""},
+        folder="mine",
+        run_dir="elsewhere/new",
+    ),
+    "an ini file, a new run directory": Layout(
+        ("suites", "--results-dir", "../elsewhere/new"),
+        {"mine/suites/test_it.py": CASES, "mine/pytest.ini": INI.format(suites="suites")},
+        folder="mine",
+        run_dir="elsewhere/new",
+    ),
+    "-c FILE": Layout(("-c", "my.ini", "suites"), {"my.ini": INI.format(suites="suites"), "suites/test_it.py": CASES}),
+    "-c FILE in another folder": Layout(
+        ("-c", "../conf/my.ini", "suites"),
+        {"conf/my.ini": INI.format(suites="../mine/suites"), "mine/suites/test_it.py": CASES},
+        folder="mine",
+    ),
+    "--rootdir above": Layout(
+        ("--rootdir", "..", "suites"),
+        {"mine/pytest.ini": INI.format(suites="suites"), "mine/suites/test_it.py": CASES},
+        folder="mine",
+    ),
+    "--rootdir below": Layout(
+        ("--rootdir=suites", "suites"), {"pytest.ini": INI.format(suites="suites"), "suites/test_it.py": CASES}
+    ),
+    "--confcutdir above": Layout(
+        ("--confcutdir", "..", "suites"),
+        {
+            "mine/pytest.ini": INI.format(suites="suites"),
+            "conftest.py": ABOVE,
+            "mine/suites/test_it.py": NEEDS_FIXTURE,
+        },
+        folder="mine",
+    ),
+    "a file outside the root folder": Layout(
+        ("-c", "pytest.ini", "../outside/test_it.py"),
+        {"mine/pytest.ini": INI.format(suites="../outside"), "outside/test_it.py": CASES},
+        folder="mine",
+    ),
+    "a folder outside the root folder": Layout(
+        ("suites", "../outside"),
+        {
+            "mine/pytest.ini": INI.format(suites="suites ../outside"),
+            "mine/suites/test_it.py": CASES,
+            "outside/test_out.py": CASES,
+        },
+        folder="mine",
+    ),
+    "--pyargs": Layout(
+        ("--pyargs", "suites.inner.test_it"),
+        {
+            "pytest.ini": INI.format(suites="suites") + "pythonpath = .\n",
+            "suites/__init__.py": "",
+            "suites/inner/__init__.py": "",
+            "suites/inner/test_it.py": CASES,
+        },
+    ),
+    "the suites are a link": Layout(
+        ("suites",),
+        {"pytest.ini": INI.format(suites="suites"), "real/test_it.py": CASES},
+        links={"suites": "real"},
+    ),
+    "the project is reached through a link": Layout(
+        ("link/suites",),
+        {"real/pytest.ini": INI.format(suites="suites"), "real/suites/test_it.py": CASES},
+        links={"link": "real"},
+    ),
+    "two folders, each with an ini file": Layout(
+        ("a", "b", *FOREIGN),
+        {"a/pytest.ini": "", "b/pytest.ini": "", "a/test_a.py": CASES, "b/test_b.py": CASES},
+    ),
+    "two folders without": Layout(
+        ("a", "../b", *FOREIGN, "--results-dir", "../elsewhere/new"),
+        {"mine/a/test_a.py": CASES, "b/test_b.py": CASES},
+        folder="mine",
+        run_dir="elsewhere/new",
+    ),
+    "an ini file nearer to the case": Layout(
+        (".", *FOREIGN),
+        {"pytest.ini": "", "inner/pytest.ini": "", "inner/test_it.py": CASES},
+    ),
+    "pytest.toml": Layout(
+        ("suites",),
+        {"pytest.toml": "[pytest]\nharness_suites = ['suites']\nharness_preload = []\n", "suites/test_it.py": CASES},
+    ),
+    "pyproject.toml": Layout(
+        ("suites",),
+        {
+            "pyproject.toml": "[tool.pytest.ini_options]\nharness_suites = ['suites']\nharness_preload = []\n",
+            "suites/test_it.py": CASES,
+        },
+    ),
+    "pyproject.toml that says nothing": Layout(
+        ("mine", *FOREIGN), {"mine/pyproject.toml": "[project]\nname = 'x'\n", "mine/test_it.py": CASES}
+    ),
+    "tox.ini": Layout(("suites",), {"tox.ini": INI.format(suites="suites"), "suites/test_it.py": CASES}),
+    "setup.cfg": Layout(
+        ("suites",),
+        {"setup.cfg": INI.format(suites="suites").replace("pytest]", "tool:pytest]"), "suites/test_it.py": CASES},
+    ),
+    "a subfolder": Layout(
+        (),
+        {"pytest.ini": INI.format(suites="suites"), "suites/inner/test_it.py": CASES},
+        folder="suites/inner",
+    ),
+    "arguments after two dashes": Layout(
+        ("-oharness_preload=", "--isolation=case", "--", "suites/test_it.py"),
+        {"pytest.ini": INI.format(suites="suites"), "suites/test_it.py": CASES},
+    ),
+    "addopts": Layout(
+        ("suites",),
+        {
+            "pytest.ini": INI.format(suites="suites") + "addopts = --rootdir=suites --confcutdir=suites -m 'not slow'\n"
+            "markers = slow\n",
+            "suites/test_it.py": CASES,
+        },
+    ),
+}
+SPREAD = (
+    "no ini file, a new run directory",
+    "no ini file, the run directory within another project",
+    "-c FILE in another folder",
+    "--rootdir above",
+    "a file outside the root folder",
+    "two folders, each with an ini file",
+    "arguments after two dashes",
+)
+COLD = ("no ini file, a new run directory", "-c FILE in another folder", "the project is reached through a link")
+
+
+def _laid_out(project: Project, layout: Layout) -> None:
+    (project.folder / "pytest.ini").unlink()
+    for name, text in layout.files.items():
+        project.write(name, text)
+    for name, target in layout.links.items():
+        (project.folder / name).symlink_to(target)
+
+
+def _run(project: Project, layout: Layout, *options: str) -> Result:
+    """Without an option of ours, so that the ini value alone decides what is a case."""
+    result = project.run(*options, *layout.arguments, suites=None, folder=layout.folder, results_dir=False)
+    if layout.run_dir is not None:
+        return dataclasses.replace(result, run_dir=project.folder / layout.run_dir)
+    made = list((project.folder / layout.folder / "results").glob("*"))
+    assert len(made) == 1, f"the harness was not active:\n{result.tail()}"
+    return dataclasses.replace(result, run_dir=made[0])
+
+
+def _plain_ids(project: Project, layout: Layout) -> set[str]:
+    """What pytest collects without the harness."""
+    ours = {"-p", "harness.plugin", "-oharness_preload=", "--isolation=case", "--results-dir"}
+    arguments = [word for word in layout.arguments if word not in ours and "/new" not in word]
+    options = ("-p", "no:harness", "--collect-only", "-q", "-oharness_suites=", "-Wignore::pytest.PytestConfigWarning")
+    result = project.run(*options, *arguments, suites=None, folder=layout.folder)
+    assert result.status == 0, result.tail()
+    return {line for line in result.terminal.splitlines() if "::test_" in line}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, ("-n0",)) for name in LAYOUTS),
+        *((name, ("-n2",)) for name in SPREAD),
+        *((name, ("-n0", "--start=cold")) for name in COLD),
+    ],
+)
+def test_every_process_has_the_root_folder_of_the_first(
+    make_project: MakeProject, name: str, options: tuple[str, ...]
+) -> None:
+    """Ids are those of plain pytest, each case has its verdict, and the line that reproduces a failure does."""
+    project, layout = make_project(), LAYOUTS[name]
+    _laid_out(project, layout)
+    ids = _plain_ids(project, layout)
+    result = _run(project, layout, *options)
+    assert result.verdicts == {case: "failed" if case.endswith("fails") else "passed" for case in ids}, result.tail()
+    assert result.status == 1
+    for verdict in result.ledger.verdicts:
+        if verdict.outcome is Outcome.FAILED:
+            assert verdict.reproduce is not None
+            program, *words = shlex.split(verdict.reproduce)
+            assert program == "pytest"
+            again = project.run(*words, suites=None, folder=layout.folder)
+            assert again.verdicts == {verdict.case: "failed"}, f"{verdict.reproduce}\n{again.tail()}"
+
+
+@pytest.mark.parametrize("options", [("-n0",), ("-n2",), ("-n0", "--start=cold")])
+def test_a_process_that_finds_another_ini_file_says_so(make_project: MakeProject, options: tuple[str, ...]) -> None:
+    """Where the argument cannot be told: pytest reads the variable in each process, and takes the folder for a path."""
+    project = make_project()
+    layout = LAYOUTS["no ini file, the run directory within another project"]
+    _laid_out(project, layout)
+    env = {"PYTEST_ADDOPTS": "--results-dir ../other/results/new"}
+    result = project.run(*FOREIGN, *options, suites=None, folder=layout.folder, results_dir=False, env=env)
+    assert result.status in (1, 2), result.tail()
+    found = project.folder / "other" / "pytest.ini"
+    assert f"the ini file is {found} in this process, and none in the one that began the run" in result.terminal
+    run_dir = project.folder / "other" / "results" / "new"
+    assert "lost" not in dataclasses.replace(result, run_dir=run_dir).verdicts.values()
+
+
+def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
+    """The executor does not have it; the verdict says what it has instead, and where."""
+    project = make_project()
+    text = "import os, pytest\n@pytest.mark.parametrize('number', [os.getpid()])\ndef test_it(number): pass\n"
+    project.write("suites/test_ids.py", text)
+    (verdict,) = project.run("-n0").ledger.verdicts
+    assert verdict.outcome is Outcome.LOST
+    assert "does its id change from run to run?" in verdict.message
+    assert "It has 1 cases, such as 'suites/test_ids.py::test_it[" in verdict.message
+    assert verdict.message.endswith(f"in the root folder {project.folder}")
