@@ -292,7 +292,7 @@ def test_two_gpus_are_two_devices_and_two_instances_are_not() -> None:
     assert evaluate(wanted, detect(whole, whole.devices[0])) is None
     unmet = evaluate(wanted, detect(cut, cut.devices[0]))
     assert unmet is not None
-    assert unmet.text == "devices: wanted 2, found 1 (cuda, for a process sees one mig instance only)"
+    assert unmet.text == "devices: wanted 2, found 1 (cuda; a process sees only one mig instance)"
 
 
 _SIGNS = st.sampled_from([">=", "<=", "==", "!=", ">", "<"])

@@ -246,9 +246,9 @@ def test_sources_that_are_missing_are_named(place: Place, tmp_path: Path) -> Non
     [
         (
             {"PATH": "/nowhere"},
-            "needs a C++ compiler: $CXX is not set, and none of c++, g++ and clang++ is on the path",
+            "needs a C++ compiler: $CXX is not set, and $PATH has none of c++, g++, clang++",
         ),
-        ({"CXX": "'"}, '$CXX is "\'", which is no command'),
+        ({"CXX": "'"}, '$CXX is not a valid command: "\'"'),
         ({"CXX": "/nowhere/cc"}, "'/nowhere/cc' does not start"),
         ({"CXX": "false"}, "'false' ended with status 1 when asked for its version"),
         ({"CXXFLAGS": "'"}, '$CXXFLAGS is "\'", which is no list of options'),
