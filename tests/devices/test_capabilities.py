@@ -325,8 +325,8 @@ def _ask(site: Path, question: str) -> str:
             "cuda = '12.8'\n",
             {"nvidia-cudnn-cu13": "9.13.0.50"},
             "(12, 8) |",
-            "None | no distribution named nvidia-cudnn-cu12 is installed, and a version bundled with torch cannot be "
-            "known without loading it",
+            "None | no distribution named nvidia-cudnn-cu12 is installed; a version bundled with torch is unknown "
+            "until it is loaded",
         ),
         (
             "2.12.0+cpu",
