@@ -1,5 +1,6 @@
-"""Builds the software device's library at its first use and caches it. ``python -m harness.softdevice.build`` builds it
-by hand.
+"""Builds the library of the software device at its first use, and caches it.
+
+``python -m harness.softdevice.build`` builds it by hand.
 """
 
 from __future__ import annotations

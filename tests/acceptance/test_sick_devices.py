@@ -365,7 +365,7 @@ def test_a_case_that_broke_on_a_sick_device_is_tried_on_another(machine: Machine
     assert f"device {GPU[0]} examined afterwards: ended with SIGSEGV" in "\n".join(first["notes"])
     moment = f"after suites/gpu/test_gpu.py::test_breaks {'was ' if how == 'poisoned' else ''}{how}"
     ((message, cases),) = sick_devices(result)
-    assert message.endswith(f"without an answer, {moment}")
+    assert message.endswith(f"without a result, {moment}")
     assert cases == ["test_breaks"]
     assert looks(result)[1:] == [
         (GPU[0], "sick", moment),
