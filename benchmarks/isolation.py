@@ -1,8 +1,8 @@
-"""What isolation costs: the harness against a bare fork, plain pytest, one pytest a case, and plain xdist.
+"""The cost of isolation: the harness against a bare fork, plain pytest, one pytest per case, and plain xdist.
 
-Every way runs the same generated cases, in turn, several times over; figures are medians. Each is measured with few and
-with many cases, so that what a run costs once (start-up: imports, collection, reports) and what each case adds are told
-apart. See README.md beside this file.
+Every way runs the same generated cases several times, alternating with the others; figures are medians. Each way is
+measured with few and with many cases, to separate the fixed cost of a run (start-up: imports, collection, reports) from
+the cost of each case. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FORK_CASE_AND_EXIT = _FORK_AND_EXIT.replace("os._exit(0)", "os._exit(0 if torch
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Numbers of cases, few and many, with torch and without, and how many are started one at a time."""
+    """Numbers of cases (few, many), with torch and without, and how many cases run in a pytest of their own."""
 
     torch: tuple[int, int]
     empty: tuple[int, int]
@@ -70,7 +70,7 @@ QUICK = Sizes(torch=(4, 12), empty=(50, 200), singly=1, repeats=1)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run `count` cases: a command in a folder, and what it prints when it has done so."""
+    """One way to run `count` cases: a command in a folder, and the text that it prints on success."""
 
     name: str
     family: str
@@ -101,7 +101,7 @@ WAYS = (
     Way(PLAIN_2, "empty", ("suites", "-p", "no:harness", "-n2")),
 )
 
-#: What is compared with what, on which figure, and the ratio aimed at.
+#: Comparisons: name, the two ways, the figure, and the target ratio.
 AIMS = (
     ("case, each case, over a bare fork", CASE, FORK, "each", 2.5),
     ("batch, whole run, over plain pytest", BATCH, PLAIN, "total", 2.0),
@@ -124,9 +124,9 @@ def make_project(folder: Path, family: str, count: int) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what was said to Python, pytest or the harness around this script.
+    """This process's environment, without the variables of Python, pytest and the harness.
 
-    Not writing bytecode, for one, makes pytest rewrite every module of its plugins again in each process.
+    For example, with PYTHONDONTWRITEBYTECODE pytest rewrites every module of its plugins again in each process.
     """
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "HARNESS_"))}
 
@@ -146,13 +146,13 @@ class Bench:
         self._environment = _environment()
 
     def warm_up(self) -> None:
-        """Every way once, not counted: files are read into memory, bytecode is written."""
+        """Run every way once, uncounted: this fills the page cache and writes bytecode."""
         for way in WAYS:
             few, _ = self._counts(way.family)
             run(way.command(few), self._projects[way.family, few], says=way.says(few), environment=self._environment)
 
     def take(self) -> None:
-        """One round: every way at both its numbers of cases, then cases one at a time."""
+        """One round: every way with few and with many cases, then single cases."""
         for way in WAYS:
             for count in self._counts(way.family):
                 self._sample(way.name, count, way.command(count), self._projects[way.family, count], way.says(count))
@@ -169,7 +169,7 @@ class Bench:
         return median([sample.cpu for sample in self.samples[name, count]])
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """By way: seconds of the whole run, of start-up, and of each case, wall and processor time."""
+        """For each way: seconds of the whole run, of the start-up and of each case, in wall and processor time."""
         table = {}
         for way in WAYS:
             few, many = self._counts(way.family)
@@ -210,7 +210,7 @@ class Bench:
 
 
 def ratios(figures: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Each aim with the figures it is about, in wall and in processor time, and whether it is met."""
+    """Each comparison with its ratio in wall and in processor time, and whether the target is met."""
     return [
         {
             "what": what,
@@ -224,7 +224,7 @@ def ratios(figures: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
 
 
 def print_tables(figures: dict[str, dict[str, float]], compared: list[dict[str, Any]], busiest: float) -> None:
-    """The figures for people."""
+    """Print the figures as tables."""
     print(
         f"{'':30} {'cases':>6} {'total s':>9} {'start-up s':>10} {'each ms':>9} {'cpu total s':>11} {'cpu each ms':>11}"
     )
@@ -243,18 +243,20 @@ def print_tables(figures: dict[str, dict[str, float]], compared: list[dict[str, 
     extra = figures[CASE]["total"] / figures[FORK]["total"]
     print(f"{'case, whole run, over forks (import incl.)':42} {extra:6.2f}")
     print()
-    print(f"other processes used up to {busiest:.0%} of the machine during a measurement that counts")
+    print(f"other processes used up to {busiest:.0%} of the machine during a counted measurement")
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="write figures, samples and the facts of the machine here, as JSON")
-    parser.add_argument("--quick", action="store_true", help="few cases, once: shows that it works, measures nothing")
+    parser.add_argument("--quick", action="store_true", help="few cases, once: checks that it works, measures nothing")
     parser.add_argument("--repeats", type=int, help="rounds (default: 5, with --quick 1)")
-    parser.add_argument("--share", type=float, default=0.1, help="share of the machine that others may use (0.1)")
-    parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for others to be quiet (30)")
-    parser.add_argument("--tries", type=int, default=3, help="how often to measure again what others disturbed (3)")
+    parser.add_argument(
+        "--share", type=float, default=0.1, help="share of the machine that other processes may use (0.1)"
+    )
+    parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for a quiet machine (30)")
+    parser.add_argument("--tries", type=int, default=3, help="how often to take a disturbed measurement, at most (3)")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
     patience = Patience(options.share, 0.0 if options.quick else options.wait, 1 if options.quick else options.tries)

@@ -1,7 +1,7 @@
-"""What looking for leaks and changed state costs a case: ``--leak-check`` fast and full against off, in the same run.
+"""The cost of the leak and state checks per case: ``--leak-check`` fast and full against off, in the same run.
 
-Runs the same generated cases with each level in turn, several times over, with few and with many cases, so that what a
-run costs once and what each case adds are told apart. Figures are medians of processor time. See README.md beside this.
+Runs the same generated cases several times, alternating between the levels, with few and with many cases, to separate
+the fixed cost of a run from the cost of each case. Figures are medians of processor time. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def test_n(n):
 """
 
 LEVELS = ("off", "fast", "full")
-#: Isolation, and how many more cases the larger of two runs has: enough that what a run costs once, which varies by a
-#: second, hardly matters to what is told of a case.
+#: Isolation mode, and how many more cases the larger run has: so many that the fixed cost of a run, which varies by a
+#: second, hardly affects the figure per case.
 MODES = {"batch": 5000, "case": 500}
 FEW = 100
 #: Milliseconds of processor time that the fast level may add to a case on the CPU.
@@ -50,7 +50,7 @@ def make_project(folder: Path, count: int) -> Path:
 def measure(
     counts: dict[str, tuple[int, int]], repeats: int, patience: Patience
 ) -> dict[tuple[str, str, int], list[Sample]]:
-    """Samples by isolation mode, level and number of cases, two for each mode; the first of each is not counted."""
+    """Samples by isolation mode, level and number of cases (two per mode). The first round is not counted."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST_", "HARNESS_"))}
     samples: dict[tuple[str, str, int], list[Sample]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -74,11 +74,11 @@ def measure(
 
 
 def main() -> None:
-    """Measure, print a table of ratios, and write every sample where asked to."""
-    parser = argparse.ArgumentParser(description="What leak checks cost a case.")
+    """Measure, print a table of ratios, and write every sample to ``--output``."""
+    parser = argparse.ArgumentParser(description="The cost of the leak check per case.")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--isolation", choices=MODES, action="append", help="this alone; may be given again")
-    parser.add_argument("--quick", action="store_true", help="show that it works; measures nothing")
+    parser.add_argument("--isolation", choices=MODES, action="append", help="only this mode; repeatable")
+    parser.add_argument("--quick", action="store_true", help="check that it works; measures nothing")
     parser.add_argument("--output", type=Path, help="JSON with every sample")
     options = parser.parse_args()
     modes = options.isolation or list(MODES)

@@ -1,4 +1,4 @@
-"""Wall and processor time of commands, what the rest of the machine did meanwhile, and the facts of the machine."""
+"""Wall and processor time of commands, the load from other processes meanwhile, and the facts of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement. Seconds; `others` is the share of the machine's cores (0 to 1) that other processes had."""
+    """One measurement, in seconds. `others` is the share of the machine's cores (0 to 1) that other processes used."""
 
     wall: float
     cpu: float
@@ -29,10 +29,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How to deal with a busy machine.
+    """How to measure on a busy machine.
 
-    Wait up to `seconds` for others to use less than `share` of it before a measurement; take one again, up to `tries`
-    times in all, while they used more than that during it, and keep the one they disturbed least.
+    Before a measurement, wait up to `seconds` until other processes use less than `share` of the machine. If they use
+    more during it, repeat it, up to `tries` times in all, and keep the least disturbed measurement.
     """
 
     share: float
@@ -59,15 +59,15 @@ class Patience:
 
 
 class CommandFailedError(Exception):
-    """A measured command did not do what it was started for."""
+    """A measured command failed."""
 
 
 def run(
     command: Sequence[str], folder: Path, *, says: str = "", environment: Mapping[str, str] | None = None
 ) -> Sample:
-    """Run `command` in `folder` to its end. Processor time is that of all its processes.
+    """Run `command` in `folder` to its end. Its processor time includes all its child processes.
 
-    Raises CommandFailedError unless it exits with 0 and `says` stands in its output.
+    Raises CommandFailedError unless it exits with 0 and its output contains `says`.
     """
     load = os.getloadavg()[0]
     with (folder / "output").open("wb") as output:
@@ -78,7 +78,7 @@ def run(
         process.returncode = os.waitstatus_to_exitcode(status)
     text = (folder / "output").read_text(errors="backslashreplace")
     if process.returncode != 0 or says not in text:
-        found = f"ended with {process.returncode}, expected 0 and {says!r}"
+        found = f"ended with {process.returncode}, expected 0 and the output {says!r}"
         raise CommandFailedError(f"{' '.join(command)!r} in {folder} {found}:\n{text[-2000:]}")
     cpu = usage.ru_utime + usage.ru_stime
     others = max(0.0, busy - cpu) / (wall * (os.cpu_count() or 1))
@@ -86,21 +86,21 @@ def run(
 
 
 def _busy() -> float:
-    """Processor seconds that the whole machine has spent working since it started."""
+    """Processor seconds that the whole machine has been busy since it started."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Time as a straight line over the number of cases: `startup` seconds and `each` seconds more for every case."""
+    """Time as a linear function of the number of cases: `startup` seconds, plus `each` seconds per case."""
 
     startup: float
     each: float
 
     @classmethod
     def through(cls, few: int, few_seconds: float, many: int, many_seconds: float) -> Line:
-        """Through the measurements at two numbers of cases."""
+        """The line through two measurements."""
         each = (many_seconds - few_seconds) / (many - few)
         return cls(startup=few_seconds - few * each, each=each)
 
@@ -110,7 +110,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What the figures depend on: processor, cores, memory, versions, date, command."""
+    """The facts that the figures depend on: processor, cores, memory, versions, date, command."""
     versions = {}
     for name in ("gpu-conformance-harness", "torch", "pytest", "pytest-xdist", "execnet", "numpy"):
         try:

@@ -1,10 +1,10 @@
-"""What the software device costs: launches against the same calls on the CPU, and memory over a million allocations.
+"""The cost of the software device: launches against the same calls on the CPU, and memory over a million allocations.
 
     python benchmarks/softdevice.py [--quick]
 
-Builds the device where need be and tells how long that took. Launches are `x.add_(1)` of 16 elements on one stream,
-synchronised once at the end; the CPU's are the same calls without a device, alternating with them. Prints medians over
-the rounds, and the resident size of the process before and after the allocations. Seconds, MiB.
+Builds the device if necessary, and prints how long that took. A launch is `x.add_(1)` of 16 elements on one stream,
+with one synchronisation at the end. The same calls on the CPU alternate with them. Prints medians over the rounds, and
+the resident size of the process before and after the allocations. Units: seconds, MiB.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def resident() -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the work, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the work, to check that it runs")
     parts = 100 if parser.parse_args().quick else 1
     begin = time.perf_counter()
     library: Path = build.build(progress=lambda line: print(line, file=sys.stderr))
-    print(f"library there after {time.perf_counter() - begin:.1f} s: {library}")
+    print(f"library built or found after {time.perf_counter() - begin:.1f} s: {library}")
     import torch
 
     begin = time.perf_counter()
@@ -40,7 +40,7 @@ def main() -> None:
     there, here = torch.zeros(16, device="soft"), torch.zeros(16)
     torch.accelerator.synchronize()
     print(
-        f"loaded and woken in {time.perf_counter() - begin:.3f} s; torch {torch.__version__}, "
+        f"loaded and initialised in {time.perf_counter() - begin:.3f} s; torch {torch.__version__}, "
         f"load {psutil.getloadavg()[0]:.1f}"
     )
 
@@ -54,7 +54,7 @@ def main() -> None:
     count = 100_000 // parts
     rounds = [(seconds(there, count), seconds(here, count)) for _ in range(5)]
     soft, cpu = (statistics.median(each) for each in zip(*rounds, strict=True))
-    print(f"launches: {count / soft:,.0f} a second; {soft / cpu:.1f} times the CPU's time")
+    print(f"launches: {count / soft:,.0f} per second; {soft / cpu:.1f} times the time of the CPU")
 
     for what, size in (("of 1 KiB", 256), ("of 4 MiB", 1 << 20)):
         torch.empty(size, device="soft")
@@ -64,7 +64,7 @@ def main() -> None:
             torch.empty(size, device="soft")
         took = time.perf_counter() - begin
         print(
-            f"{count:,} allocations {what}: {count / took:,.0f} a second, "
+            f"{count:,} allocations {what}: {count / took:,.0f} per second, "
             f"{before:.1f} MiB before, {resident():.1f} after"
         )
 

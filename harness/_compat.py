@@ -1,4 +1,4 @@
-"""Private names of pytest, CPython and torch that nothing public replaces, each with a test that fails if it moves."""
+"""Private names of pytest, CPython and torch without a public equivalent. For each, a test fails if it changes."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from typing import Any
 
 import pytest
 
-#: `signal.getsignal` without the enum that it makes of each number, which takes ten times as long.
+#: `signal.getsignal` without the conversion to an enum, which takes ten times as long.
 bare_signal_handler: Callable[[int], object] = getsignal
 
 
 def tear_down_all(session: pytest.Session) -> None:
-    """Finish every fixture and collector still set up in `session`.
+    """Tear down every fixture and collector that is still set up in `session`.
 
-    pytest does this itself in its ``pytest_sessionfinish``, together with writing caches and reports, which a process
-    that ran a part of a session must not do.
+    pytest does this in its ``pytest_sessionfinish``, which also writes caches and reports. A process that ran only a
+    part of a session must not write those.
     """
     session._setupstate.teardown_exact(None)
 
 
 def run_exit_callbacks() -> None:
-    """Run what was registered with `atexit`, last first, as the interpreter does when it ends."""
+    """Run the `atexit` callbacks, last registered first, as the interpreter does at its end."""
     atexit._run_exitfuncs()
 
 
 def join_threads() -> None:
-    """Wait for the threads that the interpreter waits for when it ends, once those of pools were told to end."""
+    """Tell thread pools to end, and wait for the threads that the interpreter waits for at its end."""
     threading._shutdown()  # type: ignore[attr-defined]
 
 
 def finalizers() -> list[weakref.finalize[..., Any]]:
-    """The living `weakref.finalize` objects, each of which may run when the interpreter ends."""
+    """The live `weakref.finalize` objects. Each of them may run at the end of the interpreter."""
     return list(weakref.finalize._registry)  # type: ignore[attr-defined]
 
 
 def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[None]:
-    """A context in which torch captures each backward pass of this thread and hands it to `compiler`.
+    """A context in which torch captures each backward pass of this thread and passes it to `compiler`.
 
-    The public way, ``torch._dynamo.config.compiled_autograd``, is for what ``torch.compile`` compiled alone.
+    The public setting, ``torch._dynamo.config.compiled_autograd``, only affects code that ``torch.compile`` compiled.
     """
     from torch._dynamo import compiled_autograd
 

@@ -1,4 +1,4 @@
-"""What follows from a case's id: its suite, and its seed."""
+"""What follows from a case's id: its suite and its seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 
 def suite_of(case_id: str) -> str:
-    """The suite a case belongs to: the folder right under ``suites/``, else its file's folder, else its file's stem."""
+    """The suite of a case: the folder directly below ``suites/``, else the folder of its file, else the file's stem."""
     return _suite_of_file(case_id.partition("::")[0]) or case_id
 
 

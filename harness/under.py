@@ -1,6 +1,7 @@
-"""Wrappers that a run puts round each test (``--under NAME``): a context that the test's call is made in.
+"""Wrappers (``--under NAME``): a context in which a run calls each test.
 
-A wrapper is named here and made in the process that runs the test; the names alone import nothing of torch.
+This module defines the wrappers by name and does not import torch. The context is created in the process that runs the
+test.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from harness.errors import HarnessError
 
 
 class WrapperError(HarnessError):
-    """A wrapper that the installed torch does not have."""
+    """The installed torch lacks something that the wrapper needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """`make` gives a new context for one call of a test.
+    """A wrapper. `make` returns a new context for one call of a test.
 
-    `preload`: modules to import before executors are forked. `lacks` tells in words why `make` would fail with what is
-    installed, or returns an empty text. `keeps` tells why memory stays behind with it, which nobody could tell from a
-    test's own, so that tests within it are marked with ``keeps``; or is an empty text.
+    `preload`: modules to import before executors are forked. `lacks` returns why `make` would fail with the installed
+    torch, or an empty text. `keeps`: why memory stays allocated after a test under the wrapper, or an empty text. That
+    memory cannot be told apart from the test's own, so all tests under the wrapper get the mark ``keeps``.
     """
 
     make: Callable[[], AbstractContextManager[None]]
@@ -38,10 +39,10 @@ class Wrapper:
 
 
 class Around:
-    """A plugin that calls each test within the wrapper's context; fixtures are set up and torn down outside of it."""
+    """A plugin that calls each test in the wrapper's context. Fixtures are set up and torn down outside of it."""
 
     def __init__(self, name: str) -> None:
-        """Raises WrapperError where the installed torch has not what the wrapper needs."""
+        """Raises WrapperError if the installed torch lacks something that the wrapper needs."""
         self._wrapper = WRAPPERS[name]
         if missing := self._wrapper.lacks():
             raise WrapperError(f"--under={name}: {missing}")
@@ -51,15 +52,15 @@ class Around:
             for item in items:
                 item.add_marker(pytest.mark.keeps(self._wrapper.keeps))
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # innermost: what else is round the call is not in the context
+    @pytest.hookimpl(wrapper=True, trylast=True)  # innermost: other hooks around the call stay outside the context
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         with self._wrapper.make():
             return (yield)
 
 
-#: How warnings begin that torch gives itself while it captures; where a suite makes errors of warnings, each would make
-#: one of the capture.
-_OF_CAPTURING = (
+#: The beginnings of warnings that torch itself emits during a capture. If a suite turns warnings into errors, each of
+#: them would make the capture fail.
+_CAPTURE_WARNINGS = (
     r"The \.grad attribute of a Tensor that is not a leaf",
     r"Dynamo does not know how to trace the builtin `torch\._C\._dynamo\.",
     r"<class 'torch\.autograd\.function\.Function'> should not be instantiated",
@@ -68,16 +69,16 @@ _OF_CAPTURING = (
 
 @contextlib.contextmanager
 def _compiled_autograd() -> Generator[None]:
-    """Every backward pass is captured and run as Dynamo compiled it; what was compiled is dropped afterwards.
+    """Capture every backward pass, compile it with Dynamo and run it. Drop the compiled code afterwards.
 
-    With the back end `eager`: what is looked at is the capture, and the others cannot be differentiated again.
+    The back end is `eager`: this tests the capture, and the output of other back ends cannot be differentiated again.
     """
     import torch
 
-    torch.compiler.reset()  # what another test compiled, or gave up compiling, decides nothing here
+    torch.compiler.reset()  # code that another test compiled, or failed to compile, must have no effect here
     try:
         with warnings.catch_warnings(), _compat.compiled_autograd(functools.partial(torch.compile, backend="eager")):
-            for message in _OF_CAPTURING:
+            for message in _CAPTURE_WARNINGS:
                 warnings.filterwarnings("ignore", message)
             yield
     finally:
@@ -92,13 +93,13 @@ def _no_compiled_autograd() -> str:
     return ""
 
 
-#: Each name that ``--under`` takes.
+#: The values of ``--under``.
 WRAPPERS = {
     "compiled_autograd": Wrapper(
         make=_compiled_autograd,
         preload=("torch._dynamo.compiled_autograd",),
         lacks=_no_compiled_autograd,
-        # 5 or 6 of them, torch 2.11 to 2.13, also after torch.compiler.reset()
+        # 5 or 6 tensors with torch 2.11 to 2.13, even after torch.compiler.reset()
         keeps="torch keeps some fake tensors of each capture",
     ),
 }

@@ -115,16 +115,16 @@ def test_lint_tells_everything_there_is_to_say_a_line_each(project: Path) -> Non
     assert done.stdout.splitlines() == [
         "error: configs/waivers/broken.yaml:4: waivers[0].expect: there is no outcome 'faild'; did you mean 'failed'?",
         f"note: {file}:2: expires_soon: expires in {told} days, on {SOON} (owner: somebody)",
-        f"error: {file}:9: two_waivers: applies to 'suites/sums/test_sums.py::test_sum[1]', "
-        f"as does the waiver in {file}:2: keep one",
+        f"error: {file}:9: two_waivers: applies to 'suites/sums/test_sums.py::test_sum[1]'; "
+        f"the waiver in {file}:2 does too: keep one",
         f"error: {file}:16: matches_nothing: '*::test_product' matches no case: "
         "correct the pattern or remove the waiver",
-        f"error: {file}:23: no_link: has no link: give the one of the issue that it waits for",
+        f"error: {file}:23: no_link: has no link: give the URL of the issue that it waits for",
         f"error: {file}:23: no_hardware: no declared hardware (h200) meets its conditions: "
-        "declare what it is for, or remove it",
+        "declare the hardware, or remove the waiver",
         f"error: {file}:30: expired: expired on {PAST}: renew or remove it (owner: somebody)",
-        f"error: {file}:30: never_applies: 'when' contradicts what every case that it matches requires, "
-        "so it never applies: correct it",
+        f"error: {file}:30: never_applies: never applies, since 'when' contradicts the requirements of every case that "
+        "it matches: correct 'when'",
         "5 waivers in 2 files, 3 cases, 1 kinds of hardware: 7 errors, 1 notes",
     ]
 
@@ -186,7 +186,7 @@ def run(tmp_path: Path) -> Path:
     """The directory of a run with one red case and one that was waived and passed."""
     folder = tmp_path / "run"
     folder.mkdir()
-    ruling = {"outcome": "unexpected_pass", "text": "passed, though waived", "source": "configs/waivers/known.yaml:9"}
+    ruling = {"outcome": "unexpected_pass", "text": "passed, but waived", "source": "configs/waivers/known.yaml:9"}
     with journal.Journal(folder / journal.FILE_NAME) as writer:
         for line in (
             build.run(),
@@ -207,7 +207,7 @@ def test_update_prints_entries_to_paste_and_what_to_remove(tmp_path: Path) -> No
     lines = done.stdout.splitlines()
     assert lines[0] == "# proposed by: harness waivers update run"
     assert '  - case: "a.py::a"' in lines
-    assert lines[-1] == "# configs/waivers/known.yaml:9: a.py::b: passed, though waived"
+    assert lines[-1] == "# configs/waivers/known.yaml:9: a.py::b: passed, but waived"
     (tmp_path / "new.yaml").write_text(done.stdout.replace("owner: ''", "owner: somebody"))
     (waiver,) = load_waivers([tmp_path / "new.yaml"], tmp_path)
     assert waiver.when == {"device": "cuda", "compute_capability": "==9.0", "driver": ">=570.1,<571"}

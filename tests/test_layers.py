@@ -18,6 +18,7 @@ FLOORS = (
     ("devices",),
     ("softdevice",),
     ("fixtures", "machine", "options", "rootdir"),
+    ("scope",),
     ("ignored_marks",),
     ("gating",),
     ("context", "checks", "plan", "protocol"),

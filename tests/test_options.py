@@ -101,7 +101,7 @@ def test_faults_have_commas_of_their_own(
         ("start", "warm", {}, None, "--start='warm': expected one of auto, fork, cold"),
         ("under", "grad", {}, None, "--under='grad': expected one of compiled_autograd"),
         ("under", None, {}, "x", "harness_under='x': expected one of compiled_autograd"),
-        ("inject", "slwo", {}, None, "--inject='slwo': expected a fault, and there is none named 'slwo'; did you mean"),
+        ("inject", "slwo", {}, None, "--inject='slwo': expected the name of a fault, not 'slwo'; did you mean"),
         ("inject", None, {"HARNESS_INJECT": "slow:2"}, None, "HARNESS_INJECT='slow:2': expected a probability above 0"),
         ("verify", "9999999", {}, None, "expected a whole number from 1 to 999999"),
     ],

@@ -1,4 +1,4 @@
-"""What each capability of the vocabulary is for one device of this machine."""
+"""The capabilities of one device of this machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["VOCABULARY", "Capabilities", "Capability", "ValueKind", "detect", "s
 
 
 class Capabilities(Mapping[str, Value | None]):
-    """The value of each capability of `VOCABULARY`, None when absent. Each is looked for when first asked for.
+    """The value of each capability of `VOCABULARY`; None if absent. Each is detected at its first use.
 
-    Versions are tuples of ints and memory is in bytes. `finding` and `describe` tell why something is absent.
+    Versions are tuples of ints; memory is in bytes. `finding` and `describe` give the reason for an absence.
     """
 
     __slots__ = ("_findings", "_probes")
@@ -27,7 +27,7 @@ class Capabilities(Mapping[str, Value | None]):
         self._findings: dict[str, Detected] = {}
 
     def finding(self, name: str) -> Detected:
-        """The value of `name` and its detail; the same at every call. Raises KeyError for a name that is not here."""
+        """The value of `name` and its detail, the same at every call. Raises KeyError for an unknown name."""
         if name not in self._findings:
             self._findings[name] = self._probes[name]()
         return self._findings[name]
@@ -49,9 +49,9 @@ class Capabilities(Mapping[str, Value | None]):
 
 
 def detect(inventory: Inventory, device: Device, cache: Path | None = None) -> Capabilities:
-    """What a case finds that runs on `device`, one of the inventory's. Looks nothing up yet, so it costs nothing.
+    """The capabilities of `device`, a device of the inventory. Detects nothing yet, so the call is cheap.
 
-    `cache` is a folder where what a child process had to be started for is kept for the other processes of the run.
+    `cache` is a folder that the processes of the run share. It keeps the answers of probe processes.
     """
     subject = Subject(inventory, device, Prober(device, driver=inventory.driver, cache=cache))
 
@@ -71,9 +71,9 @@ def written(name: str, value: Value) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes in the largest binary unit that leaves a whole, to one decimal, rounded down.
+    """A number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
 
-    Down, so that a device of 11.96 GiB that fails ``>=12GiB`` does not claim to have 12.0.
+    Down, so that a device with 11.96 GiB, which fails ``>=12GiB``, is not shown as 12.0GiB.
     """
     unit, name = next(((u, n) for u, n in _UNITS if count >= u), (1, "B"))
     if unit == 1:

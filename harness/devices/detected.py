@@ -1,4 +1,4 @@
-"""What looking for one fact gave."""
+"""The result of detecting one capability."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Value = str | bool | int | Version
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """A value, or None for absent. `detail` says why it is absent or False, or else what the value alone would hide."""
+    """A value, or None for absent. `detail` says why it is absent or False, or what else a reader should know."""
 
     value: Value | None
     detail: str = ""
 
     @property
     def present(self) -> bool:
-        """Whether there is such a thing: neither absent nor False."""
+        """Whether it is neither absent nor False."""
         return self.value is not None and self.value is not False

@@ -1,4 +1,4 @@
-"""How each capability of one device is found. The table in `harness.devices.vocabulary` names one function for each."""
+"""Detects each capability of one device. The table in `harness.devices.vocabulary` names one function for each."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import sys
 from dataclasses import dataclass
 
 from harness.devices import host, software
-from harness.devices import nvml as asked
+from harness.devices import nvml as nvml_queries
 from harness.devices.detected import Detected, Version
 from harness.devices.device import Device, Inventory
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
 from harness.devices.visibility import combinable
 
-_BF16_FROM = (8, 0)  # Ampere, the first with BF16 and TF32 in its tensor cores
-_FP8_FROM = (8, 9)  # Ada, with Hopper the first with FP8
+_BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
+_FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
 
 _THE_CPU = "the device is the cpu"
 _SOFTWARE = "the device is a software device"
-_NOT_TOLD = "nvml does not tell it"
+_NOT_REPORTED = "nvml does not report it"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a capability is asked of: a device, the inventory it is of, and who asks what only a child process may."""
+    """What a capability is detected for: a device, its inventory, and the prober for questions to a child process."""
 
     inventory: Inventory
     device: Device
@@ -36,12 +36,12 @@ class Subject:
 
     @property
     def no_gpu(self) -> str:
-        """Why the device has nothing that only a GPU has; an empty text for a GPU."""
+        """Why the device has no GPU features; empty for a GPU."""
         return self.device.backend.no_gpu
 
     @property
     def together(self) -> tuple[Device, ...]:
-        """The devices of which a case on this one can be given several."""
+        """The devices that one case on this device can get together."""
         group = combinable(self.inventory.accelerators)
         return group if self.device in group else (self.device,)
 
@@ -54,19 +54,19 @@ def model(subject: Subject) -> Detected:
     if not subject.is_cpu:
         return Detected(subject.device.name)
     name = host.processor()
-    return Detected(name, "" if name else "/proc/cpuinfo does not tell it")
+    return Detected(name, "" if name else "not in /proc/cpuinfo")
 
 
 def devices(subject: Subject) -> Detected:
     if subject.is_cpu:
         return Detected(1, "cpu")
     together = combinable(subject.inventory.accelerators)
-    limit = ", for a process sees one mig instance only" if any(gpu.mig_parent for gpu in together) else ""
+    limit = "; a process sees only one mig instance" if any(gpu.mig_parent for gpu in together) else ""
     return Detected(len(together), f"{subject.device.kind}{limit}")
 
 
 def accelerator(subject: Subject) -> Detected:
-    """torch serves one kind of accelerator: that of its build, unless a backend was loaded, as for software devices."""
+    """torch serves one kind of accelerator: that of its build, or a loaded backend, as for software devices."""
     if subject.device.backend.software:
         return Detected(True)
     if subject.is_cpu:
@@ -82,40 +82,40 @@ def device_count(subject: Subject) -> Detected:
 def compute_capability(subject: Subject) -> Detected:
     if subject.no_gpu:
         return Detected(None, subject.no_gpu)
-    return Detected(subject.device.compute_capability, "" if subject.device.compute_capability else _NOT_TOLD)
+    return Detected(subject.device.compute_capability, "" if subject.device.compute_capability else _NOT_REPORTED)
 
 
 def memory(subject: Subject) -> Detected:
     if subject.is_cpu:
         return Detected(host.memory(), "of the host")
-    return Detected(subject.device.memory, "" if subject.device.memory is not None else _NOT_TOLD)
+    return Detected(subject.device.memory, "" if subject.device.memory is not None else _NOT_REPORTED)
 
 
 def free_memory(subject: Subject) -> Detected:
     if subject.device.backend.software:
-        return Detected(subject.device.memory, "of a software device, which each process has for itself")
+        return Detected(subject.device.memory, "of a software device; each process has its own")
     if not subject.is_cpu:
-        return asked.free_memory(subject.device)
+        return nvml_queries.free_memory(subject.device)
     free = host.free_memory()
-    return Detected(free, "of the host" if free is not None else "/proc/meminfo does not tell it")
+    return Detected(free, "of the host" if free is not None else "not in /proc/meminfo")
 
 
 def peer_access(subject: Subject) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
-        return Detected(False, "a process sees one mig instance only")
+        return Detected(False, "a process sees only one mig instance")
     if len(subject.together) < 2:
-        return Detected(False, "there is one gpu only")
-    return asked.peer_access(subject.together)
+        return Detected(False, "there is only one gpu")
+    return nvml_queries.peer_access(subject.together)
 
 
 def nvlink(subject: Subject) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
-        return Detected(False, "the device is a mig instance, which uses none")
-    return asked.nvlink(subject.device)
+        return Detected(False, "the device is a mig instance, and these do not use nvlink")
+    return nvml_queries.nvlink(subject.device)
 
 
 def mig(subject: Subject) -> Detected:
@@ -145,10 +145,10 @@ def _from_architecture(subject: Subject, first: Version) -> Detected:
         return Detected(False, subject.no_gpu)
     own = subject.device.compute_capability
     if own is None:
-        return Detected(None, f"it follows from the compute capability, and {_NOT_TOLD}")
+        return Detected(None, "nvml does not report the compute capability")
     if own >= first:
         return Detected(True)
-    return Detected(False, f"compute capability {_dotted(own)}, and it began with {_dotted(first)}")
+    return Detected(False, f"compute capability {_dotted(own)}, needs {_dotted(first)}")
 
 
 def _dotted(version: Version) -> str:
@@ -160,17 +160,17 @@ def cuda_graphs(subject: Subject) -> Detected:
 
 
 def cuda_malloc_async(subject: Subject) -> Detected:
-    return _of_the_allocator(subject, "cuda_malloc_async")
+    return _from_driver(subject, "cuda_malloc_async")
 
 
 def expandable_segments(subject: Subject) -> Detected:
-    return _of_the_allocator(subject, "expandable_segments")
+    return _from_driver(subject, "expandable_segments")
 
 
-def _of_the_allocator(subject: Subject, name: str) -> Detected:
+def _from_driver(subject: Subject, name: str) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
-    if (built := software.cuda()).value is None:  # torch's allocator is what would use it
+    if (built := software.cuda()).value is None:  # only torch's CUDA allocator would use it
         return Detected(False, built.detail)
     return subject.prober.ask(Question.DRIVER)[name]
 
@@ -180,16 +180,16 @@ def nvml(subject: Subject) -> Detected:
 
 
 def driver(subject: Subject) -> Detected:
-    return _told_by_nvml(subject.inventory.driver, subject.inventory)
+    return _from_nvml(subject.inventory.driver, subject.inventory)
 
 
 def cuda_driver(subject: Subject) -> Detected:
-    return _told_by_nvml(subject.inventory.cuda_driver, subject.inventory)
+    return _from_nvml(subject.inventory.cuda_driver, subject.inventory)
 
 
-def _told_by_nvml(version: str | None, inventory: Inventory) -> Detected:
+def _from_nvml(version: str | None, inventory: Inventory) -> Detected:
     found = None if version is None else software.release(version)
-    return Detected(found, "" if found else inventory.nvml_error or _NOT_TOLD)
+    return Detected(found, "" if found else inventory.nvml_error or _NOT_REPORTED)
 
 
 def cuda(_: Subject) -> Detected:
@@ -213,7 +213,7 @@ def nccl(subject: Subject) -> Detected:
 
 
 def _library(subject: Subject, name: str, installed: Detected) -> Detected:
-    """What metadata says, or else the library itself, where a GPU and a torch for it make it worth loading."""
+    """The version from metadata; else from the library itself, if there is a GPU and torch is built for CUDA."""
     if installed.value is not None or subject.no_gpu or software.cuda().value is None:
         return installed
     return subject.prober.ask(Question.LIBRARIES)[name]

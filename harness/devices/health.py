@@ -1,8 +1,8 @@
-"""Whether a device still computes and copies rightly: asked of a disposable process, never of this one.
+"""Checks that a device computes and copies correctly, in a disposable process and never in this one.
 
-`examine` is what such a process does; `check` starts one and judges how it went. Run as a program
-(``python -m harness.devices.health --kind cpu``) this module examines the first visible device and prints one line of
-JSON a step, the last being the answer.
+`examine` runs in that process; `check` starts one and judges its end. As a program
+(``python -m harness.devices.health --kind cpu``) this module examines the first visible device. It prints one line of
+JSON per step, and last the result.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from harness.text import exit_text, one_line
 if TYPE_CHECKING:
     import torch
 
-#: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
+#: The kill ladder: signals in order, each with the seconds to wait for the process to end before the next signal.
 LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 
 _PATTERN_BYTES = 32 << 20
 _SUMMED_BYTES = 1 << 20
 _COUNTED = 1 << 22
 _EDGE = 512  # rows and columns of the matrices
-_LARGEST = 8  # in a matrix; 512 * 8 * 8 is far below 2**24, up to which float32 holds every integer
+_LARGEST = 8  # largest element; 512 * 8 * 8 is far below 2**24, and float32 holds every integer up to 2**24
 _SAMPLES = 4096
 _WORD = 1 << 64
-_PAUSE = 0.02  # seconds between two looks at a process; importing torch alone takes a hundred times as long
-_ANSWER_KEPT, _ERRORS_KEPT = 1 << 16, 1 << 13  # bytes read of what a child wrote
+_PAUSE = 0.02  # seconds between two polls of a process; importing torch alone takes a hundred times as long
+_ANSWER_KEPT, _ERRORS_KEPT = 1 << 16, 1 << 13  # bytes read of a child's output
 
 
 class HealthError(HarnessError):
-    """A device did not do what every device does. Names the step, and what was wrong there."""
+    """A step of the examination failed on the device. The text names the step and the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a device is fit for use, in words why, how many seconds it took to know, and what `examine` returned."""
+    """Whether a device is healthy, the reason, how many seconds the check took, and what `examine` returned."""
 
     healthy: bool
     text: str
@@ -63,15 +63,15 @@ class Health:
 
 
 def check(device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] | None = None, seed: int = 0) -> Health:
-    """Have a new process examine `device`, and judge how that went. Raises nothing on account of the device.
+    """Examine `device` in a new process and judge the result. No fault of the device raises an error.
 
-    `environ` is ``os.environ`` unless given; the mask of visible devices in it is replaced. After `timeout` seconds the
-    process is ended, its group with it. A device that is known to be at fault is sick without a look.
+    `environ` defaults to ``os.environ``; its mask of visible devices is replaced. After `timeout` seconds the process
+    and its group are killed. A device with a known fault is unhealthy without an examination.
     """
     if device.fault is not None:
         return Health(False, f"at fault: {device.fault}", 0.0)
     variables = {**(os.environ if environ is None else environ), MASK: mask_for([device])}
-    # The child ends itself if nobody is left to end it: its parent is killed, say.
+    # The child ends itself after this limit, in case its parent was killed.
     limit = timeout + sum(grace for _, grace in LADDER)
     command = [sys.executable, "-m", "harness.devices.health"]
     command += ["--kind", device.kind, "--seed", str(seed), "--limit", str(limit)]
@@ -81,13 +81,13 @@ def check(device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] |
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=answers,  # files, since a pipe fills up and may be held open by another process
+                stdout=answers,  # files: a pipe can fill up, and another process can hold it open
                 stderr=errors,
                 env=variables,
                 start_new_session=True,
             )
         except OSError as error:
-            return Health(False, f"no process could be started to examine it: {error.strerror}", 0.0)
+            return Health(False, f"the examination process does not start: {error.strerror}", 0.0)
         in_time = _ended(child, began + timeout)
         status = _end(child, LADDER)
         seconds = time.monotonic() - began
@@ -96,57 +96,57 @@ def check(device: Device, *, timeout: float = 60.0, environ: Mapping[str, str] |
 
 
 def judge(in_time: bool, status: int | None, lines: Sequence[bytes], errors: bytes, seconds: float) -> Health:
-    """What the end of a child and what it wrote make of its device.
+    """Judge the health of a device from how the child process ended and what it wrote.
 
-    `status` is that of ``os.waitstatus_to_exitcode``, None when the child could not be killed. `lines` are those of its
-    standard output, `errors` is the tail of its standard error.
+    `status` is that of ``os.waitstatus_to_exitcode``, None if the child could not be killed. `lines` are the lines of
+    its standard output; `errors` is the tail of its standard error.
     """
-    step, answer = "its start", None
+    step, answer = "process start", None
     for message in _messages(lines):
         step = str(message.get("step", step))
         if "healthy" in message:
-            answer, step = message, "its end"
+            answer, step = message, "process exit"
     where = f"during {one_line(step)}"
     last = next((line for line in reversed(errors.decode(errors="backslashreplace").splitlines()) if line.strip()), "")
-    said = f"; it last said: {one_line(last)}" if last else ""
+    output = f"; last output: {one_line(last)}" if last else ""
     if status is None:
-        return Health(False, f"hangs {where}, and could not be killed{said}", seconds)
+        return Health(False, f"hangs {where} and could not be killed{output}", seconds)
     if not in_time:
-        return Health(False, f"hangs: no end within {seconds:.0f} s, {where}{said}", seconds)
+        return Health(False, f"hangs {where}: did not end within {seconds:.0f} s{output}", seconds)
     if answer is None:
-        return Health(False, f"ended with {exit_text(status)} {where}, without an answer{said}", seconds)
+        return Health(False, f"ended with {exit_text(status)} {where}, without a result{output}", seconds)
     if answer["healthy"] is not True:
         return Health(False, one_line(str(answer.get("text"))), seconds)
     if status != 0:
-        return Health(False, f"passed, and ended with {exit_text(status)} all the same{said}", seconds)
+        return Health(False, f"passed, but the process ended with {exit_text(status)}{output}", seconds)
     facts = answer.get("facts")
-    return Health(True, "computes and copies rightly", seconds, facts if isinstance(facts, dict) else {})
+    return Health(True, "computes and copies correctly", seconds, facts if isinstance(facts, dict) else {})
 
 
 def examine(backend: Backend, seed: int, *, tell: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
-    """Make a context on the first visible device, copy and compute there, and compare with what Python says.
+    """Create a context on the first visible device, copy and compute there, and compare with results from Python.
 
-    For a process that is thrown away afterwards: a sick device may hang it or end it. Everything is exact, in integers,
-    or in floating point that holds all of them whatever TF32 does; global settings of torch are neither needed nor
-    changed. Less than 256 MiB of device memory are taken, and freed. `tell` hears of each step before it begins.
+    Call it in a disposable process: a sick device may hang or kill the process. All results are exact: integers, or
+    floating point that holds these integers exactly, with or without TF32. Global settings of torch are neither needed
+    nor changed. It takes less than 256 MiB of device memory, and frees it. `tell` gets each step before it begins.
 
     Returns the bytes checked, their checksum, the seconds, and torch's version. Raises HealthError.
     """
     began = time.monotonic()
-    with _step("the import of torch", tell):
+    with _step("import of torch", tell):
         import torch
-    with _step("the making of a context", tell):
+    with _step("creation of a context", tell):
         device = backend.first_device(torch)
         torch.zeros(1, dtype=torch.int64, device=device)
         backend.synchronize(torch, 0)
     source = random.Random(seed)
     pattern = source.randbytes(_PATTERN_BYTES)
     here = torch.frombuffer(bytearray(pattern), dtype=torch.uint8)
-    with _step("the copy to the device and back", tell):
+    with _step("copy to the device and back", tell):
         there = torch.empty(len(pattern), dtype=torch.uint8, device=device)
         there.copy_(here)
         _same(pattern, _bytes_of(torch, there))
-    with _step("the copy on the device", tell):
+    with _step("copy on the device", tell):
         copied = torch.zeros_like(there)
         copied.copy_(there)
         _same(pattern, _bytes_of(torch, copied))
@@ -155,9 +155,9 @@ def examine(backend: Backend, seed: int, *, tell: Callable[[str], object] = lamb
     with _step("reductions", tell):
         _reductions(torch, device, pattern, there)
     for dtype in (torch.float32, torch.float64):
-        with _step(f"a matrix product in {str(dtype).removeprefix('torch.')}", tell):
+        with _step(f"matrix product in {str(dtype).removeprefix('torch.')}", tell):
             _product(torch, source, device, dtype)
-    with _step("the freeing of memory", tell):
+    with _step("release of memory", tell):
         del there, copied
         backend.synchronize(torch, 0)
         backend.empty_cache(torch)
@@ -175,12 +175,12 @@ def _step(name: str, tell: Callable[[str], object]) -> Iterator[None]:
     try:
         yield
     except (HealthError, RuntimeError, AssertionError, ImportError, OSError) as error:
-        # A torch that is built without CUDA raises AssertionError; every error of CUDA is a RuntimeError.
+        # A torch built without CUDA raises AssertionError; every CUDA error is a RuntimeError.
         raise HealthError(name) from error
 
 
 def _bytes_of(torch: Any, there: torch.Tensor) -> bytearray:
-    """The bytes of a uint8 tensor, fetched into memory of the host."""
+    """The bytes of a uint8 tensor, copied to host memory."""
     fetched = bytearray(there.numel())
     torch.frombuffer(fetched, dtype=torch.uint8).copy_(there)
     return fetched
@@ -192,13 +192,13 @@ def _same(wanted: bytes, found: bytearray) -> None:
     difference = int.from_bytes(wanted, "little") ^ int.from_bytes(found, "little")
     first = ((difference & -difference).bit_length() - 1) // 8
     raise HealthError(
-        f"{difference.bit_count()} of {8 * len(wanted)} bits differ, the first in byte {first}, "
-        f"which is {found[first]:#04x} and should be {wanted[first]:#04x}"
+        f"{difference.bit_count()} of {8 * len(wanted)} bits differ; "
+        f"the first is in byte {first}: {found[first]:#04x} instead of {wanted[first]:#04x}"
     )
 
 
 def _integers(torch: Any, source: random.Random, pattern: bytes, words: torch.Tensor) -> None:
-    """A scramble of 64-bit words that can be undone: all of it comes back, and samples are as Python has them."""
+    """Scramble 64-bit words with an invertible function. Compare samples with Python; undo it and compare all words."""
     key, factor, term = source.getrandbits(63), source.getrandbits(62) | 1, source.getrandbits(63)
     scrambled = (words ^ key) * factor + term
     count = words.numel()
@@ -207,7 +207,7 @@ def _integers(torch: Any, source: random.Random, pattern: bytes, words: torch.Te
         word = int.from_bytes(pattern[8 * place : 8 * place + 8], sys.byteorder)
         wanted = ((word ^ key) * factor + term) % _WORD
         if found % _WORD != wanted:
-            raise HealthError(f"word {place} is {found % _WORD:#018x} and should be {wanted:#018x}")
+            raise HealthError(f"word {place} is {found % _WORD:#018x} instead of {wanted:#018x}")
     inverse = _signed(pow(factor, -1, _WORD))
     restored = ((scrambled - term) * inverse) ^ key
     _same(pattern, _bytes_of(torch, restored.view(torch.uint8)))
@@ -221,19 +221,19 @@ def _reductions(torch: Any, device: torch.device, pattern: bytes, there: torch.T
     counted = torch.arange(_COUNTED, dtype=torch.int64, device=device)
     part = pattern[:_SUMMED_BYTES]
     for name, found, wanted in (
-        ("the sum of a count", counted.sum(), _COUNTED * (_COUNTED - 1) // 2),
-        ("the largest of a count", counted.max(), _COUNTED - 1),
+        ("the sum of arange", counted.sum(), _COUNTED * (_COUNTED - 1) // 2),
+        ("the maximum of arange", counted.max(), _COUNTED - 1),
         ("the sum of the pattern", there[:_SUMMED_BYTES].sum(dtype=torch.int64), sum(part)),
-        ("the largest of the pattern", there[:_SUMMED_BYTES].max(), max(part)),
+        ("the maximum of the pattern", there[:_SUMMED_BYTES].max(), max(part)),
     ):
         if int(found.item()) != wanted:
-            raise HealthError(f"{name} is {int(found.item())} and should be {wanted}")
+            raise HealthError(f"{name} is {int(found.item())} instead of {wanted}")
 
 
 def _product(torch: Any, source: random.Random, device: torch.device, dtype: torch.dtype) -> None:
-    """A product of matrices of small integers, tested with Freivalds' method: C v = A (B v) in Python's integers.
+    """A product of matrices of small integers, checked with Freivalds' method: C v = A (B v) in Python's integers.
 
-    One wrong element is always found; of other errors one in 2**30 is missed.
+    A single wrong element is always found; other errors are missed with a probability of one in 2**30.
     """
     values = range(-_LARGEST, _LARGEST + 1)
     left, right = ([source.choices(values, k=_EDGE) for _ in range(_EDGE)] for _ in range(2))
@@ -244,7 +244,7 @@ def _product(torch: Any, source: random.Random, device: torch.device, dtype: tor
     for number, (row, expected) in enumerate(zip(rows, wanted, strict=True)):
         for element in row:
             if not element.is_integer():
-                raise HealthError(f"row {number} holds {element!r}, where every element should be a whole number")
+                raise HealthError(f"row {number} has the element {element!r}, expected a whole number")
         if _times([[int(element) for element in row]], vector) != [expected]:
             raise HealthError(f"row {number} of {len(rows)} is wrong")
 
@@ -254,7 +254,7 @@ def _times(matrix: Sequence[Sequence[int]], vector: Sequence[int]) -> list[int]:
 
 
 def _ended(child: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Wait until the child has ended or the time is `deadline`. It is not reaped, so that its number stays its own."""
+    """Wait until the child has ended or `deadline` has passed. The child is not reaped, so its pid is not reused."""
     while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= deadline:
             return False
@@ -263,14 +263,14 @@ def _ended(child: subprocess.Popen[bytes], deadline: float) -> bool:
 
 
 def _end(child: subprocess.Popen[bytes], ladder: Sequence[tuple[int, float]]) -> int | None:
-    """End the child's group by the ladder, and what is left of it once the child has ended; its status, or None."""
+    """Kill the child's group by the ladder, and then the rest of the group. Returns the child's status, or None."""
     for number, grace in ladder:
         if _ended(child, time.monotonic()):
             break
         os.killpg(child.pid, number)
         _ended(child, time.monotonic() + grace)
     if not _ended(child, time.monotonic()):
-        child.returncode = 0  # given up: subprocess would warn of a process that still runs
+        child.returncode = 0  # it cannot be killed; without this, subprocess warns about a process that still runs
         return None
     os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
@@ -286,16 +286,16 @@ def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
         try:
             message = json.loads(line)
         except ValueError:
-            continue  # a library prints as it likes, and a killed writer leaves half a line
+            continue  # a library may print anything, and a killed writer leaves half a line
         if isinstance(message, dict):
             yield message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine the first visible device, and print steps and answer. Returns 0 when it is healthy."""
+    """Examine the first visible device, and print the steps and the result. Returns 0 if it is healthy."""
     parser = argparse.ArgumentParser(prog="python -m harness.devices.health", description="Examine a device.")
     parser.add_argument("--kind", choices=tuple(BACKENDS), required=True, help="the first visible GPU, or the CPU")
-    parser.add_argument("--seed", type=int, default=0, help="of the pattern and the numbers")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the pattern and the numbers")
     parser.add_argument("--limit", type=float, help="seconds after which the process ends itself with SIGALRM")
     options = parser.parse_args(arguments)
     if options.limit is not None:

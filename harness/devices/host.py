@@ -1,4 +1,4 @@
-"""The machine's processor and memory, as this process may use them."""
+"""The processor and memory of the host that this process may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A control group: the files of its limit and its use, and in `statistics` the name of what it could give back."""
+    """A control group: the files with its limit, usage and statistics. `reclaimable` is a field of `statistics`."""
 
     limit: Path
     usage: Path
@@ -23,16 +23,16 @@ class _Group:
 
 
 def memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
-    """Bytes of memory of the host, or of the control group this process is in when that has less."""
+    """Bytes of memory: of the host, or of this process's control group if its limit is lower."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limits += [limit for group in _groups(cgroups, own) if (limit := _number(group.limit)) is not None]
     return min(limits)
 
 
 def free_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes of memory that could be had now, in the host and in each control group this process is in.
+    """Bytes of memory available now: the lowest of the host and each control group of this process.
 
-    File pages that would be given back count as free. None when the kernel does not tell it.
+    Reclaimable file pages count as free. None if the kernel does not report it.
     """
     available = _field(meminfo, "MemAvailable:")
     if available is None:
@@ -46,7 +46,7 @@ def free_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path 
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's product name; None on architectures whose kernel does not tell it."""
+    """The processor's product name; None on architectures whose kernel does not report it."""
     for line in _lines(cpuinfo):
         name, separator, value = line.partition(":")
         if separator and name.strip() == "model name" and value.strip():
@@ -55,7 +55,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
 
 
 def _groups(cgroups: Path, own: Path) -> list[_Group]:
-    """The group of this process and all groups above it, in both layouts: a machine has one of them, or shows none."""
+    """The group of this process and all its parents, in both layouts (cgroup v1 and v2). A machine has one or none."""
     names = {"/", *(line.split(":", 2)[2] for line in _lines(own) if line.count(":") >= 2)}
     groups = []
     for name in names:
@@ -75,13 +75,13 @@ def _groups(cgroups: Path, own: Path) -> list[_Group]:
 
 
 def _number(file: Path) -> int | None:
-    """The number that is all of the file; None without one, as where "max" stands for no limit."""
+    """The number in the file. None if the file has no number: "max" means no limit."""
     text = "".join(_lines(file)).strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _field(file: Path, name: str) -> int | None:
-    """The number behind `name` at the beginning of a line."""
+    """The number after `name` at the start of a line."""
     for line in _lines(file):
         words = line.split()
         if len(words) >= 2 and words[0] == name and words[1].isascii() and words[1].isdigit():

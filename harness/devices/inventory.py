@@ -1,4 +1,4 @@
-"""What devices this machine has, asked of NVML: neither CUDA nor torch is woken by it."""
+"""The devices of this machine, from NVML. Initialises neither CUDA nor torch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 # Drivers before R470 name MIG instances after their GPU: MIG-GPU-<uuid>/<gpu instance>/<compute instance>.
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z-]+(/\d+/\d+)?")
 
-# NVML's ways to say that this device or driver has no such thing, which is a fact about it and not a fault.
+# NVML statuses for "this device or driver does not have it": a fact about the device, not a fault.
 _NOT_OFFERED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
 
 
 def discover(environ: Mapping[str, str] | None = None) -> Inventory:
     """Every device of this machine, with the outer ``CUDA_VISIBLE_DEVICES`` of `environ` applied.
 
-    `environ` is ``os.environ`` unless given. Without NVML, without GPUs, and with every GPU hidden or at fault, the
-    CPU is the device. Raises nothing on account of a device or driver: what went wrong stands in
-    `Inventory.nvml_error`, `Inventory.notes` and `Device.fault`. NVML is started once and shut down before the return.
+    `environ` defaults to ``os.environ``. The CPU is the device if there is no NVML or no GPU, or if every GPU is hidden
+    or at fault. No error of a device or driver is raised: it is in `Inventory.nvml_error`, `Inventory.notes` and
+    `Device.fault`. NVML is initialised once and shut down before the return.
     """
     survey = _survey()
     selection = select(survey.devices, os.environ if environ is None else environ)
@@ -46,7 +46,7 @@ def discover(environ: Mapping[str, str] | None = None) -> Inventory:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """What NVML answered, before any mask."""
+    """NVML's answers, before any mask is applied."""
 
     devices: tuple[Device, ...] = ()
     driver: str | None = None
@@ -83,7 +83,7 @@ def _nvml() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Questions:
-    """Puts questions to NVML. What gets no answer is None, and a fault unless NVML says that there is no such thing."""
+    """Calls NVML. A call that fails returns None; it is a fault unless NVML says that it is not supported."""
 
     faults: list[str] = field(default_factory=list)
 
@@ -102,11 +102,11 @@ class _Questions:
         return None if answer is None else _printable(answer)
 
     def uuid(self, handle: object) -> str | None:
-        """The one fact that a device is of no use without, so that "not supported" is a fault as well."""
+        """The UUID. A device cannot be used without one, so here "not supported" is a fault too."""
         answer = self.text("uuid", pynvml.nvmlDeviceGetUUID, handle)
         if answer is not None and _UUID.fullmatch(answer):
             return answer
-        self.faults.append(f"uuid: {answer!r} has not the form GPU-… or MIG-…" if answer else "uuid: nvml tells none")
+        self.faults.append(f"uuid: {answer!r} is not of the form GPU-… or MIG-…" if answer else "uuid: nvml has none")
         return None
 
     def memory(self, handle: object) -> int | None:
@@ -115,17 +115,19 @@ class _Questions:
 
     @property
     def fault(self) -> str | None:
-        """The first: a lost GPU gives the same answer to every question after it."""
+        """The first fault: a lost GPU gives the same answer to every later call."""
         return self.faults[0] if self.faults else None
 
 
 def _gpu(index: int) -> tuple[Device, ...]:
-    """The GPU at `index`; with MIG mode on, its instances in its place."""
+    """The GPU at `index`, or its instances if MIG mode is on."""
     ask = _Questions()
     handle = ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
-        fault = ask.fault or "handle: nvml gives none"
-        return (Device(uuid=_stand_in(index), kind=cuda.BACKEND.kind, name="unknown GPU", index=index, fault=fault),)
+        fault = ask.fault or "handle: nvml has none"
+        return (
+            Device(uuid=_placeholder_uuid(index), kind=cuda.BACKEND.kind, name="unknown GPU", index=index, fault=fault),
+        )
     uuid = ask.uuid(handle)
     name = ask.text("name", pynvml.nvmlDeviceGetName, handle)
     memory = ask.memory(handle)
@@ -134,7 +136,7 @@ def _gpu(index: int) -> tuple[Device, ...]:
     ecc = ask("ecc mode", pynvml.nvmlDeviceGetCurrentEccMode, handle)
     mig = ask("mig mode", pynvml.nvmlDeviceGetMigMode, handle)
     gpu = Device(
-        uuid=uuid or _stand_in(index),
+        uuid=uuid or _placeholder_uuid(index),
         kind=cuda.BACKEND.kind,
         name=name or "unknown GPU",
         index=index,
@@ -150,37 +152,37 @@ def _gpu(index: int) -> tuple[Device, ...]:
 
 def _pci_bus_id(handle: object) -> str:
     bus_id: str | bytes = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    return bus_id.decode() if isinstance(bus_id, bytes) else bus_id  # which of the two depends on pynvml's version
+    return bus_id.decode() if isinstance(bus_id, bytes) else bus_id  # the type depends on pynvml's version
 
 
 def _mig_instances(handle: object, gpu: Device) -> tuple[Device, ...]:
-    """The instances `gpu` is cut into, followed by `gpu` itself, at fault, when they could not all be read."""
+    """The MIG instances of `gpu`. If not all of them could be read, `gpu` itself follows, with a fault."""
     ask = _Questions()
     instances = []
     for slot in range(ask("mig instances", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         try:
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
         except pynvml.NVMLError_NotFound:
-            continue  # there are as many slots as the GPU could have instances, and most are empty
+            continue  # there is a slot for every instance that the GPU could have; most are empty
         except pynvml.NVMLError as error:
             ask.faults.append(f"mig instance {slot}: {_printable(str(error))}")
             continue
         instances.append(_mig_instance(instance, slot, gpu))
     if instances and not ask.faults:
         return tuple(instances)
-    fault = gpu.fault or ask.fault or "mig mode is on and there is no instance: create one, or switch the mode off"
+    fault = gpu.fault or ask.fault or "mig mode is on but there is no instance: create one, or disable mig mode"
     return (*instances, replace(gpu, fault=fault))
 
 
 def _mig_instance(handle: object, slot: int, gpu: Device) -> Device:
-    """One instance. What NVML tells of whole GPUs only (bus id, ECC, compute capability) is its GPU's."""
+    """One instance. Bus id, ECC and compute capability are those of its GPU: NVML reports them only for whole GPUs."""
     ask = _Questions()
     uuid = ask.uuid(handle)
     name = ask.text("name", pynvml.nvmlDeviceGetName, handle)
     memory = ask.memory(handle)
     return replace(
         gpu,
-        uuid=uuid or f"{_stand_in(gpu.index)}/{slot}",
+        uuid=uuid or f"{_placeholder_uuid(gpu.index)}/{slot}",
         name=name or f"{gpu.name} MIG",
         memory=memory,
         mig_parent=gpu.uuid,
@@ -188,11 +190,11 @@ def _mig_instance(handle: object, slot: int, gpu: Device) -> Device:
     )
 
 
-def _stand_in(index: int | None) -> str:
-    """What to call a GPU that does not tell its UUID; no value of ``CUDA_VISIBLE_DEVICES`` looks like it."""
+def _placeholder_uuid(index: int | None) -> str:
+    """The name of a GPU without a UUID. No value of ``CUDA_VISIBLE_DEVICES`` looks like it."""
     return f"nvml:{index}"
 
 
 def _printable(text: str) -> str:
-    """`text` fit for terminals, XML and JSON, whatever a driver put into it."""
+    """`text` without unprintable characters: a driver may return any text, and terminals, XML and JSON must hold it."""
     return "".join(character if character.isprintable() else "�" for character in text)

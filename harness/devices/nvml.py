@@ -1,6 +1,7 @@
-"""Questions to NVML about devices that are known, put when a capability is asked for. No CUDA context is made.
+"""NVML queries about known devices, made when a capability is first used. They create no CUDA context.
 
-Each question starts NVML and shuts it down again. None raises: what got no answer is absent, with NVML's words.
+Each query initialises NVML and shuts it down again. No query raises: without an answer the capability is absent, and
+the detail is NVML's error.
 """
 
 from __future__ import annotations
@@ -15,30 +16,30 @@ from harness.devices.detected import Detected
 from harness.devices.device import Device
 from harness.text import one_line
 
-# Of nvml.h, since pynvml makes a tuple of the first and spells the states in more than one way.
+# From nvml.h: pynvml makes a tuple of the first and spells the states in more than one way.
 _P2P_WAYS = {"read": 0, "write": 1}
 _P2P_OK = 0
 _P2P_REASONS = {
     1: "the chipset does not support it",
     2: "the gpu does not support it",
     3: "the topology does not support it",
-    4: "it is switched off in the driver",
+    4: "it is disabled in the driver",
     5: "it is not supported",
 }
 
 
 def free_memory(device: Device) -> Detected:
-    """Bytes of the device's memory that nobody uses at this moment."""
+    """Bytes of the device's memory that are free now."""
     return _ask(lambda handle: Detected(int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)), device)
 
 
 def nvlink(device: Device) -> Detected:
-    """Whether the whole GPU `device` has an active link to anything, a GPU or a switch."""
+    """Whether the whole GPU `device` has an active link to a GPU or a switch."""
     return _ask(_links, device)
 
 
 def peer_access(devices: Sequence[Device]) -> Detected:
-    """Whether each of the whole GPUs `devices`, two or more, can read and write the memory of each other one."""
+    """Whether each of the whole GPUs `devices`, two or more, can read and write the memory of every other one."""
     return _ask(lambda *handles: _pairs(devices, handles), *devices)
 
 
@@ -50,7 +51,7 @@ def _ask(question: Callable[..., Detected], *devices: Device) -> Detected:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return Detected(None, f"nvml does not tell it: {one_line(str(error))}")
+        return Detected(None, f"nvml does not report it: {one_line(str(error))}")
 
 
 def _links(handle: object) -> Detected:
@@ -62,7 +63,7 @@ def _links(handle: object) -> Detected:
             if link == 0:
                 return Detected(False, "the device has no nvlink")
         except pynvml.NVMLError_InvalidArgument:
-            break  # the device has fewer links than there can be
+            break  # the device has fewer links than the maximum
     return Detected(active > 0, f"{active} links active")
 
 
@@ -71,6 +72,6 @@ def _pairs(devices: Sequence[Device], handles: Sequence[Any]) -> Detected:
         for way, index in _P2P_WAYS.items():
             status = pynvml.nvmlDeviceGetP2PStatus(handle, peer_handle, index)
             if status != _P2P_OK:
-                reason = _P2P_REASONS.get(status, f"nvml gives status {status}")
+                reason = _P2P_REASONS.get(status, f"nvml status {status}")
                 return Detected(False, f"{device.uuid} cannot {way} {peer.uuid}: {reason}")
     return Detected(True, f"among {len(devices)} gpus")

@@ -1,6 +1,6 @@
-"""What `discover` and `detect` found, as plain JSON values and as tables for a terminal; the vocabulary as a page.
+"""Shows the results of `discover` and `detect` as JSON values and terminal tables, and the vocabulary as a page.
 
-``python -m harness.devices.present`` prints that page, docs/capabilities.md.
+``python -m harness.devices.present`` prints the page docs/capabilities.md.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 _TYPES: Mapping[ValueKind, str] = {
-    ValueKind.TEXT: "a text",
+    ValueKind.TEXT: "text",
     ValueKind.BOOL: "true or false",
-    ValueKind.COUNT: "a whole number, from 1 on",
-    ValueKind.BYTES: "a size, in bytes; conditions on it have a unit",
-    ValueKind.VERSION: "numbers separated by dots; conditions can also be `True` and `False`, for there and absent",
+    ValueKind.COUNT: "a whole number, 1 or more",
+    ValueKind.BYTES: "a size in bytes; a condition needs a unit",
+    ValueKind.VERSION: "numbers separated by dots; a condition can also be `True` (present) or `False` (absent)",
 }
 
 
 def as_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> dict[str, Any]:
-    """Everything found, in values that JSON has; `found` has the capabilities of each usable device, by its UUID.
+    """Everything found, as JSON values. `found` maps the UUID of each usable device to its capabilities.
 
-    Memory is in bytes and versions are texts (``"9.0"``). Each capability is an object of ``value`` (null for
-    absent), ``detail`` (why, or what the value alone would hide) and ``text`` (both, for a reader).
-    ``capabilities`` are those of the first device of ``device_capabilities``.
+    Memory is in bytes; versions are texts (``"9.0"``). Each capability is an object with ``value`` (null if absent),
+    ``detail`` (the reason, or what else a reader should know) and ``text`` (both, for a reader). ``capabilities`` are
+    those of the first device of ``device_capabilities``.
     """
     capabilities = {uuid: _capabilities(each) for uuid, each in found.items()}
     return {
@@ -47,11 +47,11 @@ def as_json(inventory: Inventory, found: Mapping[str, Capabilities]) -> dict[str
 
 
 def as_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
-    """For a terminal: a table of devices, one of the capabilities of one, and one of notes if there are any."""
-    from rich.table import Table  # rich costs more to import than everything else in this folder
+    """For a terminal: a table of devices, a table of the capabilities of one device, and a table of notes if any."""
+    from rich.table import Table  # importing rich takes longer than importing everything else in this folder
     from rich.text import Text
 
-    # Names and errors come from drivers and the environment: as Text they are never read as rich's markup.
+    # Names and errors come from drivers and the environment: in a Text, rich does not parse markup.
     devices = Table("index", "device", "name", "memory", "capability", "bus", "ecc", "state", title="devices")
     for device in (*inventory.devices, *inventory.hidden):
         state = device.fault or ("hidden" if device in inventory.hidden else "usable")
@@ -78,7 +78,7 @@ def as_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
 
 
 def as_capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -> list[Table]:
-    """For a terminal: for each usable device all that is known of it, of what type that is, and how it was found."""
+    """For a terminal: a table per usable device with all its capabilities, their types, and how each is detected."""
     from rich.table import Table
     from rich.text import Text
 
@@ -96,32 +96,34 @@ def as_capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]
 
 
 def as_markdown() -> str:
-    """The vocabulary as a page for those who write cases."""
+    """The vocabulary as a page for authors of cases."""
     lines = [
         "# Capabilities",
         "",
-        "What a case may require of device, driver and software. This page is written by",
-        "`python -m harness.devices.present > docs/capabilities.md` from the table that the harness itself uses,",
-        "`harness/devices/vocabulary.py`; change that. `harness devices --capabilities` prints what each is here, and",
-        "[writing-cases.md](writing-cases.md) says how conditions are written.",
+        "What a case can require of device, driver and software. Do not edit this page. It is generated from the table",
+        "that the harness itself uses, `harness/devices/vocabulary.py`: change the table, then run",
+        "`python -m harness.devices.present > docs/capabilities.md`.",
         "",
-        "Each is looked for when a case first asks for it, and stays what it was then. What is absent says why, and",
-        "meets no condition but `False`.",
+        "`harness devices --capabilities` prints the values on this machine. [writing-cases.md](writing-cases.md)",
+        "describes how to write conditions.",
+        "",
+        "A capability is detected when a case first requires it, and then keeps its value. An absent capability has a",
+        "reason, and meets no condition except `False`.",
         "",
         "| type | values |",
         "| --- | --- |",
         *(_row([kind.value, _TYPES[kind]]) for kind in ValueKind),
         "",
-        "| capability | type | what it is | how it is found | without |",
+        "| capability | type | what it is | how it is detected | avoids |",
         "| --- | --- | --- | --- | --- |",
         *(
             _row([f"`{name}`", _type(entry), _choices(entry), entry.source, entry.without])
             for name, entry in VOCABULARY.items()
         ),
         "",
-        "The probe is a process of its own: it sees the one device only, has a time limit, and is killed with all that",
-        "it started. One that crashes, hangs or says nothing sensible makes what it was asked for absent, for that",
-        "reason. What it said is kept for the run, by driver, torch and device, so that of several workers one asks.",
+        "The probe is a separate process. It sees only the one device and has a time limit. It is killed with all its",
+        "children. If it crashes, hangs or gives an invalid answer, the capability is absent, with that reason. The",
+        "run keeps its answers by driver, torch and device, so that only one of several workers starts a probe.",
     ]
     return "\n".join(lines) + "\n"
 

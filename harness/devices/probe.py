@@ -1,8 +1,8 @@
-"""The disposable process that asks what cannot be known without risk: ``python -m harness.devices.probe QUESTION PID``.
+"""The disposable process for risky detections: ``python -m harness.devices.probe QUESTION PID``.
 
-It prints one JSON object and ends: for each of the question's capabilities a ``value`` (true, false, a list of ints for
-a version, or null) and a ``detail``. PID is the process that wants to know, with which it dies. It may crash or hang:
-`harness.devices.prober` starts it, limits it and judges what it said.
+It prints one JSON object and ends. The object has, for each capability of the question, a ``value`` (true, false, a
+list of ints for a version, or null) and a ``detail``. PID is the process that asks; the probe dies with it. The probe
+may crash or hang: `harness.devices.prober` starts it, limits its time and judges its answer.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
-# Of CUdevice_attribute, in cuda.h.
+# CUdevice_attribute of cuda.h.
 _DRIVER_ATTRIBUTES = {"cuda_malloc_async": 115, "expandable_segments": 102}
 _DRIVER_MEANINGS = {"cuda_malloc_async": "memory pools", "expandable_segments": "virtual memory management"}
-_INVALID_VALUE = 1  # of CUresult
+_INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE of CUresult
 
-# Of libraryPropertyType, in library_types.h.
+# libraryPropertyType of library_types.h.
 _MAJOR_MINOR_PATCH = (0, 1, 2)
 
 Answer = dict[str, Any]
 
 
 class Question(StrEnum):
-    """What a probe can be asked."""
+    """The questions that a probe answers."""
 
     DRIVER = "driver"
     LIBRARIES = "libraries"
@@ -39,24 +39,24 @@ class Question(StrEnum):
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """The names that the answer has."""
+        """The names of the capabilities in the answer."""
         if self is Question.DRIVER:
             return tuple(_DRIVER_ATTRIBUTES)
         return tuple(_LIBRARIES if self is Question.LIBRARIES else _PROCESSOR)
 
 
 class CudaError(Exception):
-    """The driver answered a call with an error."""
+    """A call to the driver returned an error."""
 
 
 def driver() -> dict[str, Answer]:
-    """What the driver says of the one device that it shows. Raises OSError without a driver, and CudaError."""
+    """Ask the driver about the one visible device. Raises OSError without a driver, and CudaError."""
     cuda = ctypes.CDLL("libcuda.so.1")
     _call(cuda, "cuInit", ctypes.c_uint(0))
     count, device = ctypes.c_int(), ctypes.c_int()
     _call(cuda, "cuDeviceGetCount", ctypes.byref(count))
     if count.value != 1:
-        raise CudaError(f"the driver shows {count.value} devices, and was to show one")
+        raise CudaError(f"the driver shows {count.value} devices, expected 1")
     _call(cuda, "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
     return {name: _attribute(cuda, device, name) for name in _DRIVER_ATTRIBUTES}
 
@@ -67,7 +67,7 @@ def _attribute(cuda: ctypes.CDLL, device: ctypes.c_int, name: str) -> Answer:
     number = ctypes.c_int(_DRIVER_ATTRIBUTES[name])
     status = cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
     if status == _INVALID_VALUE:
-        return _answer(False, f"the driver is too old to know of {meaning}")
+        return _answer(False, f"the driver is too old for {meaning}")
     if status:
         return _answer(None, f"cuDeviceGetAttribute: {_error_name(cuda, status)}")
     return _answer(value.value != 0, "" if value.value else f"the device has no {meaning}")
@@ -85,13 +85,13 @@ def _error_name(cuda: ctypes.CDLL, status: int) -> str:
 
 
 def libraries() -> dict[str, Answer]:
-    """The versions of the libraries that torch loads. Raises ImportError when it cannot be imported."""
+    """The versions of the libraries that torch loads. Raises ImportError if torch cannot be imported."""
     import torch
 
-    return {name: _told(ask, torch) for name, ask in _LIBRARIES.items()}
+    return {name: _answer_or_error(ask, torch) for name, ask in _LIBRARIES.items()}
 
 
-def _told(ask: Callable[[Any], Answer], torch: Any) -> Answer:
+def _answer_or_error(ask: Callable[[Any], Answer], torch: Any) -> Answer:
     try:
         return ask(torch)
     except (OSError, AttributeError, RuntimeError) as error:
@@ -106,7 +106,7 @@ def _cudnn(torch: Any) -> Answer:
 
 
 def cudnn_release(number: int) -> list[int]:
-    """The version in cuDNN's number for it: 91301 is 9.13.1 and, until 9.0, 8907 was 8.9.7."""
+    """The version for cuDNN's version number: 91301 is 9.13.1; before 9.0, 8907 is 8.9.7."""
     scale = 10000 if number >= 90000 else 1000
     return [number // scale, number % scale // 100, number % 100]
 
@@ -118,7 +118,7 @@ def _nccl(torch: Any) -> Answer:
 
 
 def _cublas(_: Any) -> Answer:
-    """Of the library that torch has loaded by being imported, which it does not tell itself."""
+    """The version of the cuBLAS that the import of torch loaded. torch has no function for it."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in file if "/libcublas.so" in line}
     if not paths:
@@ -137,17 +137,17 @@ _LIBRARIES: dict[str, Callable[[Any], Answer]] = {"cudnn": _cudnn, "cublas": _cu
 
 
 def processor() -> dict[str, Answer]:
-    """What the processor does for torch. Raises ImportError when it cannot be imported."""
+    """What torch can run on the processor. Raises ImportError if torch cannot be imported."""
     import torch
 
-    return {name: _told(ask, torch) for name, ask in _PROCESSOR.items()}
+    return {name: _answer_or_error(ask, torch) for name, ask in _PROCESSOR.items()}
 
 
 def _bfloat16(torch: Any) -> Answer:
-    """Whether it survives what is large enough for the kernels of oneDNN that use the processor's tiles.
+    """Run BF16 operations that are large enough for the oneDNN kernels that use the processor's tiles (AMX).
 
-    Some virtual machines announce tiles and do not describe them (CPUID leaf 1DH is zero), and such a kernel is an
-    illegal instruction. Whether the results are right is not asked: that is for the cases to find out.
+    Some virtual machines announce tiles but do not describe them (CPUID leaf 1DH is zero); there such a kernel dies of
+    an illegal instruction. The results are not checked here: the cases do that.
     """
     matrix = torch.ones(256, 256, dtype=torch.bfloat16)
     torch.matmul(matrix, matrix)
@@ -164,7 +164,7 @@ def _answer(value: bool | list[int] | None, detail: str = "") -> Answer:
 
 
 def answer(question: Question) -> dict[str, Answer]:
-    """For each of the question's capabilities what was found; where the whole question fails, why."""
+    """The answer for each capability of the question. If the whole question fails, each answer has the error."""
     try:
         return {Question.DRIVER: driver, Question.LIBRARIES: libraries, Question.PROCESSOR: processor}[question]()
     except (OSError, ImportError, AttributeError, RuntimeError, CudaError) as error:
@@ -172,13 +172,13 @@ def answer(question: Question) -> dict[str, Answer]:
 
 
 def main(arguments: list[str]) -> None:
-    """Answer the question that is the first argument to the process that is the second."""
+    """Answer a question. The arguments are the question and the pid of the process that asks."""
     question, asker = Question(arguments[0]), int(arguments[1])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != asker:
-        return  # it died before the line above
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here, and leaves nothing behind
-    # Libraries may print to what is stdout for them, and nothing but the answer is to stand there.
+        return  # the asker died before the line above
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here and must leave no core file
+    # Libraries may print to stdout. Redirect that to stderr, so that stdout has only the answer.
     with open(os.dup(1), "w", encoding="ascii") as output:
         os.dup2(2, 1)
         json.dump(answer(question), output)

@@ -1,4 +1,4 @@
-"""Runs `harness.devices.probe` in a process of its own, judges how it ended, and keeps what it said."""
+"""Runs `harness.devices.probe` in a separate process, judges how it ended, and caches its answer."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from harness.text import exit_text, one_line
 Answers = Mapping[str, Detected]
 
 _PROGRAM = (sys.executable, "-m", "harness.devices.probe")
-#: The driver wakes a GPU without persistence mode in several seconds, each of eight after another; torch is imported
-#: from network file systems.
+#: Without persistence mode the driver takes several seconds to initialise a GPU, one after another for up to eight.
+#: An import of torch may come from a network file system.
 _LIMITS = {Question.DRIVER: 60.0, Question.LIBRARIES: 180.0, Question.PROCESSOR: 180.0}
-_KILL_LIMIT = 5.0  # seconds that a killed process has to go; one that waits inside the driver does not
-_LOOK_EVERY = 0.005  # seconds
+_KILL_LIMIT = 5.0  # seconds that a killed process has to end; a process that waits inside the driver does not end
+_POLL_EVERY = 0.005  # seconds
 _MOST_BYTES = 65536
 _FORMAT = 1
 
-_abandoned: list[subprocess.Popen[bytes]] = []  # dropping the object of a process that still runs is a warning
+_abandoned: list[subprocess.Popen[bytes]] = []  # subprocess warns if the object of a running process is deleted
 
 
 class Prober:
-    """Who asks the probe about one device. Each question is put once, when first asked."""
+    """Asks the probe about one device. Each question is sent once, when first asked."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Prober:
         program: Sequence[str] = _PROGRAM,
         limit: float | None = None,
     ) -> None:
-        """`driver` is its version, and `torch` tells torch's; `cache` is a folder that the processes of a run share.
+        """`driver` is the driver's version; `torch` returns torch's. `cache` is a folder that a run's processes share.
 
-        `program` is what is started, followed by the question and this process's id, and `limit` the seconds it has.
+        `program` is the command to start; the question and this process's pid are appended. `limit` is in seconds.
         """
         self._device = device
         self._driver = driver
@@ -64,17 +64,17 @@ class Prober:
         self._known: dict[Question, Answers] = {}
 
     def ask(self, question: Question) -> Answers:
-        """A finding for each of the question's capabilities; absent, with the reason, when the probe came to harm.
+        """A finding for each capability of the question. If the probe failed: absent, with the reason.
 
-        Starts a process, unless this object or another process with the same `cache` has done so before. Raises
-        nothing on account of the probe or the cache.
+        Starts a process, unless this object or another process with the same `cache` already did. Errors of the probe
+        or the cache are not raised.
         """
         if question not in self._known:
             self._known[question] = self._run(question) if self._cache is None else self._cached(question, self._cache)
         return self._known[question]
 
     def _cached(self, question: Question, folder: Path) -> Answers:
-        from filelock import FileLock  # imports much, and only this needs it
+        from filelock import FileLock  # slow to import, and needed only here
 
         key = {
             "format": _FORMAT,
@@ -92,7 +92,7 @@ class Prober:
                 if found is None:
                     found = self._run(question)
                     _store(folder / f"{name}.json", {"key": key, "answer": _as_json(found)})
-        except (OSError, NotImplementedError):  # a folder that cannot be written or locked: what it saves is time
+        except (OSError, NotImplementedError):  # the folder cannot be written or locked; it only saves time
             return self._run(question) if found is None else found
         return found
 
@@ -105,14 +105,14 @@ class Prober:
         except ValueError as error:
             return _none(question, str(error))
         command = (*self._program, question.value, str(os.getpid()))
-        return judge(question, _carry_out(command, environ, self._limit_of(question)))
+        return judge(question, _run_probe(command, environ, self._limit_of(question)))
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRun:
-    """How a probe ended: its `status` as ``os.waitstatus_to_exitcode`` gives it, and the heads of what it wrote.
+    """How a probe ended: its `status` as of ``os.waitstatus_to_exitcode``, the head of stdout and the tail of stderr.
 
-    `failure` says in words why there is no status of its own: it was not started, or was killed.
+    `failure` says why it has no status: it was not started, or it was killed.
     """
 
     status: int | None = None
@@ -122,7 +122,7 @@ class ProbeRun:
 
 
 def judge(question: Question, run: ProbeRun) -> Answers:
-    """What `run` says of each capability of `question`."""
+    """The finding for each capability of `question`, from how the probe ended and what it wrote."""
     if run.failure:
         return _none(question, run.failure)
     if run.status != 0:
@@ -138,7 +138,7 @@ def judge(question: Question, run: ProbeRun) -> Answers:
 
 
 def parse(answer: Any, question: Question) -> Answers | None:
-    """The findings in a probe's answer, None for what is no answer to `question`."""
+    """The findings in a probe's answer. None if it is not a valid answer to `question`."""
     if not isinstance(answer, dict) or set(answer) != set(question.capabilities):
         return None
     findings: dict[str, Detected] = {}
@@ -167,9 +167,9 @@ def _none(question: Question, reason: str) -> Answers:
     return {name: Detected(None, reason) for name in question.capabilities}
 
 
-def _carry_out(command: Sequence[str], environ: Mapping[str, str], limit: float) -> ProbeRun:
-    """ProbeRun `command` as the leader of a group of its own, of which nothing is left afterwards."""
-    # Files, since a pipe that a stray grandchild holds open has no end.
+def _run_probe(command: Sequence[str], environ: Mapping[str, str], limit: float) -> ProbeRun:
+    """Run `command` as the leader of a new process group, and kill the whole group at the end."""
+    # Files, since a stray grandchild can hold a pipe open for ever.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -184,26 +184,26 @@ def _carry_out(command: Sequence[str], environ: Mapping[str, str], limit: float)
             return ProbeRun(failure=f"the probe does not start ({error.strerror})")
         ended = _ends_within(process.pid, limit)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            # Its leader has not been waited for yet, so that the group's number cannot be anybody else's.
+            # The leader is not reaped yet, so the number of the group is not reused.
             os.killpg(process.pid, signal.SIGKILL)
         try:
             status = process.wait(_KILL_LIMIT)
         except subprocess.TimeoutExpired:
             _abandoned.append(process)
-            return ProbeRun(failure=f"the probe did not end in {limit:g} s, and could not be killed")
+            return ProbeRun(failure=f"the probe did not end within {limit:g} s and could not be killed")
         if not ended:
-            return ProbeRun(failure=f"the probe did not end in {limit:g} s")
+            return ProbeRun(failure=f"the probe did not end within {limit:g} s")
         return ProbeRun(status, _head(output), _tail(errors))
 
 
 def _ends_within(pid: int, limit: float) -> bool:
-    """Whether the child ends in `limit` seconds. It is not waited for: its process id stays its own."""
+    """Whether the child ends within `limit` seconds. It is not reaped, so its pid is not reused."""
     deadline = time.monotonic() + limit
-    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel keeps nothing of what has ended
+    with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored, the kernel reaps the child itself
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_EVERY)
     return True
 
 
@@ -218,7 +218,7 @@ def _tail(file: BinaryIO) -> bytes:
 
 
 def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | None:
-    """What `file` keeps for `key`; None when it is not there, torn, or of something else."""
+    """The answer in `file` for `key`. None if the file is missing, truncated, or has another key."""
     try:
         with file.open("rb") as stream:
             stored = json.loads(stream.read(_MOST_BYTES))
@@ -230,7 +230,7 @@ def _load(file: Path, key: Mapping[str, Any], question: Question) -> Answers | N
 
 
 def _store(file: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` so that a reader meets all of it or none. Raises OSError."""
+    """Write `value` atomically: a reader sees all of it or nothing. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with open(descriptor, "w", encoding="ascii") as stream:

@@ -1,4 +1,4 @@
-"""Versions of the software that cases need, found in files and metadata: nothing here is imported to be asked."""
+"""Versions of the software that cases need, from files and metadata. The software itself is not imported."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ from pathlib import Path
 
 from harness.devices.detected import Detected, Version
 
-_PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several
+_PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 
 
 def release(text: str) -> Version | None:
-    """The leading release numbers of a version text: (2, 13, 0) of ``2.13.0a0+cpu``, None when it begins otherwise.
+    """The leading release numbers of a version text: (2, 13, 0) for ``2.13.0a0+cpu``. None if it has none.
 
-    What follows them (pre-release, build, vendor's suffix) is left out: a nightly of 2.14 counts as 2.14.
+    The rest (pre-release, build, vendor suffix) is ignored: a nightly of 2.14 counts as 2.14.
     """
     match = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", text.strip(), re.ASCII)
     return None if match is None else tuple(int(part) for part in match[1].split("."))
 
 
 def python() -> Detected:
-    """The running interpreter's."""
+    """The version of the running interpreter."""
     return Detected(tuple(sys.version_info[:3]))
 
 
 def distribution(*names: str) -> Detected:
-    """The version of the first of `names` that is installed, by its metadata."""
+    """The version of the first installed distribution of `names`, from its metadata."""
     for name in names:
         try:
             text = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
         version = release(str(text))  # damaged metadata gives None
-        return Detected(version, "" if version else f"distribution {name} has the version {text!r}, which is no number")
+        return Detected(version, "" if version else f"distribution {name} has an invalid version: {text!r}")
     return Detected(None, f"no distribution named {' or '.join(names)} is installed")
 
 
 def torch() -> Detected:
-    """The installed torch's."""
+    """The version of the installed torch."""
     return distribution("torch")
 
 
 def triton() -> Detected:
-    """The installed Triton's; nightly builds of torch bring it under another name."""
+    """The version of the installed Triton. Nightly builds of torch install it under another name."""
     return distribution("triton", "pytorch-triton")
 
 
 def torchvision() -> Detected:
-    """The installed torchvision's."""
+    """The version of the installed torchvision."""
     return distribution("torchvision")
 
 
 def numpy() -> Detected:
-    """The installed NumPy's."""
+    """The version of the installed NumPy."""
     return distribution("numpy")
 
 
 def torch_build() -> str | None:
-    """The installed torch's version with all that follows the release, such as ``2.13.0+cu130``; None without torch."""
+    """The full version text of the installed torch, such as ``2.13.0+cu130``. None without torch."""
     try:
         text = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -93,7 +93,7 @@ def _built_for(constant: str, name: str) -> Detected:
     if text is None:
         return Detected(None, f"torch {constants.get('__version__')} is built without {name}")
     version = release(text)
-    return Detected(version, "" if version else f"torch says it is built for {name} {text!r}, which is no number")
+    return Detected(version, "" if version else f"torch is built for an invalid version of {name}: {text!r}")
 
 
 def cudnn() -> Detected:
@@ -114,8 +114,8 @@ def nccl() -> Detected:
 def _wheel(name: str) -> Detected:
     """The version of NVIDIA's distribution `name` for the CUDA that torch is built for.
 
-    Its name ends in ``-cu12``, or for libraries of the toolkit itself in nothing from CUDA 13 on; their major version
-    is then CUDA's.
+    Its name ends in ``-cu12``. From CUDA 13 on, libraries of the toolkit itself have no suffix; their major version is
+    then that of CUDA.
     """
     runtime = cuda()
     if not isinstance(runtime.value, tuple):
@@ -127,27 +127,27 @@ def _wheel(name: str) -> Detected:
         if isinstance(plain.value, tuple) and plain.value[0] == major:
             return plain
     if found.value is None:
-        return Detected(None, f"{found.detail}, and a version bundled with torch cannot be known without loading it")
+        return Detected(None, f"{found.detail}; a version bundled with torch is unknown until it is loaded")
     return found
 
 
 def cpp_compiler() -> Detected:
-    """The C++ compiler that torch would run: ``$CXX``, or the first of c++, g++ and clang++ on the path."""
+    """The version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in ``$PATH``."""
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
 def cpp_command(cxx: str, path: str) -> list[str] | str:
-    """The command that torch would run to compile C++, or in words why there is none.
+    """The command that torch would run to compile C++, or, as a text, why there is none.
 
     `cxx` and `path` are the values of ``$CXX`` and ``$PATH``.
     """
     try:
         command = shlex.split(cxx)
     except ValueError as error:
-        return f"$CXX is {cxx!r}, which is no command ({error})"
+        return f"$CXX is not a valid command: {cxx!r} ({error})"
     if not command:
         command = next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name, path=path)), [])
-    return command or "$CXX is not set, and none of c++, g++ and clang++ is on the path"
+    return command or "$CXX is not set, and $PATH has none of c++, g++, clang++"
 
 
 @functools.cache
@@ -168,7 +168,7 @@ def _cpp_compiler(cxx: str, path: str) -> Detected:
     except OSError as error:
         return Detected(None, f"{called} does not start ({error.strerror})")
     except subprocess.TimeoutExpired:
-        return Detected(None, f"{called} --version did not end in {_PROBE_TIMEOUT:.0f} s")
+        return Detected(None, f"{called} --version did not end within {_PROBE_TIMEOUT:.0f} s")
     if done.returncode != 0:
         return Detected(None, f"{called} --version ended with status {done.returncode}")
     version = compiler_version(done.stdout.decode(errors="replace"))
@@ -176,10 +176,10 @@ def _cpp_compiler(cxx: str, path: str) -> Detected:
 
 
 def compiler_version(text: str) -> Version | None:
-    """The version in what a compiler prints for ``--version``.
+    """The version in the output of a compiler's ``--version``.
 
-    It is the first dotted number that is no part of a word (``x86_64-linux-gnu-g++-13``) and stands in no brackets,
-    where distributions put the version of their package.
+    It is the first dotted number that is not part of a word (``x86_64-linux-gnu-g++-13``) and not in parentheses, where
+    Linux distributions put the version of their package.
     """
     outside_brackets = re.sub(r"\([^()]*\)", "", text)
     match = re.search(r"(?<![\w.-])\d{1,9}(\.\d{1,9})+", outside_brackets, re.ASCII)
@@ -188,11 +188,11 @@ def compiler_version(text: str) -> Version | None:
 
 @functools.cache
 def _torch_constants() -> Mapping[str, str | None] | str:
-    """The plain assignments of ``torch/version.py``, or in words why it could not be read."""
+    """The plain assignments of ``torch/version.py``, or, as a text, why it could not be read."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:
-        spec = None  # a module without a spec has been put in torch's place
+        spec = None  # sys.modules has a torch without a spec
     if spec is None or spec.origin is None:
         return "torch is not installed"
     file = Path(spec.origin).with_name("version.py")
@@ -203,9 +203,9 @@ def _torch_constants() -> Mapping[str, str | None] | str:
 
 
 def plain_constants(source: bytes) -> dict[str, str | None]:
-    """The names that Python `source` sets to a text or to None at its top level, without running it.
+    """The names that Python `source` assigns a text or None at its top level. The source is not run.
 
-    Raises SyntaxError or ValueError for what is no Python.
+    Raises SyntaxError or ValueError if the source is not valid Python.
     """
     constants: dict[str, str | None] = {}
     for statement in ast.parse(source).body:

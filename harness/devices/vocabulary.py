@@ -1,4 +1,4 @@
-"""The table of capabilities: what each is, how it is found, and which side effect that avoids."""
+"""The table of capabilities: what each is, how it is detected, and which side effect the detection avoids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.devices.facts import Subject
 
 
 class ValueKind(StrEnum):
-    """The type of a capability's values, which decides what a condition on it may say."""
+    """The type of a capability's values. It decides which conditions are valid."""
 
     TEXT = "text"
     BOOL = "bool"
@@ -26,8 +26,8 @@ class ValueKind(StrEnum):
 class Capability:
     """An entry of the vocabulary.
 
-    `text` says what it is, `source` how it is found, `without` what finding it so does not do. `unit` is empty for
-    what has none, and `choices` are its only values, where they are few.
+    `text` is what it is, `source` how it is detected, `without` the side effect that this avoids. `unit` is empty for a
+    capability without a unit. `choices` are the only possible values, if they are few.
     """
 
     kind: ValueKind
@@ -40,20 +40,20 @@ class Capability:
 
 
 _NO_CONTEXT = "a CUDA context"
-_NO_IMPORT = "an import, which would load the library and what it needs"
-_NO_LOADING = "an import of torch or loading the library here"
-_NO_DRIVER = "waking the driver in this process, which a crash or a hang would take with it"
-_NOTHING_RUN = "running anything"
+_NO_IMPORT = "an import, which would load the library and its dependencies"
+_NO_LOADING = "importing torch or loading the library in this process"
+_NO_DRIVER = "initialising the driver in this process, where it could crash or hang"
+_NOTHING_RUN = "running a command"
 
 _TENSOR_CORES = "the compute capability, as NVIDIA documents it for each architecture"
-_LIBRARY = "metadata of {name}; where there is none, the probe asks the library that torch loads"
-_PROBE = "the probe asks the driver: a process of its own, bound to the device, with a time limit"
+_LIBRARY = "metadata of {name}; without metadata, the probe asks the library that torch loads"
+_PROBE = "the probe asks the driver, in a separate process with a time limit that sees only this device"
 
-# The order is that in which unmet requirements are told: what explains most comes first.
+# Unmet requirements are reported in this order: the most informative capability comes first.
 VOCABULARY: Mapping[str, Capability] = {
     "device": Capability(
         ValueKind.TEXT,
-        "what the case runs on: a GPU, a software device or the cpu; the cpu is there on every machine",
+        "what the case runs on: a GPU, a software device or the cpu; every machine has a cpu",
         "the device leased to the worker",
         _NO_CONTEXT,
         facts.kind,
@@ -61,22 +61,22 @@ VOCABULARY: Mapping[str, Capability] = {
     ),
     "accelerator": Capability(
         ValueKind.BOOL,
-        "whether the device is one that `torch.accelerator` serves: a GPU of torch's own, or a software device",
+        "whether `torch.accelerator` serves the device: a GPU that torch is built for, or a software device",
         "the kind of the device, and torch/version.py, read as text",
         _NO_CONTEXT,
         facts.accelerator,
     ),
     "devices": Capability(
         ValueKind.COUNT,
-        "how many devices of its kind one case can be given together",
-        "the inventory; a process can hold several GPUs, but one MIG instance only",
+        "how many devices of its kind one case can get together",
+        "the inventory; a process can use several GPUs, but only one MIG instance",
         _NO_CONTEXT,
         facts.devices,
         unit="devices",
     ),
     "device_count": Capability(
         ValueKind.COUNT,
-        "how many usable devices of the kind the machine has",
+        "how many usable devices of its kind the machine has",
         "the inventory",
         _NO_CONTEXT,
         facts.device_count,
@@ -84,8 +84,8 @@ VOCABULARY: Mapping[str, Capability] = {
     ),
     "model": Capability(
         ValueKind.TEXT,
-        "product name of the device, such as NVIDIA H100 80GB HBM3; of the cpu, the processor's",
-        "NVML; for the cpu, /proc/cpuinfo; a software device says that it is one",
+        "product name of the device, such as NVIDIA H100 80GB HBM3; for the cpu, of the processor",
+        "NVML; for the cpu, /proc/cpuinfo; for a software device, a fixed name",
         _NO_CONTEXT,
         facts.model,
     ),
@@ -99,23 +99,24 @@ VOCABULARY: Mapping[str, Capability] = {
     "memory": Capability(
         ValueKind.BYTES,
         "memory of the device, used or not",
-        "NVML; for the cpu, the host's or its control group's limit; for a software device, SOFT_DEVICE_MEMORY",
+        "NVML; for the cpu, the memory of the host or the limit of its control group; for a software device, "
+        "SOFT_DEVICE_MEMORY",
         _NO_CONTEXT,
         facts.memory,
         unit="bytes",
     ),
     "free_memory": Capability(
         ValueKind.BYTES,
-        "memory of the device that was free when first asked for; it changes all the time and is no reservation",
-        "NVML; for the cpu, /proc/meminfo and what its control group has left",
+        "memory of the device that was free at the first detection; it changes all the time and is not reserved",
+        "NVML; for the cpu, /proc/meminfo and the free memory of its control group",
         f"{_NO_CONTEXT}, which takes memory itself",
         facts.free_memory,
         unit="bytes",
     ),
     "peer_access": Capability(
         ValueKind.BOOL,
-        "whether every pair of the devices that one case can be given together reads and writes each other's memory",
-        "NVML's P2P status of each pair, both ways",
+        "whether the devices that one case can get together can all read and write each other's memory",
+        "NVML's P2P status of each pair, in both directions",
         f"{_NO_CONTEXT} on any of them",
         facts.peer_access,
     ),
@@ -127,9 +128,7 @@ VOCABULARY: Mapping[str, Capability] = {
         facts.nvlink,
     ),
     "mig": Capability(ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, facts.mig),
-    "ecc": Capability(
-        ValueKind.BOOL, "whether ECC is switched on for the device's memory", "NVML", _NO_CONTEXT, facts.ecc
-    ),
+    "ecc": Capability(ValueKind.BOOL, "whether ECC is enabled for the device's memory", "NVML", _NO_CONTEXT, facts.ecc),
     "bf16": Capability(
         ValueKind.BOOL,
         "whether the GPU's tensor cores multiply BF16 (compute capability 8.0 and up); emulation does not count",
@@ -160,14 +159,14 @@ VOCABULARY: Mapping[str, Capability] = {
     ),
     "cuda_malloc_async": Capability(
         ValueKind.BOOL,
-        "whether torch's allocator can use its cudaMallocAsync backend: the device has memory pools",
+        "whether torch's allocator can use its cudaMallocAsync backend (the device has memory pools)",
         _PROBE,
         _NO_DRIVER,
         facts.cuda_malloc_async,
     ),
     "expandable_segments": Capability(
         ValueKind.BOOL,
-        "whether torch's allocator can use expandable segments: the device has virtual memory management",
+        "whether torch's allocator can use expandable segments (the device has virtual memory management)",
         _PROBE,
         _NO_DRIVER,
         facts.expandable_segments,
@@ -175,11 +174,11 @@ VOCABULARY: Mapping[str, Capability] = {
     "nvml": Capability(ValueKind.BOOL, "whether NVML answers", "nvmlInit", _NO_CONTEXT, facts.nvml),
     "driver": Capability(ValueKind.VERSION, "the NVIDIA driver", "NVML", _NO_CONTEXT, facts.driver),
     "cuda_driver": Capability(
-        ValueKind.VERSION, "the newest CUDA the driver supports", "NVML", _NO_CONTEXT, facts.cuda_driver
+        ValueKind.VERSION, "the newest CUDA that the driver supports", "NVML", _NO_CONTEXT, facts.cuda_driver
     ),
     "cuda": Capability(
         ValueKind.VERSION,
-        "the CUDA runtime torch is built for",
+        "the CUDA runtime that torch is built for",
         "torch/version.py, read as text",
         _NO_IMPORT,
         facts.cuda,
@@ -219,15 +218,15 @@ VOCABULARY: Mapping[str, Capability] = {
     "triton": Capability(ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, facts.triton),
     "cpp_compiler": Capability(
         ValueKind.VERSION,
-        "the C++ compiler torch would run",
-        "$CXX --version, or that of c++, g++ or clang++ on the path",
+        "the C++ compiler that torch would run",
+        "--version of $CXX, or of c++, g++ or clang++ in $PATH",
         "compiling anything",
         facts.cpp_compiler,
     ),
     "cpu_bf16": Capability(
         ValueKind.BOOL,
-        "whether torch multiplies and convolves BF16 on the host's processor without dying of it, rightly or not",
-        "the probe does both: a process of its own, with a time limit",
+        "whether torch can multiply and convolve BF16 on the host's processor without a crash; results are not checked",
+        "the probe does both, in a separate process with a time limit",
         "an illegal instruction in this process",
         facts.cpu_bf16,
     ),

@@ -1,7 +1,7 @@
-"""The fault campaign: which cases notice which fault of the software device, and which faults nobody notices.
+"""The fault campaign: which cases catch which fault of the software device, and which faults no case catches.
 
-The cases run once on the software device as it is, then once with each fault. A case catches a fault when it passed
-without and is red with it, through what it saw itself: not when the harness lost it, or never came to it.
+The cases run once on the software device without a fault, then once with each fault. A case catches a fault if it
+passed without the fault and is red with it. `lost` and `not_run` do not count: the case itself saw nothing.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from harness.reporting.ledger import Ledger
 from harness.softdevice.faults import Injection, catalogue
 from harness.text import one_line
 
-#: Name of the run without a fault, among those that are named by their fault.
+#: Name of the run without a fault. The other runs are named after their fault.
 CLEAN = "clean"
 TABLE, RECORD = "faults.txt", "faults.json"
 
-_SHOWN = 3  # cases named in a line of the table; the record has them all
+_SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 _NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 
 
 class CampaignError(HarnessError):
-    """The cases do not run, so nothing can be said of faults."""
+    """The cases do not run, so the campaign has no result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What became of the cases of one run: those that passed, how others went wrong, how often the fault struck.
+    """The result of one run: the cases that passed, the outcome of each red case, and how often the fault occurred.
 
-    `struck` counts what cases told that came to their end, so it may be too low where they crash.
+    Only cases that reached their end report `struck`, so it may be too low if cases crash.
     """
 
     passed: frozenset[str]
@@ -50,7 +50,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table. `caught_by` has the outcomes of the cases that caught the fault, by id."""
+    """A line of the table. `caught_by` maps the ids of the cases that caught the fault to their outcomes."""
 
     fault: str
     breaks: str
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What a campaign came to: `passed` is the number of cases that passed without a fault, `wrong` the others."""
+    """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases."""
 
     passed: int
     wrong: Mapping[str, str]
@@ -76,12 +76,12 @@ class Campaign:
 
     @property
     def green(self) -> bool:
-        """Whether nothing went wrong without a fault, and every fault was caught."""
+        """Whether no case was red without a fault, and every fault was caught."""
         return not self.wrong and not self.missed
 
 
 def tally(ledger: Ledger, fault: str = "") -> Tally:
-    """What the campaign needs of a run; `fault` is the one that was injected."""
+    """Summarise a run for the campaign. `fault` is the injected fault."""
     wrong = {
         verdict.case: verdict.outcome.value
         for verdict in ledger.verdicts
@@ -93,20 +93,20 @@ def tally(ledger: Ledger, fault: str = "") -> Tally:
 
 
 def row(fault: str, breaks: str, clean: Tally, faulty: Tally) -> Row:
-    """How the run with a fault compares with the one without."""
+    """Compare the run with a fault with the run without."""
     caught = {case: outcome for case, outcome in faulty.wrong.items() if case in clean.passed}
     return Row(fault, breaks, caught, faulty.struck)
 
 
 def as_text(campaign: Campaign) -> str:
-    """The table, and below it what was missed, for people."""
+    """The table as text, with the missed faults below it."""
     cells = [("fault", "caught by", "")]
     cells += [
         (each.fault, str(len(each.caught_by)) if each.caught else "MISSED", _named(each)) for each in campaign.rows
     ]
     widths = [max(len(line[column]) for line in cells) for column in (0, 1)]
     lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
-    lines += ["", f"on the software device, without a fault: {campaign.passed} cases passed, {len(campaign.wrong)} red"]
+    lines += ["", f"on the software device without a fault: {campaign.passed} cases passed, {len(campaign.wrong)} red"]
     lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
     caught = len(campaign.rows) - len(campaign.missed)
     lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
@@ -114,7 +114,7 @@ def as_text(campaign: Campaign) -> str:
 
 
 def as_json(campaign: Campaign) -> str:
-    """All of it, for programs."""
+    """The whole result as JSON."""
     values = {
         "device": soft.BACKEND.kind,
         "passed_without_fault": campaign.passed,
@@ -127,7 +127,7 @@ def as_json(campaign: Campaign) -> str:
 
 def _named(each: Row) -> str:
     if not each.caught:
-        return f"{each.breaks} (struck {each.struck} times)" if each.struck else f"{each.breaks} (never seen to strike)"
+        return f"{each.breaks} (occurred {each.struck} times)" if each.struck else f"{each.breaks} (never occurred)"
     named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(each.caught_by.items())[:_SHOWN]]
     return ", ".join([*named, *(["…"] if len(each.caught_by) > _SHOWN else [])])
 
@@ -141,15 +141,16 @@ def _missed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How the runs of a campaign are started: pytest's `arguments`, in this folder; each has a run directory of its own
-    in `results`, and what pytest printed beside it.
+    """Starts the runs of a campaign: pytest with `arguments`, in the current folder.
+
+    Each run has its own run directory in `results`, and pytest's output in a text file next to it.
     """
 
     arguments: tuple[str, ...]
     results: Path
 
     def run(self, name: str, *options: str) -> Ledger:
-        """One run, to its end. Raises CampaignError when it did not come so far as to have a journal."""
+        """Do one complete run. Raises CampaignError if it ended before it had a journal."""
         run_dir, output = self.results / name, self.results / f"{name}.txt"
         command = [sys.executable, "-m", "pytest", *self.arguments, "--device=soft", f"--results-dir={run_dir}"]
         command += ["-p", "no:cacheprovider", *options]
@@ -164,8 +165,8 @@ class Runs:
                 check=False,
             )
         if not (run_dir / journal.FILE_NAME).exists():
-            said = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
-            raise CampaignError(f"the cases do not run ({name}): pytest said {' '.join(map(one_line, said))!r}")
+            last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+            raise CampaignError(f"the cases do not run ({name}): pytest printed {' '.join(map(one_line, last))!r}")
         return Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
 
 
@@ -177,15 +178,15 @@ def conduct(
     first: bool,
     tell: Callable[[str], object],
 ) -> Campaign:
-    """Run the cases without a fault and with each, and leave the record in `results`.
+    """Run the cases without a fault and with each fault, and write the record to `results`.
 
-    `run` is given the name of a run and options for pytest. With `first`, a run with a fault ends once a case is red.
-    `tell` hears a line about each run. Raises CampaignError when no case passes without a fault.
+    `run` takes the name of a run and options for pytest. With `first`, a run with a fault ends at its first red case.
+    `tell` gets a line about each run. Raises CampaignError if no case passes without a fault.
     """
     clean = tally(run(CLEAN))
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
-        raise CampaignError(f"no case passes without a fault, so none can catch one: see {results / CLEAN}.txt")
+        raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
     rows = []
     for injection in injections:
         ledger = run(injection.name, f"--inject={injection}", *(["--maxfail=1"] if first else []))

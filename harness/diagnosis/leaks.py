@@ -1,6 +1,6 @@
-"""Which cases of a batch make their process grow whenever they run, found by running fewer and fewer of them.
+"""Finds the cases of a batch that leak, by running ever smaller sets of them.
 
-Pure: what a trial does is the caller's affair.
+Pure functions: the caller supplies the trial.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from harness.checks.growth import Leak
 from harness.diagnosis.minimise import minimise
 from harness.errors import HarnessError
 
-#: Says of the rounds so far whether it is still possible that something leaks.
+#: Whether, after the rounds so far, a leak is still possible.
 Open = Callable[[Counted], bool]
-#: Runs these cases, by their ids in order, round after round in one process, as long as the question is open; gives the
-#: rounds that count, none where it came to none. Raises SpentError.
+#: Runs these cases (ids, in order) round after round in one process, as long as `Open` is true. Returns the rounds that
+#: count; empty if there are none. Raises SpentError.
 Trial = Callable[[Sequence[str], Open], Counted]
 
 
 class SpentError(HarnessError):
-    """No more trials may be made."""
+    """The budget for trials is used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
     """Cases that leak, in the order in which they ran, and what they leak in each round, clearest cause first.
 
-    `grows` is the one of them with which the growth comes; "" where it comes with several, or with none in particular.
-    `certain`: each of them is needed for it, or, without `grows`, each has a part in it. Otherwise nobody has had the
-    time to find out which of them are.
+    `grows` is the case in which the growth appears; "" if it appears in several or in no particular one. `certain`: the
+    leak needs each of the cases, or, without `grows`, each contributes to it. If not `certain`, the trials ended before
+    this was known.
     """
 
     cases: tuple[str, ...]
@@ -40,11 +40,11 @@ class Culprits:
 
 
 def search(cases: Sequence[str], trial: Trial) -> list[Culprits]:
-    """Find all that leak among the cases of a batch; none where nothing grows in every round."""
+    """Find all leaking cases of a batch. Empty if nothing grows in every round."""
     rest = list(range(len(cases)))
 
     def growing(rounds: Counted) -> dict[int, tuple[Leak, ...]]:
-        """Of the rest, which grow and what; those that grow most come first."""
+        """The cases of `rest` that grow, with their leaks; largest growth first."""
         found = {position: tuple(leaks_of(rounds, position, rest)) for position in rest}
         most = {position: max(map(excess, leaks)) for position, leaks in found.items() if leaks}
         return {position: found[position] for position in sorted(most, key=lambda each: (-most[each], each))}
@@ -56,28 +56,28 @@ def search(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     if not rounds:
         return []
     found: list[Culprits] = []
-    acquitted: set[int] = set()
-    while suspects := {position: leaks for position, leaks in growing(rounds).items() if position not in acquitted}:
+    cleared: set[int] = set()
+    while suspects := {position: leaks for position, leaks in growing(rounds).items() if position not in cleared}:
         position, leaks = next(iter(suspects.items()))
         try:
-            culprits = _company(cases, position, leaks, trial)
+            culprits = _smallest_set(cases, position, leaks, trial)
         except SpentError:
             culprits = Culprits(tuple(cases[each] for each in sorted(suspects)), "", leaks, certain=False)
         if culprits is None:
-            acquitted.add(position)
+            cleared.add(position)
         else:
             found.append(culprits)
             rest = [each for each in rest if cases[each] not in culprits.cases]
-    rest = [position for position in rest if position not in acquitted]
+    rest = [position for position in rest if position not in cleared]
     if leaks := tuple(leaks_together(rounds, rest)):
         found.append(_narrowed([cases[position] for position in rest], leaks, trial))
     return found
 
 
-def _company(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], trial: Trial) -> Culprits | None:
-    """The fewest of the other cases that the one at `position`, which grows, needs for it; None when it grows no more.
+def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], trial: Trial) -> Culprits | None:
+    """The growing case at `position` and the fewest other cases that it needs to grow. None if it no longer grows.
 
-    Raises SpentError when it could not even be tried alone.
+    Raises SpentError if not even one trial was possible.
     """
     case = cases[position]
     others = [each for each in cases if each != case]
@@ -109,7 +109,7 @@ def _company(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], trial
 
 
 def _narrowed(cases: Sequence[str], leaks: tuple[Leak, ...], trial: Trial) -> Culprits:
-    """Cases that grow together, and none of them enough by itself: halved, as long as only one half grows."""
+    """Narrow down cases that grow together but not enough alone: halve them as long as exactly one half grows."""
     kept, seen = list(cases), leaks
 
     def leaks_in(part: Sequence[str]) -> bool:
@@ -126,7 +126,7 @@ def _narrowed(cases: Sequence[str], leaks: tuple[Leak, ...], trial: Trial) -> Cu
             whole, amounts = kept, seen
             middle = len(whole) // 2
             first, second = leaks_in(whole[:middle]), leaks_in(whole[middle:])
-            if first and second:  # many have a part in it
+            if first and second:  # many cases contribute
                 return Culprits(tuple(whole), "", amounts, certain=True)
             if not first and not second:
                 minimise(whole, leaks_in)

@@ -1,4 +1,4 @@
-"""The smallest part of a list that still does what the whole does. Pure."""
+"""Delta debugging: reduces a list to a minimal part that still has a property. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 def minimise(items: Sequence[T], does: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A part of `items`, in their order, for which `does` holds, and no longer holds when any one item is left out.
+    """A part of `items`, in order, for which `does` holds, and for which it fails if any one item is left out.
 
-    `does` must hold for all of them, which is not asked again; the same question is never asked twice. Delta debugging
-    (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): a single culprit among n is
-    found with about 2 log n questions, and at worst there are about n squared.
+    `does` must hold for all `items`; this is not checked. `does` is never called twice with the same items. Delta
+    debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): a single culprit
+    among n items takes about 2 log n calls, the worst case about n squared.
     """
     asked: dict[tuple[int, ...], bool] = {}
 
@@ -46,6 +46,6 @@ def minimise(items: Sequence[T], does: Callable[[Sequence[T]], bool]) -> list[T]
 
 
 def _chunks(positions: Sequence[int], parts: int) -> list[list[int]]:
-    """`positions` in `parts` runs of nearly the same length, the last first: what ran last is likeliest to matter."""
+    """`positions` in `parts` chunks of nearly equal length, last chunk first: the latest cases are the likeliest."""
     edges = [len(positions) * part // parts for part in range(parts + 1)]
     return [list(positions[begin:end]) for begin, end in itertools.pairwise(edges)][::-1]

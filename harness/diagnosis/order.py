@@ -1,4 +1,4 @@
-"""Order dependence: which earlier cases make a case go wrong, found by running fewer and fewer of them before it."""
+"""Order dependence: finds the earlier cases that make a case go wrong, by running ever fewer of them before it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from harness.reporting.journal import Journal, JournalContents
 
 
 class BisectError(HarnessError):
-    """There is nothing to find out, or it cannot be found out."""
+    """There is nothing to bisect, or it cannot be bisected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """A case that went wrong in a process that others had used: those, in order, and how it went wrong.
+    """A case that went wrong in a shared process, its outcome, and the cases that ran in the process before it.
 
-    `masks` are the variables, with their values, that showed it its devices; none on the CPU.
+    `earlier` is in order. `masks` maps the variables that made its devices visible to their values; empty on the CPU.
     """
 
     case: str
@@ -48,7 +48,7 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """The case goes wrong after the `culprits`, each of them needed; it took so many `trials` to find out."""
+    """The case goes wrong after the `culprits`, and each of them is needed. `trials` is how many runs that took."""
 
     company: Company
     culprits: tuple[str, ...]
@@ -56,7 +56,10 @@ class Dependence:
 
 
 def company_of(contents: JournalContents, case: str) -> Company:
-    """In what company a case went wrong in a run. Raises BisectError when it did not, or did so alone."""
+    """The cases that shared a process with `case` before it went wrong.
+
+    Raises BisectError if the case did not go wrong, or only in a process of its own.
+    """
     run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
     finishes = [event for event in contents.events if isinstance(event, Finish) and event.case == case]
     if run is None or not finishes:
@@ -84,7 +87,7 @@ def company_of(contents: JournalContents, case: str) -> Company:
 
 
 def _kept_options(argv: Sequence[str]) -> tuple[str, ...]:
-    """Of a run's arguments those without which its cases are not collected as they were: ``-c FILE``, ``-p PLUGIN``."""
+    """The arguments of a run that change how cases are collected: ``-c FILE`` and ``-p PLUGIN``."""
     kept: list[str] = []
     words = iter(argv[1:])
     for word in words:
@@ -98,7 +101,7 @@ def _kept_options(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The options that give cases the same kind of device, with the same faults, and run them in the same way."""
+    """The options that reproduce the kind of device, its faults, and how cases run."""
     device = settings.get("device", "auto")
     kept = [] if device == "auto" else [f"--device={device}"]
     if injected := settings.get("inject"):
@@ -108,7 +111,7 @@ def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
-    """Find the culprits. `tell` hears a line about each trial. Raises BisectError when it does not happen again."""
+    """Find the culprits. `tell` gets a line about each trial. Raises BisectError if the failure does not repeat."""
     trials = 0
 
     def goes_wrong(earlier: Sequence[str]) -> bool:
@@ -120,8 +123,8 @@ def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
 
     if not goes_wrong(company.earlier):
         raise BisectError(
-            f"{company.case!r} is not {company.outcome} again after the same {len(company.earlier)} cases, "
-            "with the same seed: it does not depend on them alone"
+            f"{company.case!r} is not {company.outcome} again after the same {len(company.earlier)} cases "
+            "with the same seed: it depends on something else as well"
         )
     culprits = minimise(company.earlier, goes_wrong)
     if not culprits:
@@ -130,7 +133,7 @@ def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
 
 
 def record(run_dir: Path, found: Dependence) -> None:
-    """Write what was found into the journal of the run."""
+    """Write the result into the journal of the run."""
     with Journal(run_dir / journal.FILE_NAME) as file:
         file.append(
             {
@@ -145,13 +148,13 @@ def record(run_dir: Path, found: Dependence) -> None:
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables for a run within this one: all but those that set options, which it is to have from us alone."""
+    """The environment for a nested run, without variables that set options: the nested run gets its options from us."""
     kept = "HARNESS_CACHE_DIR"  # where the software device was built
     return {n: v for n, v in environ.items() if n == kept or not n.startswith(("PYTEST_", "HARNESS_"))}
 
 
 def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
-    """What the case comes to after `earlier` in one process; None when one of these kept it from getting there."""
+    """The outcome of the case after `earlier` in one process. None if one of these ended the process first."""
     environ = {**inherited(os.environ), **company.masks}
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         run_dir, listed = Path(folder) / "run", Path(folder) / "cases"
@@ -167,12 +170,12 @@ def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
             check=False,
         )
         if not (run_dir / journal.FILE_NAME).exists():
-            said = done.stdout.decode(errors="replace").strip().splitlines()
-            raise BisectError(f"the cases do not run: pytest said {' '.join(said[-3:])!r}")
+            printed = done.stdout.decode(errors="replace").strip().splitlines()
+            raise BisectError(f"the cases do not run: pytest printed {' '.join(printed[-3:])!r}")
         events = journal.read(run_dir / journal.FILE_NAME).events
     finishes = [event for event in events if isinstance(event, Finish)]
     tried = next((finish for finish in finishes if finish.case == company.case), None)
     if tried is None:
-        raise BisectError(f"{company.case!r} is not among the cases that are collected now in {company.rootdir!r}")
+        raise BisectError(f"{company.case!r} is no longer collected in {company.rootdir!r}")
     together = {finish.case for finish in finishes if finish.executor == tried.executor and finish.attempt == 1}
     return tried.outcome if {*earlier} <= together else None

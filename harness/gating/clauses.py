@@ -1,17 +1,17 @@
-"""Conditions on one capability: how they are written, and what holds. Plain values only.
+"""Conditions on one capability: their syntax and their evaluation. Plain values only.
 
-- ``">=8.0"``: an operator (``>= <= == != > <``) and a value; several, separated by commas, must all hold.
+- ``">=8.0"``: an operator (``>= <= == != > <``) and a value. Clauses separated by commas must all hold.
 - ``"2.13"``: without an operator, ``==``.
-- Versions are compared to the precision written: ``"==2.13"`` and ``"<=2.13"`` hold for 2.13.1, and ``">2.13"`` begins
-  with 2.14. Only release numbers count: 2.13.0+cpu is 2.13.0, and a nightly of 2.14 is 2.14.
-- Sizes need an operator and a unit: ``">=12GiB"`` (KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB of 1000).
-- ``True`` and ``False``: the thing is there, or is not. For versions and yes-or-no capabilities.
-- ``2``: at least so many. For counts.
-- Texts: ``"linux-*|darwin-arm64"``, where ``|`` separates alternatives and ``*`` is any run of characters.
+- Versions are compared to the precision written: ``"==2.13"`` and ``"<=2.13"`` hold for 2.13.1, and the first version
+  for ``">2.13"`` is 2.14. Only release numbers count: 2.13.0+cpu is 2.13.0, and a nightly of 2.14 is 2.14.
+- Sizes need an operator and a unit: ``">=12GiB"``. KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB of 1000.
+- ``True`` and ``False``: present or absent. For versions and booleans.
+- ``2``: at least two. For counts.
+- Texts: ``"linux-*|darwin-arm64"``. ``|`` separates alternatives; ``*`` is any run of characters.
 - ``device="cuda"`` or ``device="cpu"``: the latter holds everywhere, since every machine has a CPU.
-- ``devices=2``: the case is given two; holds where some number that fits the condition can be given.
+- ``devices=2``: the case gets two devices. Holds if the machine can give a number that meets the condition.
 
-What is absent meets no condition but ``False``.
+An absent capability meets no condition except ``False``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEVICES = "devices"
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One comparison, with `operator` as written, or ``is`` for presence; `value` is what is wanted."""
+    """One comparison. `operator` is as written, or ``is`` for presence; `value` is the wanted value."""
 
     operator: str
     value: Value
@@ -62,7 +62,7 @@ _EXAMPLES = {
 
 
 def read(name: str, condition: object) -> tuple[Clause, ...] | None:
-    """The clauses of a condition on capability `name` of the vocabulary, None when it is malformed."""
+    """Parse a condition on capability `name` of the vocabulary. Returns None if the condition is malformed."""
     kind = VOCABULARY[name].kind
     if isinstance(condition, bool):
         return (Clause("is", condition),) if kind in (ValueKind.BOOL, ValueKind.VERSION) else None
@@ -77,7 +77,7 @@ def read(name: str, condition: object) -> tuple[Clause, ...] | None:
 
 
 def expected(name: str) -> str:
-    """In words, what a condition on capability `name` looks like."""
+    """Examples of conditions on capability `name`, for error messages."""
     return " or ".join(repr(choice) for choice in VOCABULARY[name].choices) or _EXAMPLES[VOCABULARY[name].kind]
 
 
@@ -107,7 +107,7 @@ def _clause(text: str, kind: ValueKind) -> Clause | None:
 
 
 def hold(name: str, clauses: Iterable[Clause], finding: Detected) -> bool:
-    """Whether all `clauses` on capability `name` hold for what was found."""
+    """Whether all `clauses` on capability `name` hold for `finding`."""
     if name == DEVICES:
         least = least_count(clauses)
         return least is not None and isinstance(finding.value, int) and least <= finding.value
@@ -123,16 +123,16 @@ def _holds(name: str, clause: Clause, finding: Detected) -> bool:
 
 
 def least_count(clauses: Iterable[Clause]) -> int | None:
-    """The least number of devices, from 1 on, for which all `clauses` hold; None when there is none."""
+    """The smallest number of devices, 1 or more, for which all `clauses` hold. None if there is none."""
     clauses = tuple(clauses)
-    # Where a comparison with a number changes its answer, it does so at that number or right after it.
+    # A comparison with a number can change its result only at that number or right after it.
     edges = {1, *(clause.value + step for clause in clauses if isinstance(clause.value, int) for step in (0, 1))}
     fitting = (count for count in sorted(edges) if count >= 1 and all(compares(c, count) for c in clauses))
     return next(fitting, None)
 
 
 def compares(clause: Clause, found: Value) -> bool:
-    """Whether `found`, of the type that the clause is about, compares as the clause says."""
+    """Whether the comparison holds for `found`. `found` has the type of the capability."""
     if isinstance(found, tuple) and isinstance(clause.value, tuple):
         precision = len(clause.value)
         found = (found + (0,) * precision)[:precision]

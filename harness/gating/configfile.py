@@ -1,10 +1,11 @@
-"""YAML files under ``configs/``, read with suspicion: a problem is told with file, line, key, value and what to write.
+"""Reads the YAML files under ``configs/``. Each error names file, line, key and value, and says what to write.
 
-Less than YAML is taken, so that a value means what it looks like: one document of mappings with text keys, lists, text,
-decimal numbers, ``true``, ``false`` and ``null``. Refused are anchors, aliases, tags, merge keys, duplicate keys, and
-words that YAML 1.1 reads otherwise than people do (``no``, ``010``, ``1:30``, ``1e3``, ``.inf``). A date is its text.
+Only a subset of YAML is supported, so that each value means what it looks like: one document of mappings with text
+keys, lists, text, decimal numbers, ``true``, ``false`` and ``null``. These are errors: anchors, aliases, tags, merge
+keys, duplicate keys, and words that YAML 1.1 reads differently than people do (``no``, ``010``, ``1:30``, ``1e3``,
+``.inf``). A date is read as text.
 
-A number is a number: ``570.10`` is 570.1, so a version is written in quotes, and the error says so.
+A version must be in quotes, since YAML reads ``570.10`` as the number 570.1. The error says so.
 """
 
 from __future__ import annotations
@@ -35,36 +36,40 @@ Where: TypeAlias = tuple[str | int, ...]
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 MAX_VALUES = 100_000
-_MAX_PROBLEMS = 50  # told at once
+_MAX_PROBLEMS = 50  # reported at once
 _MAX_LINE = 1000  # characters of one problem, and of a value in it
 _MAX_SHOWN = 100
 
 
 class ConfigError(HarnessError):
-    """A configuration file that is missing or cannot be used. One line a problem, with file and line."""
+    """A configuration file is missing or cannot be used. The text has one line per problem, with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[M]):
-    """A file that was read: its content, and on which lines of it the values stand."""
+    """A file that was read: its content, and the line number of each value."""
 
     value: M
     path: Path
     lines: Mapping[Where, int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, *where: str | int) -> int:
-        """The line, from 1 on, of the value at this path of keys and indices; of what is around it if it is not."""
+        """The line, from 1, of the value at this path of keys and indices.
+
+        If the file has no such value: the line of the nearest enclosing value that it has.
+        """
         return _line(self.lines, where)
 
     def problem(self, text: str, *where: str | int) -> str:
-        """A line for a ConfigError about the value at this path: ``x.yaml:12: gates[2]: 'memroy' is no capability``."""
+        """A line for a ConfigError about the value at this path: ``x.yaml:12: gates[2]: 'memroy' is unknown``."""
         return _problem(self.path, self.line_of(*where), where, text)
 
 
 def load(path: Path, model: type[M]) -> Loaded[M]:
-    """Read a YAML file as `model`. Raises ConfigError, whose text has a line for each problem found.
+    """Read a YAML file as `model`. Raises ConfigError; its text has a line for each problem.
 
-    The model validates as it does JSON: in strict mode a list becomes a tuple, and text a date, but ``1`` is no text.
+    The model validates the values as JSON: in strict mode a list becomes a tuple and text becomes a date, but ``1`` is
+    not accepted as text.
     """
     document = _Document(path)
     data = document.plain(_compose(path, _text(path)))
@@ -78,42 +83,42 @@ def load(path: Path, model: type[M]) -> Loaded[M]:
 
 
 def find(name: str, folder: Path, what: str, base: Path, suffix: str = ".yaml") -> Path:
-    """The file that `name` means: ``<folder>/<name>.yaml``, or when it looks like a path, that path from `base`.
+    """The file for `name`: ``<folder>/<name>.yaml``, or, if `name` is a path, that path relative to `base`.
 
-    It looks like a path when it has a ``/`` or ends in `suffix` (or ``.yml``). `what` is the noun for errors, such as
-    ``profile``. Raises ConfigError when there is no such file, naming those that there are.
+    `name` is a path if it contains a ``/`` or ends in `suffix` (or ``.yml``). `what` is the noun for errors, such as
+    ``profile``. Raises ConfigError if there is no such file; the error lists the existing ones.
     """
     if "/" in name or name.endswith((suffix, ".yml")):
         path = base / name
-        if os.path.isfile(path):  # False for a name that is too long, where Path.is_file raises
+        if os.path.isfile(path):  # returns False for a name that is too long; Path.is_file raises
             return path
         raise ConfigError(f"{what} {name!r}: there is no file {shown(path)}")
     path = folder / f"{name}{suffix}"
     if os.path.isfile(path):
         return path
     if not folder.is_dir():
-        raise ConfigError(f"there is no {what} {name!r}, for there is no folder {shown(folder)}")
+        raise ConfigError(f"there is no {what} {name!r}: the folder {shown(folder)} does not exist")
     known = sorted(file.name.removesuffix(suffix) for file in folder.glob(f"*{suffix}"))
     raise ConfigError(f"there is no {what} {name!r} in {shown(folder)}{'; ' if known else ''}{advice(name, known)}")
 
 
 def advice(name: str, known: Collection[str]) -> str:
-    """What to write instead of the unknown `name`: the known one that is nearest, or all of them; empty for none."""
+    """Advice for the unknown `name`: the most similar known name, or all known names. Empty if none are known."""
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"known are {', '.join(known)}" if known else ""
+    return f"expected one of: {', '.join(known)}" if known else ""
 
 
 def shown(path: Path) -> str:
-    """A path for people: from the working folder when it is below it."""
+    """A path for messages: relative to the working folder if the path is below it."""
     absolute, here = path.absolute(), Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
 
 
 def _conditions(written: dict[str, Any]) -> dict[str, Any]:
     problems = [
-        _detail(where, value, f"{_SHOULD}text in quotes, since a number keeps no last zero")
+        _detail(where, value, f"{_SHOULD}text in quotes (a number loses its trailing zero)")
         for where, value in _leaves(written)
         if isinstance(value, float)
     ]
@@ -128,7 +133,7 @@ def _conditions(written: dict[str, Any]) -> dict[str, Any]:
 
 
 Conditions = Annotated[dict[str, Any], AfterValidator(_conditions)]
-"""A mapping as in ``requires(...)``, checked with ``requirements.parse`` and kept as written."""
+"""A mapping as in ``requires(...)``. It is checked with ``requirements.parse`` and kept as written."""
 
 
 def _unreadable(written: Mapping[str, object], where: Where) -> list[InitErrorDetails]:
@@ -156,7 +161,7 @@ def _leaves(value: object, where: Where = ()) -> Iterator[tuple[Where, object]]:
 
 def _text(path: Path) -> str:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe or a device might never end
+        if not stat.S_ISREG(path.stat().st_mode):  # a read from a pipe or a device may never return
             raise ConfigError(f"{shown(path)}: not a regular file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -171,29 +176,29 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{shown(path)}:{line}: not utf-8 text: byte {content[error.start]:#04x}") from None
 
 
-class _Refused(yaml.MarkedYAMLError):
-    """YAML that is not taken, found while composing."""
+class _Unsupported(yaml.MarkedYAMLError):
+    """Unsupported YAML, found while composing."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes, and refuses what would let a small file mean a large or surprising one."""
+    """Composes nodes. Rejects unsupported YAML, and limits depth and size (a small file can expand to a huge one)."""
 
     depth = 0
     values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        refusal = None
+        problem = None
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            refusal = "anchors and aliases are not taken: write the value out"
+            problem = "anchors and aliases are not supported: write the value out"
         elif getattr(event, "tag", None) is not None:
-            refusal = f"tags are not taken: remove {event.tag!r}"
+            problem = f"tags are not supported: remove {event.tag!r}"
         elif self.depth >= MAX_DEPTH:
-            refusal = f"nested more than {MAX_DEPTH} deep"
+            problem = f"more than {MAX_DEPTH} levels of nesting"
         elif self.values >= MAX_VALUES:
-            refusal = f"more than {MAX_VALUES} keys and values"
-        if refusal is not None:
-            raise _Refused(problem=refusal, problem_mark=event.start_mark)
+            problem = f"more than {MAX_VALUES} keys and values"
+        if problem is not None:
+            raise _Unsupported(problem=problem, problem_mark=event.start_mark)
         self.values += 1
         self.depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)
@@ -204,12 +209,12 @@ class _Loader(yaml.SafeLoader):
 def _compose(path: Path, text: str) -> yaml.Node:
     loader: _Loader | None = None
     try:
-        loader = _Loader(text)  # its reader refuses control characters at once
+        loader = _Loader(text)  # the constructor rejects control characters
         root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
-        prefix = "" if isinstance(error, _Refused) else "not yaml: "
+        prefix = "" if isinstance(error, _Unsupported) else "not yaml: "
         raise ConfigError(f"{shown(path)}:{line}: {prefix}{error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -223,7 +228,7 @@ def _compose(path: Path, text: str) -> yaml.Node:
 
 
 class _Document:
-    """The plain values of a tree of nodes, the line of each, and what is wrong with them."""
+    """The plain values of a tree of nodes, the line of each, and the problems found in them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -233,7 +238,7 @@ class _Document:
         self._nodes: dict[Where, yaml.Node] = {}
 
     def plain(self, node: yaml.Node, where: Where = ()) -> Any:
-        """The value of `node`, as JSON knows values."""
+        """The value of `node`, as a JSON value."""
         self.lines[where] = node.start_mark.line + 1
         self._nodes[where] = node
         if isinstance(node, yaml.MappingNode):
@@ -248,9 +253,9 @@ class _Document:
             return None
 
     def explain(self, error: ValidationError, model: type[BaseModel]) -> list[str]:
-        """A line for each problem `model` has with the values; what the branches of a union want is one problem."""
+        """A line for each problem that `model` found. The errors of all branches of a union are one problem."""
         places: dict[Where, tuple[list[str], list[str]]] = {}
-        for detail in error.errors(include_url=False)[: 4 * _MAX_PROBLEMS]:  # several may come to one problem
+        for detail in error.errors(include_url=False)[: 4 * _MAX_PROBLEMS]:  # several errors may be one problem
             where, kind = self._place(detail["loc"]), detail["type"]
             wanted, texts = places.setdefault(where, ([], []))
             if kind == "missing":
@@ -259,15 +264,16 @@ class _Document:
                 texts.append(f"there is no such key; {advice(str(where[-1]), _known(model, where[:-1]))}")
             elif kind in ("too_short", "string_too_short"):
                 least = detail["ctx"]["min_length"]
-                wanted.append(f"{'text' if kind.startswith('string') else 'a list'} of {least} or more")
+                text = kind.startswith("string")
+                wanted.append(f"{'text' if text else 'a list'} of {least} or more {'characters' if text else 'items'}")
             elif detail["msg"].startswith(_SHOULD):
                 wanted.append(_WANTED.get(kind) or detail["msg"].removeprefix(_SHOULD))
             else:
                 texts.append(_own_text(detail["msg"]))
         problems: list[tuple[int, str]] = []
         for where, (wanted, texts) in places.items():
-            # A branch of a union that got further than this is the one that was meant; and what is wrong with the items
-            # of a list also leaves it short of them.
+            # A problem deeper in the file replaces this one. For a union: the deeper branch is the one the user meant.
+            # For a list: an invalid item also makes the list too short.
             if wanted and not any(len(other) > len(where) and other[: len(where)] == where for other in places):
                 texts.append(f"wanted {' or '.join(dict.fromkeys(wanted))}, found {self._found(where, wanted)}")
             line = self._keys.get(where) or self.lines[where]
@@ -284,7 +290,7 @@ class _Document:
                 continue
             place = (*where, key)
             if key in values:
-                self._note(key_node, where, f"the key {_clipped(key)} is on line {self._keys[place]} already")
+                self._note(key_node, where, f"duplicate key {_clipped(key)}, first on line {self._keys[place]}")
                 continue
             self._keys[place] = key_node.start_mark.line + 1
             values[key] = self.plain(value_node, place)
@@ -294,7 +300,7 @@ class _Document:
         self.problems.append(_problem(self.path, node.start_mark.line + 1, where, text))
 
     def _place(self, location: Where) -> Where:
-        """The part of an error's location that is in the file; pydantic puts the branches of unions between."""
+        """The part of an error's location that is in the file. Pydantic also puts the branches of unions there."""
         where: Where = ()
         for step in location:
             if (*where, step) in self.lines:
@@ -304,7 +310,7 @@ class _Document:
     def _found(self, where: Where, wanted: Collection[str]) -> str:
         node = self._nodes[where]
         if isinstance(node, yaml.MappingNode):
-            return "keys with values"
+            return "a mapping"
         if not isinstance(node, yaml.ScalarNode):
             return "a list" if node.value else "an empty list"
         if isinstance(_scalar(node), str):
@@ -315,24 +321,24 @@ class _Document:
 
 _SHOULD = "Input should be "
 
-# What pydantic calls by the names of Python and JSON.
+# Words for pydantic's error types. Its own messages use the type names of Python and JSON.
 _WANTED = {
     "string_type": "text",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
-    "none_required": "nothing",
+    "none_required": "null",
     "date_type": "a date such as 2031-12-31",
     "date_parsing": "a date such as 2031-12-31",
     "date_from_datetime_parsing": "a date such as 2031-12-31",
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type"), "a list"),
-    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "keys with values"),
+    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "a mapping"),
 }
 
 
 def _own_text(message: str) -> str:
-    """The text of a validator, or of pydantic in the manner of this project."""
+    """A validator's message without pydantic's prefix, in lower case."""
     text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return text[:1].lower() + text[1:]
 
@@ -341,17 +347,17 @@ def _key(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError("a key must be text")
     if node.tag == "tag:yaml.org,2002:merge":
-        raise ValueError("merge keys are not taken: write the values out")
+        raise ValueError("merge keys are not supported: write the values out")
     if not isinstance(key := _scalar(node), str):
         raise ValueError(f"a key must be text: write {node.value!r} in quotes")
     return key
 
 
 def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
-    """The value of a scalar node. Raises ValueError for what readers of YAML differ about."""
+    """The value of a scalar node. Raises ValueError for a value that YAML parsers read in different ways."""
     text: str = node.value
     if any(unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t" for character in text):
-        raise ValueError(f"{_clipped(text)} has control characters or surrogates")
+        raise ValueError(f"{_clipped(text)} has control characters or surrogates: remove them")
     if node.style is not None:
         return text
     match node.tag.removeprefix("tag:yaml.org,2002:"):
@@ -359,27 +365,31 @@ def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
             return None
         case "bool":
             if text.lower() not in ("true", "false"):
-                raise ValueError(f"{text!r} is text to some readers and not to others: write true, false or {text!r}")
+                raise ValueError(f"{text!r} is ambiguous (text or boolean): write true, false or {text!r} in quotes")
             return text.lower() == "true"
         case "int":
             if not re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,17})", text):
-                raise ValueError(f"{_clipped(text)} is no plain decimal number: write it as one, or as text in quotes")
+                raise ValueError(
+                    f"{_clipped(text)} is not a plain decimal number: write one, or put the text in quotes"
+                )
             return int(text)
         case "float":
             if not re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,17})\.[0-9]{1,18}", text):
-                raise ValueError(f"{_clipped(text)} is no plain decimal number: write it as one, or as text in quotes")
+                raise ValueError(
+                    f"{_clipped(text)} is not a plain decimal number: write one, or put the text in quotes"
+                )
             return float(text)
     if re.fullmatch(r"[-+]?[0-9_]*\.?[0-9_]+[eE][-+]?[0-9]+", text):
-        raise ValueError(f"{_clipped(text)} is text to some readers and a number to others: write it out, or in quotes")
+        raise ValueError(f"{_clipped(text)} is ambiguous (text or number): write a plain number, or put it in quotes")
     return text
 
 
 def _known(model: type[BaseModel], where: Where) -> list[str]:
-    """The keys that may stand at this place of a file of `model`."""
+    """The keys that `model` allows at this place of a file."""
     models = {model}
     for step in where:
         fields = [found for each in models for name, found in _keys_of(each) if name == step]
-        # A step that is no field is an index, or a key of a mapping: the same models are meant.
+        # A step that is not a field is an index or a key of a mapping: the models stay the same.
         models = {inner for found in fields for inner in _models_in(found.annotation)} if fields else models
     return sorted({name for each in models for name, _ in _keys_of(each)})
 
@@ -415,5 +425,5 @@ def _clipped(text: str) -> str:
 
 def _report(problems: list[str]) -> ConfigError:
     more = ["and more"] if len(problems) > _MAX_PROBLEMS else []
-    told = [text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…" for text in problems[:_MAX_PROBLEMS]]
-    return ConfigError("\n".join([*told, *more]))
+    lines = [text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…" for text in problems[:_MAX_PROBLEMS]]
+    return ConfigError("\n".join([*lines, *more]))

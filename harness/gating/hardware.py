@@ -1,8 +1,8 @@
-"""Kinds of hardware: what a device of a kind is, and what a machine that has one promises. Pure over capabilities.
+"""Kinds of hardware: what a device of a kind is, and what its machine promises. Pure functions over capabilities.
 
-``configs/hardware/<name>.yaml`` says it; ``docs/profiles.md`` tells every key. A device that is not what the file says
-is a stranger, and the run refuses to start. A promise that is not kept is a finding, and so is a case that was gated
-although the promises meet all it requires.
+The files are ``configs/hardware/<name>.yaml``; ``docs/profiles.md`` describes every key. If a device does not match the
+file, the run refuses to start. A broken promise is a finding. A case that was gated although the promises meet all its
+requirements is a failure.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from harness.gating.requirements import Unmet
 def _plain(written: dict[str, Any]) -> dict[str, Any]:
     nested = [name for name in written if name not in VOCABULARY]
     if nested:
-        raise ValueError(f"{nested[0]!r} is not taken here: a kind of hardware is one condition for each capability")
+        raise ValueError(f"{nested[0]!r} is not allowed here: write one condition for each capability")
     for condition in requirements.parse(written):
         if not implication([condition], []).can_hold:
-            raise ValueError(f"{condition} holds on no machine")
+            raise ValueError(f"{condition} cannot hold on any machine")
     return written
 
 
 def _names_the_device(written: dict[str, Any]) -> dict[str, Any]:
     if "device" not in written:
-        raise ValueError("the key 'device' is missing: say device: cuda or device: cpu")
+        raise ValueError("the key 'device' is missing: write device: cuda or device: cpu")
     return written
 
 
@@ -41,7 +41,7 @@ Facts = Annotated[Conditions, AfterValidator(_plain)]
 
 
 class Hardware(BaseModel):
-    """A kind of hardware. `device`: what tells it from others; `offers`: what else holds on a machine that has it."""
+    """A kind of hardware. `device` identifies it; `offers` is what else holds on a machine of this kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -50,22 +50,22 @@ class Hardware(BaseModel):
     offers: Facts = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _says_it_once(self) -> Self:
+    def _check_each_capability_once(self) -> Self:
         twice = [name for name in self.offers if name in self.device]
         if twice:
-            raise ValueError(f"{twice[0]!r} is both in device and in offers: keep it in one")
+            raise ValueError(f"{twice[0]!r} is in both 'device' and 'offers': keep one")
         return self
 
 
 def load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
-    """The hardware of this name in ``<configs>/hardware``, or at this path from `base`. Raises ConfigError."""
+    """Load the hardware file `name`: a name in ``<configs>/hardware``, or a path from `base`. Raises ConfigError."""
     return configfile.load(configfile.find(name, configs / "hardware", "hardware", base), Hardware)
 
 
 def mismatches(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
-    """Every condition on the device that does not hold: empty when it is of this kind.
+    """Every condition on the device that does not hold. Empty if the device is of this kind.
 
-    ``device: cpu`` holds for the CPU alone; as a requirement of a case, any machine meets it.
+    Here ``device: cpu`` holds for the CPU only. As a requirement of a case it holds on every machine.
     """
     unmet = _unmet(hardware.device, capabilities)
     wanted = str(hardware.device["device"])
@@ -80,6 +80,6 @@ def broken(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
 
 
 def _unmet(conditions: Mapping[str, Any], capabilities: Capabilities) -> list[Unmet]:
-    # One by one, since evaluating them together tells the first only.
+    # One by one: `evaluate` returns only the first unmet condition.
     each = (requirements.evaluate([condition], capabilities) for condition in requirements.parse(conditions))
     return [unmet for unmet in each if unmet is not None]

@@ -1,7 +1,7 @@
-"""What conditions come to on a machine of which only conditions are known: certain, possible, or neither.
+"""Evaluates conditions on a machine that is known only by declared conditions: certain, possible or impossible.
 
-Used to hold a machine to what its kind promises, and to find conditions that no declared machine can meet. Exact where
-a condition is about each capability once; otherwise it errs towards "possible".
+Used to check a machine against the promises of its kind, and to find conditions that no declared machine can meet. The
+result is exact if each capability occurs only once in a condition. Otherwise it may be "possible" too often.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from harness.gating import clauses as language
 from harness.gating.clauses import Clause
 from harness.gating.requirements import AnyOf, Condition, Not, Requirement
 
-_FAR = 10**9  # a number beyond all that are written
-_OTHER = "\0"  # a text that nobody writes
+_FAR = 10**9  # larger than every number in a condition
+_OTHER = "\0"  # a text that occurs in no condition
 
 
 @dataclass(frozen=True, slots=True)
 class Implication:
-    """Whether there is a machine, among those that are possible, on which the conditions hold, and one where not."""
+    """Whether the conditions hold on at least one possible machine, and whether they fail on at least one."""
 
     can_hold: bool
     can_fail: bool
 
     @property
     def certain(self) -> bool:
-        """Whether the conditions hold on every machine that is possible."""
+        """Whether the conditions hold on every possible machine."""
         return self.can_hold and not self.can_fail
 
 
 def implication(conditions: Iterable[Condition], declared: Iterable[Condition]) -> Implication:
-    """What `conditions`, all together, come to on a machine on which the `declared` conditions hold.
+    """Whether all `conditions` together can hold or fail on a machine on which the `declared` conditions hold.
 
     With nothing declared: whether they can hold at all, and whether they can fail. A declared ``any`` or ``not`` is
-    left out of account.
+    ignored.
     """
     known = {each.capability: each for each in declared if isinstance(each, Requirement)}
     each = [_single(condition, known) for condition in conditions]
@@ -61,19 +61,19 @@ def _leaf(wanted: Requirement, declared: Requirement | None) -> Implication:
     for clause in (*wanted.clauses, *(declared.clauses if declared else ())):
         values |= _around(name, clause)
     values |= set(VOCABULARY[name].choices)
-    possible = [value for value in values if declared is None or _is_so(declared, value)]
+    possible = [value for value in values if declared is None or _fits_declared(declared, value)]
     holding = [value for value in possible if language.hold(name, wanted.clauses, Detected(value))]
     return Implication(bool(holding), len(holding) < len(possible))
 
 
-def _is_so(declared: Requirement, value: Value | None) -> bool:
+def _fits_declared(declared: Requirement, value: Value | None) -> bool:
     if VOCABULARY[declared.capability].choices:  # as a requirement, device="cpu" holds on a GPU too
         return value is not None and all(language.compares(clause, value) for clause in declared.clauses)
     return language.hold(declared.capability, declared.clauses, Detected(value))
 
 
 def _around(name: str, clause: Clause) -> set[Value | None]:
-    """The values at which the clause may change its answer, and one on each side of them."""
+    """The values at which the result of the clause may change, and one value on each side of them."""
     kind = VOCABULARY[name].kind
     match clause.value:
         case bool():

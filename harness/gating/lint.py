@@ -1,7 +1,8 @@
-"""What is wrong with waivers before anything has run. Pure.
+"""Checks waivers before a run. Pure functions.
 
-Alone, a waiver can be expired, have no link, hold nowhere, or stand there twice. Against a catalogue of cases it can
-match none, or share a case with another. Against declared hardware it can be for a machine that nobody has.
+Checks of the entry alone: expired, no link, conditions that hold nowhere, a duplicate. Checks against a catalogue of
+cases: matches no case, or shares a case with another waiver. Checks against declared hardware: no declared machine
+meets the conditions.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from harness.gating.implication import implication
 from harness.gating.requirements import Condition, Requirement, RequirementError
 from harness.gating.waivers import Waiver, is_link
 
-#: How long before its last day a waiver is spoken of.
+#: How long before its last day lint warns that a waiver expires soon.
 WARNING = timedelta(days=14)
 
-#: What only a GPU has, or can be; `accelerator`, a software device as well.
+#: Capabilities that only a GPU has; `accelerator` also a software device.
 OF_GPUS = (
     "accelerator",
     "compute_capability",
@@ -43,7 +44,7 @@ Marks = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something about a waiver: where it stands, a word for the kind of thing, and what to do. A note is no error."""
+    """A finding about a waiver: its file and line, the kind of finding, and what to do. `error` is False for a note."""
 
     source: str
     kind: str
@@ -52,7 +53,7 @@ class Remark:
 
 
 def known(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """What is known of a kind of machine, given what is declared of it: where its device is no GPU, no GPU's features.
+    """The conditions that hold on a kind of machine: those declared, and, without a GPU, the absence of GPU features.
 
     Raises RequirementError.
     """
@@ -70,10 +71,10 @@ def lint(
     catalog: Mapping[str, Marks] | None = None,
     hardware: Mapping[str, Sequence[Condition]] | None = None,
 ) -> list[Remark]:
-    """All there is to say of the waivers, in their order.
+    """All remarks on the waivers, in the order of the waivers.
 
-    `catalog` has the marks of each case by id, and `hardware` the conditions that each declared kind of machine meets
-    by name; None where there is no such thing to judge by. Marks and conditions are such as `requirements` can read.
+    `catalog` maps case ids to marks. `hardware` maps each declared kind of machine to the conditions that it meets.
+    None skips the checks that need it. `requirements` must be able to parse all marks and conditions.
     """
     matched = [_matched(waiver, catalog) for waiver in waivers]
     remarks = [
@@ -86,13 +87,13 @@ def lint(
             None if one.expired(today) or other.expired(today) else _shared(one, other, matched[first], matched[second])
         )
         if shared:
-            text = f"applies to {shared}, as does the waiver in {one.source}: keep one"
+            text = f"applies to {shared}; the waiver in {one.source} does too: keep one"
             remarks[second].append(Remark(other.source, "two_waivers", text))
     return [remark for each in remarks for remark in each]
 
 
 def _alone(waiver: Waiver, today: date) -> Iterator[Remark]:
-    """What the entry itself shows."""
+    """Remarks that need the entry only."""
     if waiver.expired(today):
         text = f"expired on {waiver.expires}: renew or remove it (owner: {waiver.owner})"
         yield Remark(waiver.source, "expired", text)
@@ -100,13 +101,13 @@ def _alone(waiver: Waiver, today: date) -> Iterator[Remark]:
         text = f"expires in {(waiver.expires - today).days} days, on {waiver.expires} (owner: {waiver.owner})"
         yield Remark(waiver.source, "expires_soon", text, error=False)
     if not waiver.link:
-        yield Remark(waiver.source, "no_link", "has no link: give the one of the issue that it waits for")
+        yield Remark(waiver.source, "no_link", "has no link: give the URL of the issue that it waits for")
     elif not is_link(waiver.link):
-        yield Remark(waiver.source, "no_link", f"link {waiver.link!r} is no http or https URL: give one")
+        yield Remark(waiver.source, "no_link", f"link {waiver.link!r} is not an http or https URL: give one")
 
 
 def _matched(waiver: Waiver, catalog: Mapping[str, Marks] | None) -> dict[str, Marks] | None:
-    """The cases that the waiver matches, None where that is not known."""
+    """The cases that the waiver matches. None without a catalogue."""
     if catalog is None:
         return None
     return {case_id: marks for case_id, marks in catalog.items() if patterns.matches(waiver.case, case_id)}
@@ -115,9 +116,9 @@ def _matched(waiver: Waiver, catalog: Mapping[str, Marks] | None) -> dict[str, M
 def _where(
     waiver: Waiver, cases: Mapping[str, Marks] | None, hardware: Mapping[str, Sequence[Condition]]
 ) -> Iterator[Remark]:
-    """Whether there is a case, and a machine, to which the waiver applies."""
+    """Remarks on whether the waiver can apply to any case on any machine."""
     if not _possible([waiver.when]):
-        yield Remark(waiver.source, "never_holds", "no machine meets its conditions: correct what 'when' says")
+        yield Remark(waiver.source, "never_holds", "no machine meets its conditions: correct 'when'")
         return
     if cases is None:
         distinct: list[Marks] = [()]
@@ -129,21 +130,20 @@ def _where(
         return
     running = [marks for marks in distinct if _possible([waiver.when, *marks])]
     if not running:
-        text = "'when' contradicts what every case that it matches requires, so it never applies: correct it"
+        text = "never applies, since 'when' contradicts the requirements of every case that it matches: correct 'when'"
         yield Remark(waiver.source, "never_applies", text)
     elif hardware and not any(
         _possible([waiver.when, *marks], declared) for marks in running for declared in hardware.values()
     ):
-        text = (
-            f"no declared hardware ({', '.join(hardware)}) meets its conditions: declare what it is for, or remove it"
-        )
+        names = ", ".join(hardware)
+        text = f"no declared hardware ({names}) meets its conditions: declare the hardware, or remove the waiver"
         yield Remark(waiver.source, "no_hardware", text)
 
 
 def _shared(
     first: Waiver, second: Waiver, of_first: Mapping[str, Marks] | None, of_second: Mapping[str, Marks] | None
 ) -> str:
-    """What two waivers can both apply to on one machine, in words; "" where there is no such case."""
+    """The cases that both waivers can apply to on one machine, in words; "" if there is none."""
     if of_first is None or of_second is None:
         both = first.case == second.case and _possible([first.when, second.when])
         return repr(second.case) if both else ""
@@ -155,20 +155,20 @@ def _shared(
 
 
 def _possible(written: Iterable[Mapping[str, Any]], declared: Sequence[Condition] = ()) -> bool:
-    """Whether some machine, on which the `declared` conditions hold, meets all that is written."""
+    """Whether a machine on which the `declared` conditions hold can meet all `written` conditions."""
     mappings = [dict(each) for each in written if each]
     if not mappings:
         return True
     try:
         conditions = [_without_cpu(each) for each in requirements.parse({"all": mappings})]
-    except RequirementError:  # each of them can be read, so together they fit no number of devices
+    except RequirementError:  # each one parses alone, so together no number of devices meets them
         return False
-    # Judged with themselves as what is known, ``not`` sees what the others say of the same capability.
+    # The second check declares the conditions themselves, so that ``not`` sees the others on the same capability.
     return implication(conditions, declared).can_hold and implication(conditions, conditions).can_hold
 
 
 def _without_cpu(condition: Condition) -> Condition:
-    """The condition without ``device: cpu``, which holds everywhere; taken as known, it would mean the CPU alone."""
+    """The condition without ``device: cpu``. It holds everywhere, but as a declared condition it means the CPU only."""
     if not isinstance(condition, Requirement) or condition.capability != "device":
         return condition
     return replace(condition, clauses=tuple(clause for clause in condition.clauses if clause.value != "cpu"))

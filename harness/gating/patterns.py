@@ -1,7 +1,8 @@
-"""Patterns over case ids, as waivers, profiles and quarantines write them. Plain strings, no files.
+"""Patterns for case ids, as in waivers, profiles and quarantines. Plain strings, no files.
 
-A pattern stands for whole ids: ``*`` for any run of characters, ``/`` and ``::`` included, and ``?`` for one. Every
-other character stands for itself, brackets too, since ids have them: ``suites/streams/test_x.py::test_copy[cuda-*]``.
+A pattern matches whole ids. ``*`` matches any run of characters, ``/`` and ``::`` included; ``?`` matches one
+character. Every other character matches itself. This includes brackets, since ids contain them:
+``suites/streams/test_x.py::test_copy[cuda-*]``.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ _WILDCARDS = re.compile(r"[*?]")
 
 
 def matches(pattern: str, case_id: str) -> bool:
-    """Whether `pattern` stands for the whole of `case_id`."""
+    """Whether `pattern` matches the whole of `case_id`."""
     return _compiled(pattern).fullmatch(case_id) is not None
 
 
 def literal_prefix(pattern: str) -> str:
-    """What every id that `pattern` stands for begins with: all that comes before its first wildcard."""
+    """The text before the first wildcard of `pattern`. Every id that `pattern` matches starts with it."""
     return _WILDCARDS.split(pattern, maxsplit=1)[0]
 
 
 def reaches(pattern: str, arguments: Sequence[str]) -> bool:
-    """Whether a run started with these collection arguments would collect every case that `pattern` can stand for.
+    """Whether a run with these collection arguments would collect every case that `pattern` can match.
 
-    `arguments` are folders, files and case ids, relative to the folder that case ids are relative to, with ``/``. One
-    of them alone must hold all of the pattern: ``*::test_copy`` is reached only by a run over the whole project, ``.``.
+    `arguments` are folders, files and case ids with ``/``, relative to the same folder as case ids. One argument alone
+    must cover the whole pattern: only a run over the whole project, ``.``, reaches ``*::test_copy``.
     """
     return any(_covers(argument, pattern) for argument in arguments)
 
@@ -42,7 +43,8 @@ def _covers(argument: str, pattern: str) -> bool:
     if not separator:
         return prefix.startswith((f"{path}/", f"{path}::"))
     node = f"{path}::{inside}"
-    # What follows the name of a class or function is a member of it or its parameters; anything else is another name.
+    # After the name of a class or function come its members (``::``) or its parameters (``[``). Anything else is a
+    # longer name of something else.
     return pattern == node or prefix.startswith((f"{node}::", f"{node}["))
 
 
@@ -51,8 +53,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     first, *others = (_segment(text) for text in re.split(r"\*+", pattern))
     if not others:
         return re.compile(first, re.DOTALL)
-    # Each part between two stars is taken where it comes first and never sought again: a pattern with many stars
-    # costs no more than one with few.
+    # The atomic groups match each part between two stars at its first place and never backtrack: a pattern with many
+    # stars costs no more than one with few.
     middle = "".join(f"(?>.*?{segment})" for segment in others[:-1])
     return re.compile(f"{first}{middle}.*{others[-1]}", re.DOTALL)
 

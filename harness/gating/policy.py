@@ -1,4 +1,4 @@
-"""What a run is held to beyond what its cases ask for, and the rules that follow from it. Plain values only."""
+"""The policy of a run: the requirements beyond those of its cases, and the rules that apply them. Plain values only."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from harness.gating.requirements import Condition, Unmet
 from harness.gating.waivers import Waiver
 from harness.outcome import AttemptResult, Outcome, Ruling
 
-#: Of its time limit, how much a case may need that `--verify` lets pass: one that is close today is over it tomorrow.
+#: The fraction of its time limit that a case may need under `--verify`. A case that is close today exceeds it tomorrow.
 NEAR_LIMIT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What profile, hardware, waivers and options say of every case of a run.
+    """What profile, hardware, waivers and options require of every case of a run.
 
-    `promised` are the conditions, as in ``requires``, that the kind of machine named by `hardware` promises. `gates`
-    are the capabilities for want of which a case may be gated, None for any; `skips`: a case may skip itself.
-    `suites`, `cases` (patterns) and `exclude` (patterns) select, None meaning all. `repeat` and `retries` are numbers
-    of runs, `until_fail` ends repeating at the first red one, `verify` is 0 or the number of loops of ``--verify``.
+    `promised` are the conditions, as in ``requires``, that the hardware file `hardware` promises. `gates` are the
+    capabilities that a case may be gated for; None means any. `skips`: a case may skip itself. `suites`, `cases`
+    (patterns) and `exclude` (patterns) select cases; None means all. `repeat` and `retries` are numbers of runs.
+    `until_fail` stops repeating at the first red run. `verify` is 0 or the number of loops of ``--verify``.
     """
 
     profile: str = ""
@@ -48,12 +48,12 @@ class Policy:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Policy:
-        """What `to_json` returned, after JSON carried it."""
+        """The inverse of `to_json`."""
         listed = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
         return cls(**{**data, **listed, "waivers": tuple(Waiver.from_json(entry) for entry in data["waivers"])})
 
     def selects(self, case_id: str, suite: str) -> bool:
-        """Whether the profile wants this case of this suite."""
+        """Whether the profile selects this case of this suite."""
         wanted = self.suites is None and self.cases is None
         wanted = wanted or suite in (self.suites or ()) or any(patterns.matches(p, case_id) for p in self.cases or ())
         return wanted and not any(patterns.matches(pattern, case_id) for pattern in self.exclude)
@@ -62,9 +62,9 @@ class Policy:
 def idle(
     policy: Policy, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
 ) -> list[tuple[tuple[str, int], str]]:
-    """Which suites and patterns of the profile name none of `cases`, given as id and suite: key, index, and words.
+    """The suites and patterns of the profile that match none of `cases` (pairs of id and suite): key, index and text.
 
-    Judged are those that the run, told to collect `arguments`, would have collected (`patterns.reaches`).
+    Ignores suites and patterns that a run with the collection `arguments` does not fully collect (`patterns.reaches`).
     """
     suites = {suite for _, suite in cases}
     everything = patterns.reaches("*", arguments)
@@ -81,9 +81,9 @@ def idle(
 
 
 def on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capabilities) -> Ruling | None:
-    """What becomes of a case some of whose `conditions` are unmet; None when it may be gated.
+    """The ruling on a case with unmet `conditions`. None if the case may be gated.
 
-    It may when one of them is neither promised by the hardware nor beyond what the profile allows to be missing.
+    It may be gated if the hardware does not promise at least one unmet condition and the profile allows gating for it.
     """
     promised = requirements.parse(policy.promised)
     objection: Ruling | None = None
@@ -100,11 +100,11 @@ def on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capab
 
 def _objection(policy: Policy, condition: Condition, unmet: Unmet, promised: Sequence[Condition]) -> Ruling | None:
     if policy.hardware and implication([condition], promised).certain:
-        text = f"gated, though hardware {policy.hardware} promises what it requires: {unmet.text}"
+        text = f"gated, but hardware {policy.hardware} promises what the case requires: {unmet.text}"
         return Ruling(Outcome.FAILED, text, f"hardware {policy.hardware}")
     if policy.gates is not None and not set(unmet.names) <= set(policy.gates):
-        kept = ", ".join(name for name in unmet.names if name not in policy.gates)
-        text = f"gated, though profile {policy.profile} lets no case be gated for want of {kept}: {unmet.text}"
+        required = ", ".join(name for name in unmet.names if name not in policy.gates)
+        text = f"gated, but profile {policy.profile} does not allow gating for {required}: {unmet.text}"
         return Ruling(Outcome.FAILED, text, f"profile {policy.profile}")
     return None
 
@@ -112,9 +112,9 @@ def _objection(policy: Policy, condition: Condition, unmet: Unmet, promised: Seq
 def on_verdict(
     policy: Policy, settled: Outcome, finals: Sequence[AttemptResult], applying: Sequence[Waiver]
 ) -> Ruling | None:
-    """What becomes of a case that came to `settled` by itself; None when it stays at that.
+    """The ruling on a case with the outcome `settled`. None if the outcome stays.
 
-    `finals` are the attempts that count, one a repetition, and `applying` the waivers that hold for the case.
+    `finals` are the attempts that count, one per repetition. `applying` are the waivers that apply to the case.
     """
     worst = max(finals, key=lambda attempt: attempt.outcome.severity)
     message = worst.message
@@ -124,15 +124,16 @@ def on_verdict(
         message = f"{settled} in {times} of {len(finals)} repetitions: {message}"
         repeated = Ruling(settled, message, f"repeat {policy.repeat}")
     if settled is Outcome.SKIPPED and not policy.skips:
-        text = f"skipped itself, which profile {policy.profile} forbids: {message}"
+        text = f"skipped itself, but profile {policy.profile} forbids skips: {message}"
         return Ruling(Outcome.FAILED, text, f"profile {policy.profile}")
     return waivers.rule(settled, message, applying) or repeated
 
 
 def on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptResult], limit: float) -> Ruling:
-    """What ``--verify`` says of a case that was run several times in one process, and several times in fresh ones.
+    """The ruling of ``--verify`` on a case that ran several times in one process and several times in fresh processes.
 
-    Every attempt must have come to the same, and without haste: `limit` is the case's time limit in seconds.
+    All attempts must have passed, or have the same outcome that is not red. No attempt may be near the time limit of
+    the case, `limit` seconds.
     """
     source = "--verify"
     attempts = (*together, *afresh)
@@ -145,13 +146,13 @@ def on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptR
         return Ruling(first.outcome, first.message, source)
     if bad := [attempt for attempt in attempts if attempt.outcome is not Outcome.PASSED]:
         worst = max(bad, key=lambda attempt: attempt.outcome.severity)
-        text = f"not verified: passed {_share(together)} in one process and {_share(afresh)} in fresh ones"
+        text = f"not verified: passed {_share(together)} in one process and {_share(afresh)} in fresh processes"
         return Ruling(Outcome.FAILED, f"{text}; {worst.outcome}: {worst.message}".removesuffix(": "), source)
     slowest = max(attempt.duration for attempt in attempts)
     if slowest > limit * NEAR_LIMIT:
-        text = f"not verified: took up to {slowest:.1f} s of its limit of {limit:g} s, more than {NEAR_LIMIT:.0%}"
+        text = f"not verified: the slowest run took {slowest:.1f} s, over {NEAR_LIMIT:.0%} of the limit of {limit:g} s"
         return Ruling(Outcome.FAILED, text, source)
-    return Ruling(Outcome.PASSED, f"verified: passed {len(attempts)} times, in {slowest:.2f} s at most", source)
+    return Ruling(Outcome.PASSED, f"verified: passed {len(attempts)} times, the slowest in {slowest:.2f} s", source)
 
 
 def _share(attempts: Sequence[AttemptResult]) -> str:

@@ -1,4 +1,4 @@
-"""Profiles: what must run, and how, as the files of ``configs/profiles/`` say. ``docs/profiles.md`` tells every key."""
+"""Profiles: what must run and how. The files are in ``configs/profiles/``; ``docs/profiles.md`` describes every key."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
 
-_MOST = 1000  # repeats or retries: more is a slip of the finger
+_MOST = 1000  # repeats or retries: more is a typing error
 
 
 def _capability(name: Any) -> Any:
     if isinstance(name, str) and name not in VOCABULARY:
-        raise ValueError(f"{name!r} is no capability; {configfile.advice(name, list(VOCABULARY))}")
+        raise ValueError(f"{name!r} is not a capability; {configfile.advice(name, list(VOCABULARY))}")
     return name
 
 
 def _pattern(text: str) -> str:
     if text != text.strip() or text.startswith("/"):
         raise ValueError(
-            f"{text!r} stands for no case: ids begin with a folder, such as suites/, and have no spaces around"
+            f"{text!r} matches no case: an id starts with a folder, such as suites/, and has no spaces around it"
         )
     return text
 
@@ -51,7 +51,7 @@ DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 
 
 class Profile(BaseModel):
-    """What must run, and how. None leaves a setting to the ini file and its default."""
+    """What must run and how. None: the setting comes from the ini file or its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -77,10 +77,10 @@ class Profile(BaseModel):
 
 
 def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
-    """The profile of this name in ``<configs>/profiles``, or at this path from `base`.
+    """Load the profile `name`: a name in ``<configs>/profiles``, or a path from `base`.
 
-    The files that it names are there: each is below `configs`, or at a path from `base`. What they hold is not read.
-    Raises ConfigError, a line for each problem.
+    Checks that the files it names exist, below `configs` or at a path from `base`, but does not read them. Raises
+    ConfigError with a line for each problem.
     """
     loaded = configfile.load(configfile.find(name, configs / "profiles", "profile", base), Profile)
     problems = []
@@ -95,7 +95,7 @@ def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
     return loaded
 
 
-# For each key that names files: their folder below the configuration, the noun for errors, and how their names end.
+# For each key that names files: their folder below the configuration, the noun for errors, and their suffix.
 _FOLDERS: dict[str | int, tuple[str, str, str]] = {
     "waivers": ("waivers", "waiver file", ".yaml"),
     "must_pass": ("must-pass", "must-pass list", ".txt"),

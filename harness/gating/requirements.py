@@ -1,11 +1,11 @@
-"""What a case asks for with ``@pytest.mark.requires(...)``, and whether a device offers it. Plain values only.
+"""The requirements of a case, ``@pytest.mark.requires(...)``, and whether a device meets them. Plain values only.
 
-A keyword names a capability of the vocabulary, and its value is a condition, see `harness.gating.clauses`. Three
-keywords hold conditions themselves, as mappings:
+Each keyword is a capability of the vocabulary, and its value is a condition (see `harness.gating.clauses`). Three
+keywords take nested conditions, as mappings:
 
-- ``any=[{"triton": True}, {"cpp_compiler": ">=11"}]``: one of them must hold;
-- ``all=[{...}, {...}]``: each must;
-- ``not_={"device": "cuda", "memory": "<12GiB"}``, in YAML ``not``: they must not hold together.
+- ``any=[{"triton": True}, {"cpp_compiler": ">=11"}]``: at least one must hold;
+- ``all=[{...}, {...}]``: all must hold;
+- ``not_={"device": "cuda", "memory": "<12GiB"}``, in YAML ``not``: they must not all hold together.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from harness.gating.clauses import DEVICES, Clause
 
 __all__ = ["AnyOf", "Clause", "Condition", "Not", "Requirement", "RequirementError", "Unmet"]
 
-_MOST_NESTED = 8  # any, all and not inside one another: more is nothing a reader could follow
+_MOST_NESTED = 8  # levels of any, all and not: a reader cannot follow more
 
 
 class RequirementError(HarnessError):
-    """A requirement that cannot be read: an unknown capability, a malformed condition, a value of the wrong type."""
+    """An invalid requirement: an unknown capability, a malformed condition, or a value of the wrong type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One capability and the clauses on it, all of which must hold. `wanted` is the condition as written."""
+    """One capability and its clauses. All clauses must hold. `wanted` is the condition as written."""
 
     capability: str
     wanted: str
@@ -43,7 +43,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """At least one of the options must hold, each of which is a conjunction."""
+    """At least one option must hold. Each option is a conjunction."""
 
     options: tuple[tuple[Condition, ...], ...]
 
@@ -53,7 +53,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """These conditions must not hold together."""
+    """These conditions must not all hold together."""
 
     conditions: tuple[Condition, ...]
 
@@ -66,10 +66,10 @@ Condition = Requirement | AnyOf | Not
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Why a case is gated: the capability, the condition as written, and what was found, with the reason if absent.
+    """Why a case is gated: the capability, the condition as written, and the value found (or why it is absent).
 
-    `names` are the capabilities that had to be other than they are: several for an unmet ``any`` or ``not``, whose
-    `capability` is that word.
+    `names` are the capabilities that caused it. An unmet ``any`` or ``not`` can have several; its `capability` is that
+    word.
     """
 
     capability: str
@@ -84,7 +84,7 @@ class Unmet:
 
 
 class Mark(Protocol):
-    """What this module reads of a ``pytest.Mark``."""
+    """The part of ``pytest.Mark`` that this module uses."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -96,14 +96,14 @@ class Mark(Protocol):
 
 
 def parse(kwargs: Mapping[str, object]) -> tuple[Condition, ...]:
-    """Read the keyword arguments of one mark, or such a mapping of a file. Raises RequirementError."""
+    """Parse the keyword arguments of one mark, or the same mapping from a file. Raises RequirementError."""
     return _merged(_conditions(kwargs, depth=0))
 
 
 def from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
-    """Read all ``requires`` marks on a case, its class and its module: every one must hold. Raises RequirementError.
+    """Parse all ``requires`` marks of a case, its class and its module. All must hold. Raises RequirementError.
 
-    There is one requirement a capability, in the order of the vocabulary; ``any`` and ``not`` come after them.
+    Returns one requirement per capability, in the order of the vocabulary, and then each ``any`` and ``not``.
     """
     conditions: list[Condition] = []
     for mark in marks:
@@ -111,18 +111,18 @@ def from_marks(marks: Iterable[Mark]) -> tuple[Condition, ...]:
             written = ", ".join(repr(argument) for argument in mark.args)
             raise RequirementError(f"requires({written}): takes keyword arguments only, such as device='cuda'")
         if not mark.kwargs:
-            raise RequirementError("requires() asks for nothing: name a capability, such as device='cuda'")
+            raise RequirementError("requires() has no arguments: name a capability, such as device='cuda'")
         conditions += parse(mark.kwargs)
     return _merged(conditions)
 
 
 def evaluate(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
-    """The first condition that `capabilities` do not meet; None when they meet all."""
+    """The first condition that `capabilities` do not meet. None if they meet all."""
     return next((unmet for each in conditions if (unmet := _unmet(each, capabilities)) is not None), None)
 
 
 def devices_wanted(conditions: Iterable[Condition]) -> int:
-    """How many devices to give a case: the least number that fits its condition on ``devices``, 1 when it has none."""
+    """How many devices a case gets: the smallest number that meets its condition on ``devices``; 1 without one."""
     for condition in conditions:
         if isinstance(condition, Requirement) and condition.capability == DEVICES:
             return language.least_count(condition.clauses) or 1
@@ -139,8 +139,8 @@ def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
             failures = [evaluate(option, capabilities) for option in options]
             if None in failures:
                 return None
-            told = [failure for failure in failures if failure is not None]
-            names = tuple(dict.fromkeys(name for failure in told for name in failure.names))
+            unmet = [failure for failure in failures if failure is not None]
+            names = tuple(dict.fromkeys(name for failure in unmet for name in failure.names))
             return Unmet("any", str(condition), _found(names, capabilities), names)
         case Not(conditions):
             if evaluate(conditions, capabilities) is not None:
@@ -150,7 +150,7 @@ def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
 
 
 def mentioned(condition: Condition) -> tuple[str, ...]:
-    """The capabilities that a condition is about, each once."""
+    """The capabilities that a condition names, each once."""
     match condition:
         case Requirement(name):
             return (name,)
@@ -172,7 +172,7 @@ def _conjunction(conditions: Iterable[Condition]) -> str:
 
 def _conditions(kwargs: Mapping[str, object], *, depth: int) -> list[Condition]:
     if depth > _MOST_NESTED:
-        raise RequirementError(f"requires(...): any, all and not are nested more than {_MOST_NESTED} deep")
+        raise RequirementError(f"requires(...): any, all and not have more than {_MOST_NESTED} levels of nesting")
     found: list[Condition] = []
     for name, value in kwargs.items():
         if name == "any":
@@ -200,8 +200,8 @@ def _nested(name: str, value: object, depth: int) -> tuple[Condition, ...]:
     conditions = _conditions(value, depth=depth + 1)
     if DEVICES in (each for condition in conditions for each in mentioned(condition)) and name != "all":
         raise RequirementError(
-            f"requires({name}={value!r}): {DEVICES} says how many a case is given, so it cannot stand in {name!r}; "
-            "device_count says how many there are"
+            f"requires({name}={value!r}): {DEVICES!r} is how many devices the case gets, so it is not allowed in "
+            f"{name!r}; use 'device_count' for how many the machine has"
         )
     return _merged(conditions)
 
@@ -209,7 +209,7 @@ def _nested(name: str, value: object, depth: int) -> tuple[Condition, ...]:
 def _requirement(name: str, condition: object) -> Requirement:
     if name not in VOCABULARY:
         near = difflib.get_close_matches(name, [*VOCABULARY, "any", "all", "not"], n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(VOCABULARY)}"
+        advice = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(VOCABULARY)}"
         raise RequirementError(f"requires({name}={condition!r}): there is no capability {name!r}; {advice}")
     clauses = language.read(name, condition)
     if clauses is None:
@@ -218,7 +218,7 @@ def _requirement(name: str, condition: object) -> Requirement:
 
 
 def _merged(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """One requirement a capability, in the order of the vocabulary, and after them the others, each once."""
+    """One requirement per capability, in the order of the vocabulary, and then the other conditions, each once."""
     by_name: dict[str, Requirement] = {}
     others: dict[Condition, None] = {}
     for new in conditions:

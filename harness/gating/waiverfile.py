@@ -1,4 +1,4 @@
-"""Waiver files: their model, and how they become waivers.
+"""Reads waiver files. Their format:
 
 waivers:
   - case: suites/streams/test_x.py::test_copy[cuda-*]
@@ -27,9 +27,9 @@ from harness.outcome import Outcome
 
 
 def load_waivers(paths: Sequence[Path], base: Path) -> tuple[Waiver, ...]:
-    """The waivers of these files, in order; a file that is named twice counts once.
+    """The waivers of these files, in order. A file that is named twice counts once.
 
-    `source` of each is given from `base` where the file lies below it. Raises ConfigError, with file and line.
+    The `source` of each waiver is relative to `base` if the file is below it. Raises ConfigError, with file and line.
     """
     distinct = {path.resolve(): path for path in reversed(paths)}
     return tuple(waiver for path in reversed(distinct.values()) for waiver in _waivers(path, base))
@@ -52,8 +52,8 @@ def _waivers(path: Path, base: Path) -> Iterable[Waiver]:
         )
 
 
-def _said(text: str) -> str:
-    """Text that says something, on one line."""
+def _not_empty(text: str) -> str:
+    """The text on one line. Raises ValueError if it is empty."""
     words = " ".join(text.split())
     if not words:
         raise ValueError("it is empty: write a few words")
@@ -62,7 +62,7 @@ def _said(text: str) -> str:
 
 def _pattern(text: str) -> str:
     if not text or text != text.strip():
-        raise ValueError(f"{text!r} is no pattern over case ids: write one without spaces around it")
+        raise ValueError(f"{text!r} is not a pattern for case ids: write one without spaces around it")
     return text
 
 
@@ -77,18 +77,18 @@ def _expectable(expect: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if word in known:
             continue
         if word in list(Outcome):
-            raise ValueError(f"a waiver cannot expect {word!r}: it may expect {', '.join(known)}")
+            raise ValueError(f"a waiver cannot expect {word!r}: expected one of: {', '.join(known)}")
         raise ValueError(f"there is no outcome {word!r}; {advice(word, known)}")
     if len(set(words)) < len(words):
-        raise ValueError(f"an outcome is there twice in {', '.join(words)}: remove one")
+        raise ValueError(f"an outcome appears twice in {', '.join(words)}: remove one")
     if set(words) <= {Outcome.PASSED}:
-        raise ValueError("there is no failure among what is expected: add the outcome that the case has")
+        raise ValueError("'expect' has no failure: add the outcome that the case has")
     return expect
 
 
 def _narrowing(when: dict[str, object]) -> dict[str, object]:
     if any(_asks_for_cpu(condition) for condition in requirements.parse(when)):
-        # In `requires` it says that a case can do without a GPU. Here it would quietly waive the case on GPUs too.
+        # In `requires` it means that the case needs no GPU. Here it would silently waive the case on GPUs too.
         raise ValueError("device: cpu holds on every machine; for machines without a GPU write not: {device: cuda}")
     return when
 
@@ -103,7 +103,7 @@ def _asks_for_cpu(condition: Condition) -> bool:
             return condition.capability == "device" and any(clause.value == "cpu" for clause in condition.clauses)
 
 
-_Said = Annotated[str, AfterValidator(_said)]
+_NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 
 
 class _Model(BaseModel):
@@ -114,9 +114,9 @@ class _Entry(_Model):
     case: Annotated[str, AfterValidator(_pattern)]
     when: Annotated[Conditions, AfterValidator(_narrowing)] = {}
     expect: Annotated[str | tuple[str, ...], AfterValidator(_expectable)]
-    reason: _Said
+    reason: _NotEmpty
     link: str | None = None
-    owner: _Said
+    owner: _NotEmpty
     expires: date
 
 

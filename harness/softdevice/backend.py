@@ -1,7 +1,7 @@
-"""The module ``torch.soft``: what programs and torch itself ask of a device's module, after the model of torch.cuda.
+"""The module ``torch.soft``: the functions that programs and torch itself expect of a device module, like torch.cuda.
 
-Imported by `loading.load` only, once the library is there. ``torch.accelerator`` works on the device as well, and this
-module goes through it wherever it can.
+Only `loading.load` imports it, after the library is loaded. ``torch.accelerator`` also works on the device; this module
+uses it wherever possible.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ __all__ = [
 _TYPE = "soft"
 _NAME = "software device of the GPU conformance harness"
 
-#: What a device may be called: an index, ``soft``, ``soft:1``, a torch.device; None is the current one.
+#: A device: an index, ``soft``, ``soft:1``, or a torch.device. None is the current device.
 DeviceLike = torch.device | str | int | None
 
 
 def _index(device: DeviceLike) -> int:
-    """The number of a device. Raises ValueError for one of another type, or that is not there."""
+    """The index of a device. Raises ValueError if it has another type or does not exist."""
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
@@ -89,7 +89,7 @@ def _index(device: DeviceLike) -> int:
     if device is None:
         return current_device()
     if not 0 <= device < device_count():
-        raise ValueError(f"there is no device {_TYPE}:{device}, this process sees {device_count()}")
+        raise ValueError(f"there is no device {_TYPE}:{device}: this process sees {device_count()} devices")
     return device
 
 
@@ -102,7 +102,7 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether any device was used. Asking wakes none."""
+    """Whether any device has been used. The call itself initialises none."""
     return any(_native.is_awake(index) for index in range(device_count()))
 
 
@@ -112,20 +112,20 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The number of the calling thread's device."""
+    """The index of the calling thread's device."""
     return torch.accelerator.current_device_index()
 
 
 def set_device(device: DeviceLike) -> None:
-    """Make it the calling thread's device."""
+    """Make it the current device of the calling thread."""
     torch.accelerator.set_device_index(_index(device))
 
 
 class device:  # noqa: N801 - torch's name for it
-    """A context in which the calling thread's device is another; None changes nothing."""
+    """A context that changes the current device of the calling thread. None changes nothing."""
 
     def __init__(self, device: DeviceLike) -> None:
-        """`device` as everywhere in this module."""
+        """`device` is any DeviceLike."""
         self._index = -1 if device is None else _index(device)
         self._before = -1
 
@@ -145,7 +145,7 @@ class device:  # noqa: N801 - torch's name for it
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What a device is; `total_memory` in bytes."""
+    """The properties of a device. `total_memory` is in bytes."""
 
     name: str
     uuid: str
@@ -153,50 +153,50 @@ class DeviceProperties:
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """Name, UUID and memory of the device. Wakes nothing."""
+    """Name, UUID and memory of the device. Does not initialise it."""
     return DeviceProperties(_NAME, uuid(device), _native.memory())
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """What the device is, in words; no word of it is that of a GPU."""
+    """The name of the device. It does not look like the name of a GPU."""
     return get_device_properties(device).name
 
 
 def uuid(device: DeviceLike = None) -> str:
-    """The device's name on the machine, such as ``SOFT-0``, whatever its number is in this process."""
+    """The UUID of the device on the machine, such as ``SOFT-0``. It does not depend on the index in this process."""
     return _native.uuid(_index(device))
 
 
 def synchronize(device: DeviceLike = None) -> None:
-    """Wait for all streams of the device. One that was never used is not woken for it."""
+    """Wait for all streams of the device. Does not initialise an unused device."""
     _native.synchronize(_index(device))
 
 
 def failure(device: DeviceLike = None) -> str | None:
-    """The error that the device has for good, or None; the device is not touched."""
+    """The sticky error of the device, or None. Does not use the device."""
     found = _native.failure(_index(device))
     return None if found is None else found[1]
 
 
 def loading_code() -> str:
-    """Lines of Python that bring the devices into a fresh process whose environment is that of this one."""
+    """Python code that loads the devices into a new process with the environment of this one."""
     return f"from harness.softdevice.loading import load\nload({str(library())!r})\n"
 
 
 def _lazy_init() -> None:
-    """Nothing is left to do. Torch calls it at the first use from Python; 2.11 synchronises no device before."""
+    """Does nothing. torch calls it at the first use from Python; torch 2.11 does not synchronise a device before it."""
 
 
 def _is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had used a device; torch asks before it seeds."""
+    """Whether this process was forked from a process that had used a device. torch calls it before it seeds."""
     return _native.forked()
 
 
 # ---- streams and events ----
 
 
-#: torch's own classes: without a device they mean the current accelerator's, which is this one. torch asks for its very
-#: own class where it takes another event.
+#: torch's own classes. Without a device they use the current accelerator, which is this one. Subclasses do not work
+#: everywhere: where torch takes another event, it checks for exactly its own class.
 Stream = torch.Stream
 Event = torch.Event
 
@@ -217,10 +217,10 @@ def set_stream(stream: torch.Stream) -> None:
 
 
 class StreamContext:
-    """A context in which the calling thread's stream, and device, are another; None changes nothing."""
+    """A context that changes the current stream and device of the calling thread. None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
-        """`stream` of any soft device."""
+        """`stream` is a stream of any soft device."""
         self.stream = stream
 
     def __enter__(self) -> None:
@@ -242,7 +242,7 @@ def stream(stream: torch.Stream | None) -> StreamContext:
 
 
 def sleep(milliseconds: float, stream: torch.Stream | None = None) -> None:
-    """Have a stream, by default the current one, do nothing for that long. Returns at once."""
+    """Let a stream, by default the current one, sleep for that long. Returns at once."""
     chosen = current_stream() if stream is None else stream
     if chosen.device.type != _TYPE:
         raise ValueError(f"expected a stream of a {_TYPE} device, got one of {str(chosen.device)!r}")
@@ -250,12 +250,12 @@ def sleep(milliseconds: float, stream: torch.Stream | None = None) -> None:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether work on the calling thread's stream goes into a graph."""
+    """Whether the calling thread's stream captures into a graph."""
     return _native.is_capturing(current_device())
 
 
 def supports_graphs() -> bool:
-    """Whether this torch has graphs for devices other than CUDA's: ``torch.accelerator.Graph``."""
+    """Whether this torch has graphs for devices other than CUDA: ``torch.accelerator.Graph``."""
     return hasattr(torch.accelerator, "Graph")
 
 
@@ -268,18 +268,18 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the generators of all devices; wakes none."""
+    """Seed the generators of all devices. Does not initialise them."""
     for index in range(device_count()):
         _native.manual_seed(index, seed % 2**64)
 
 
 def seed() -> int:
-    """Seed the current device's generator with a number that nobody knows, and tell it."""
+    """Seed the current device's generator with a random number, and return the number."""
     return _native.seed(current_device())
 
 
 def seed_all() -> None:
-    """Seed the generators of all devices with one number that nobody knows."""
+    """Seed the generators of all devices with the same random number."""
     drawn = 0
     for index in range(device_count()):
         if index == 0:
@@ -299,19 +299,19 @@ def get_rng_state(device: DeviceLike = _TYPE) -> torch.Tensor:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """States of the generators of all devices, in their order."""
+    """The states of the generators of all devices, in order."""
     return [get_rng_state(index) for index in range(device_count())]
 
 
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = _TYPE) -> None:
-    """Put the device's generator into a state that `get_rng_state` gave."""
+    """Set the device's generator to a state from `get_rng_state`."""
     if new_state.dtype != torch.uint8 or new_state.device.type != "cpu":
         raise TypeError(f"expected a uint8 tensor on the cpu, got {new_state.dtype} on {new_state.device}")
     _native.set_rng_state(_index(device), bytes(new_state.tolist()))
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Put the generators of all devices into states that `get_rng_state_all` gave."""
+    """Set the generators of all devices to states from `get_rng_state_all`."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
@@ -320,12 +320,12 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """The types that autocast may lower to."""
+    """The dtypes that autocast supports."""
     return [torch.float16, torch.bfloat16]
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 works; on a software device it is emulated like all else."""
+    """Whether bfloat16 works. On a software device it is emulated, like everything else."""
     return including_emulation
 
 
@@ -333,12 +333,12 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def empty_cache() -> None:
-    """Give back cached memory of all devices."""
+    """Free the cached memory of all devices."""
     torch.accelerator.empty_cache()
 
 
 def memory_stats(device: DeviceLike = None) -> OrderedDict[str, Any]:
-    """The allocator's statistics under torch's names; empty while no device was used."""
+    """The allocator's statistics under torch's names. Empty until a device is used."""
     return torch.accelerator.memory_stats(_index(device))
 
 
@@ -348,42 +348,42 @@ def memory_allocated(device: DeviceLike = None) -> int:
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    """The most bytes in use by tensors since the last reset."""
+    """The peak of bytes in use by tensors since the last reset."""
     return torch.accelerator.max_memory_allocated(_index(device))
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    """Bytes that the allocator holds."""
+    """Bytes that the allocator has reserved."""
     return torch.accelerator.memory_reserved(_index(device))
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """The most bytes that the allocator held since the last reset."""
+    """The peak of bytes that the allocator has reserved since the last reset."""
     return torch.accelerator.max_memory_reserved(_index(device))
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
-    """Let peaks begin at what is in use now."""
+    """Reset the peak statistics to the current values."""
     torch.accelerator.reset_peak_memory_stats(_index(device))
 
 
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
-    """Let the counts of all that was ever allocated and freed begin at 0."""
+    """Reset the accumulated counts of allocations and frees to 0."""
     torch.accelerator.reset_accumulated_memory_stats(_index(device))
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """Free and total bytes of the device, as far as this process can tell."""
+    """Free and total bytes of the device. Each process counts only its own allocations."""
     return torch.accelerator.get_memory_info(_index(device))
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
-    """All segments of all devices and their blocks, under the names of ``torch.cuda.memory_snapshot``."""
+    """All segments of all devices with their blocks, with the keys of ``torch.cuda.memory_snapshot``."""
     return _native.memory_snapshot()
 
 
 def host_memory_stats() -> OrderedDict[str, int]:
-    """Statistics of pinned memory under the names of ``torch.cuda.host_memory_stats``."""
+    """Statistics of pinned memory, with the keys of ``torch.cuda.host_memory_stats``."""
     flat: dict[str, int] = {}
     for name, value in _native.host_memory_stats().items():
         if isinstance(value, dict):
@@ -394,12 +394,12 @@ def host_memory_stats() -> OrderedDict[str, int]:
 
 
 def reset_peak_host_memory_stats() -> None:
-    """Let peaks of pinned memory begin at what is in use now."""
+    """Reset the peak statistics of pinned memory to the current values."""
     _native.reset_peak_host_memory_stats()
 
 
 def reset_accumulated_host_memory_stats() -> None:
-    """Let the counts of all pinned memory ever allocated and freed begin at 0."""
+    """Reset the accumulated counts of pinned memory allocations and frees to 0."""
     _native.reset_accumulated_host_memory_stats()
 
 
@@ -407,20 +407,20 @@ def reset_accumulated_host_memory_stats() -> None:
 
 
 def inject(text: str) -> None:
-    """Replace the faults that are injected in this process by those of `text`, written as in ``$SOFT_INJECT``."""
+    """Replace the injected faults of this process with those of `text`, in the syntax of ``$SOFT_INJECT``."""
     _native.inject(text)
 
 
 def faults_struck() -> dict[str, int]:
-    """How often each fault has happened so far; those that have not are left out."""
+    """How often each fault has occurred so far. Faults that have not occurred are left out."""
     return _native.faults_struck()
 
 
 def times_struck(name: str) -> int:
-    """How often that fault has happened so far."""
+    """How often this fault has occurred so far."""
     return _native.faults_struck().get(name, 0)
 
 
 def thread_count() -> int:
-    """Threads that the devices have started in this process: no leaks, they live as long as it does."""
+    """Number of threads that the devices started in this process. They live until it ends, so they are no leak."""
     return _native.thread_count()

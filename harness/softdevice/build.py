@@ -1,4 +1,7 @@
-"""Compiles the soft device's library on first use, and keeps it: ``python -m harness.softdevice.build`` by hand."""
+"""Builds the library of the software device at its first use, and caches it.
+
+``python -m harness.softdevice.build`` builds it by hand.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from harness.softdevice import toolchain
 from harness.softdevice.toolchain import BuildError, Toolchain
 
 CSRC = Path(__file__).with_name("csrc")
-#: The module's name within the library; Python looks for ``PyInit__softdevice`` in it.
+#: The name of the module in the library; Python calls its function ``PyInit__softdevice``.
 MODULE = "_softdevice"
 
-_FOLDERS = ("aten", "core")  # the ones that take longest come first
+_FOLDERS = ("aten", "core")  # the files that take longest to compile come first
 _APPLICATION = "gpu-conformance-harness"
-_LOCK_LIMIT = 3600.0  # seconds; a build takes minutes on a small machine, and several may queue for it
-_MEMORY_OF_ONE = 1 << 30  # bytes that the compiler takes for a file with torch's headers
-_KEPT = 30 * 24 * 3600.0  # seconds that what nobody has asked for stays in the cache
+_LOCK_LIMIT = 3600.0  # seconds; a build takes minutes on a small machine, and several may wait for it
+_MEMORY_OF_ONE = 1 << 30  # bytes that the compiler needs for one file with torch's headers
+_KEPT = 30 * 24 * 3600.0  # seconds that an unused entry stays in the cache
 _MOST_ERRORS = 5
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -36,7 +39,7 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a build comes to: the library's key, and for each source, relative to `root`, the key of its object."""
+    """The plan of a build: the key of the library, and the key of the object of each source, relative to `root`."""
 
     root: Path
     key: str
@@ -50,12 +53,12 @@ def build(
     csrc: Path = CSRC,
     tools: Toolchain | None = None,
 ) -> Path:
-    """The library for this interpreter and its torch, built now unless it is in the cache already.
+    """The library for this interpreter and its torch, built now if it is not in the cache.
 
-    Several processes may ask at once: one builds, the others wait. `progress` gets a line now and then, by default
-    stderr does. Raises BuildError, with the compiler's first complaints when there are any.
+    If several processes call this at once, one builds and the others wait. `progress` gets lines about the progress; by
+    default they go to stderr. Raises BuildError, with the first error lines of the compiler, if any.
     """
-    say = _to_stderr if progress is None else progress
+    report = _to_stderr if progress is None else progress
     tools = toolchain.find(environ) if tools is None else tools
     cache = cache_folder(environ)
     plan = plan_for(tools, csrc)
@@ -64,57 +67,58 @@ def build(
         _touch(library.parent)
         return library
 
-    from filelock import FileLock, Timeout  # imports much, and a library that is there does not need it
+    from filelock import FileLock, Timeout  # slow to import, and not needed for a cached library
 
-    # One lock for all keys: a build takes all processors anyhow, and the next one finds the objects that both share.
+    # One lock for all keys: a build uses all processors anyway, and the next build finds the shared objects.
     lock = FileLock(cache / "building.lock")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            say("waiting for another process that builds the soft device")
+            report("waiting for another process that builds the software device")
             lock.acquire(timeout=_LOCK_LIMIT)
         try:
             if not library.is_file():
-                _build(plan, tools, cache, library, environ, say)
+                _build(plan, tools, cache, library, environ, report)
         finally:
             lock.release()
     except Timeout:
         raise BuildError(
-            f"another process has been building the soft device for {_LOCK_LIMIT:.0f} s, and holds {lock.lock_file!r}"
+            f"another process has been building the software device for {_LOCK_LIMIT:.0f} s and holds the lock "
+            f"{lock.lock_file!r}: end that process and try again"
         ) from None
     except (OSError, NotImplementedError) as error:
         raise BuildError(
-            f"the soft device cannot be kept in {str(cache)!r} ({error}), set $HARNESS_CACHE_DIR to another folder"
+            f"cannot write the software device to {str(cache)!r} ({error}): set $HARNESS_CACHE_DIR to another folder"
         ) from None
     return library
 
 
 def describe(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Compiler and key of the library that `build` gives: what a report says of it. Raises BuildError."""
+    """Compiler and key of the library that `build` returns, for reports. Raises BuildError."""
     tools = toolchain.find(environ)
     return {"compiler": tools.compiler_text, "key": plan_for(tools, CSRC).key}
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where libraries are kept. Raises BuildError when no variable says where, and there is no home."""
+    """The folder of the cached libraries. Raises BuildError if no variable names one and there is no home folder."""
     if own := environ.get("HARNESS_CACHE_DIR"):
         return Path(own).absolute() / "softdevice"
     shared = environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):  # the specification has relative ones ignored
+    if os.path.isabs(shared):  # the XDG specification says: ignore relative paths
         return Path(shared) / _APPLICATION / "softdevice"
     home = environ.get("HOME") or os.path.expanduser("~")
     if not os.path.isabs(home):
-        raise BuildError("there is no home folder to keep the soft device in, set $HARNESS_CACHE_DIR")
+        raise BuildError("there is no home folder to cache the software device in: set $HARNESS_CACHE_DIR")
     return Path(home) / ".cache" / _APPLICATION / "softdevice"
 
 
 def plan_for(tools: Toolchain, csrc: Path) -> Plan:
-    """The plan for all sources in `csrc`. Raises BuildError when there are none, or one includes what is not there."""
+    """The plan for all sources in `csrc`. Raises BuildError if there are none, or an included file is missing."""
     sources = [file for folder in _FOLDERS for file in sorted((csrc / folder).glob("*.cpp"))]
     if not sources:
-        raise BuildError(f"no C++ sources of the soft device in {str(csrc)!r}, the installation is damaged")
+        raise BuildError(f"no C++ sources of the software device in {str(csrc)!r}: reinstall the harness")
     contents: dict[Path, str] = {}
     objects = {}
     for source in sources:
@@ -124,7 +128,7 @@ def plan_for(tools: Toolchain, csrc: Path) -> Plan:
 
 
 def _closure(source: Path, contents: dict[Path, str]) -> set[Path]:
-    """The file and all that it includes by ``"..."``, directly or not; fills `contents` with what they hold."""
+    """The file and all files that it includes with ``"..."``, also indirectly. Adds their text to `contents`."""
     found: set[Path] = set()
     open_ = [source]
     while open_:
@@ -135,7 +139,7 @@ def _closure(source: Path, contents: dict[Path, str]) -> set[Path]:
         try:
             text = contents[file] if file in contents else file.read_text(encoding="utf-8")
         except OSError as error:
-            raise BuildError(f"{str(file)!r}, a source of the soft device, cannot be read ({error.strerror})") from None
+            raise BuildError(f"cannot read {str(file)!r}, a source of the software device ({error.strerror})") from None
         contents[file] = text
         open_ += [Path(os.path.normpath(file.parent / name)) for name in _INCLUDE.findall(text)]
     return found
@@ -145,14 +149,16 @@ def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
-def _build(plan: Plan, tools: Toolchain, cache: Path, library: Path, environ: Mapping[str, str], say: Progress) -> None:
-    """Compile what is not there, and link. The library appears at once and whole."""
+def _build(
+    plan: Plan, tools: Toolchain, cache: Path, library: Path, environ: Mapping[str, str], report: Progress
+) -> None:
+    """Compile the missing objects and link them. The library appears atomically."""
     begin = time.monotonic()
     store = cache / "objects"
     store.mkdir(exist_ok=True)
     log = cache / f"{plan.key}.log"
     missing = [source for source, key in plan.objects.items() if not (store / f"{key}.o").is_file()]
-    environ = {**environ, "LC_ALL": "C"}  # complaints are searched for the word "error"
+    environ = {**environ, "LC_ALL": "C"}  # the output is searched for the word "error"
     with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as folder, log.open("wb") as notes:
         work = Path(folder)
         done = 0
@@ -168,11 +174,11 @@ def _build(plan: Plan, tools: Toolchain, cache: Path, library: Path, environ: Ma
                     status, text, seconds = future.result()
                     notes.write(text)
                     if status:
-                        raise BuildError(_complaint(f"compiling {source.as_posix()}", status, text, log))
+                        raise BuildError(_error_text(f"compiling {source.as_posix()}", status, text, log))
                     output = work / f"{plan.objects[source]}.o"
                     os.replace(output, store / output.name)
                     done += 1
-                    say(f"building the soft device: {done} of {len(missing)} files ({source}, {seconds:.0f} s)")
+                    report(f"building the software device: {done} of {len(missing)} files ({source}, {seconds:.0f} s)")
             finally:
                 pool.shutdown(cancel_futures=True)
         objects = []
@@ -185,11 +191,11 @@ def _build(plan: Plan, tools: Toolchain, cache: Path, library: Path, environ: Ma
         status, text, _ = _run(command, plan.root, environ)
         notes.write(text)
         if status:
-            raise BuildError(_complaint("linking", status, text, log))
-        shutil.rmtree(library.parent, ignore_errors=True)  # a folder without the library in it is of no use
+            raise BuildError(_error_text("linking", status, text, log))
+        shutil.rmtree(library.parent, ignore_errors=True)  # it has no library in it
         os.rename(made, library.parent)
     _sweep(cache, time.time() - _KEPT)
-    say(f"built the soft device in {time.monotonic() - begin:.0f} s")
+    report(f"built the software device in {time.monotonic() - begin:.0f} s")
 
 
 def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> tuple[int, bytes, float]:
@@ -210,17 +216,17 @@ def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> tu
     return done.returncode, done.stdout, time.monotonic() - begin
 
 
-def _complaint(what: str, status: int, output: bytes, log: Path) -> str:
-    """The first lines that tell of an error, or the last ones of all."""
+def _error_text(what: str, status: int, output: bytes, log: Path) -> str:
+    """The message for a failed command, with its first lines about an error, or else its last lines."""
     lines = output.decode(errors="replace").splitlines()
-    telling = [line for line in lines if re.search(r"\b(error|undefined reference)\b", line, re.IGNORECASE)]
-    shown = telling[:_MOST_ERRORS] or lines[-_MOST_ERRORS:]
+    errors = [line for line in lines if re.search(r"\b(error|undefined reference)\b", line, re.IGNORECASE)]
+    shown = errors[:_MOST_ERRORS] or lines[-_MOST_ERRORS:]
     text = "".join(f"\n  {line}" for line in shown)
-    return f"{what} for the soft device failed with status {status}, all of it is in {str(log)!r}:{text}"
+    return f"{what} for the software device failed with status {status}; the full output is in {str(log)!r}:{text}"
 
 
 def _jobs(files: int, environ: Mapping[str, str]) -> int:
-    """How many compilers run at once: as many as processors and memory allow, and as ``$MAX_JOBS`` does."""
+    """How many compilers run at once: limited by processors (or ``$MAX_JOBS``) and by memory."""
     import psutil
 
     limit = environ.get("MAX_JOBS", "")
@@ -230,7 +236,7 @@ def _jobs(files: int, environ: Mapping[str, str]) -> int:
 
 
 def _sweep(cache: Path, before: float) -> None:
-    """Remove what was last asked for before that time. What another process removes meanwhile is gone all the same."""
+    """Remove entries last used before that time. Another process may remove some of them at the same time."""
     for entry in _old([*cache.iterdir(), *(cache / "objects").iterdir()], before):
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
@@ -253,7 +259,7 @@ def _touch(entry: Path) -> None:
     try:
         os.utime(entry)
     except OSError:
-        return  # the cache may belong to somebody else; then its owner sweeps it
+        return  # the cache may belong to another user, who then cleans it up
 
 
 def _to_stderr(line: str) -> None:
@@ -261,7 +267,7 @@ def _to_stderr(line: str) -> None:
 
 
 def main() -> int:
-    """Build, and print how long it took and where the library is. 1 when it cannot be built."""
+    """Build, and print how long it took and where the library is. Returns 1 if the build fails."""
     begin = time.monotonic()
     try:
         library = build()

@@ -1,7 +1,7 @@
-"""The faults that the software device can be told to have: their names, and how an injection is written.
+"""The faults that can be injected into the software device: their names, and the syntax of an injection.
 
-``csrc/faults.def`` is the one list, read here and by the C++ core. The grammar, ``NAME[:probability][,seed=N]``, is the
-core's as well.
+``csrc/faults.def`` is the only list; this module and the C++ core read it. The syntax, ``NAME[:probability][,seed=N]``,
+is also the same in both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from harness.errors import HarnessError
 
-#: The variable with which a process is told what to inject: injections, separated by semicolons.
+#: The environment variable with the injections of a process, separated by semicolons.
 VARIABLE = "SOFT_INJECT"
 SEPARATOR = ";"
 
@@ -29,17 +29,17 @@ _FORM = "NAME[:probability][,seed=N]"
 
 
 class InjectionError(HarnessError):
-    """A fault that there is not, or an injection that cannot be read. Its text says what was expected."""
+    """An unknown fault or an invalid injection. The text says what was expected; callers prepend "expected"."""
 
 
 @functools.cache
 def catalogue() -> Mapping[str, str]:
-    """Every fault, in the order of the list: what it breaks in one line, by its name."""
+    """Every fault in the order of the list: its name, and in one line what it breaks."""
     return MappingProxyType(definitions(_DEFINITIONS.read_text(encoding="utf-8")))
 
 
 def definitions(text: str) -> dict[str, str]:
-    """The faults that a list such as ``faults.def`` defines. Raises ValueError for a line that is none, or a second."""
+    """The faults that a list such as ``faults.def`` defines. Raises ValueError for an invalid line or a duplicate."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("//"):
@@ -47,7 +47,7 @@ def definitions(text: str) -> dict[str, str]:
         entry = _ENTRY.fullmatch(line.strip())
         if entry is None or entry[1] in found:
             raise ValueError(
-                f'line {number} of the list of faults is {line!r}: expected FAULT(name, "text"), a new name'
+                f'line {number} of the list of faults is {line!r}: expected FAULT(name, "text") with a new name'
             )
         found[entry[1]] = entry[2]
     return found
@@ -55,43 +55,43 @@ def definitions(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A fault that strikes at each opportunity with a probability, in (0, 1], drawn by a generator with this seed."""
+    """A fault that occurs at each opportunity with this probability, in (0, 1]. `seed` is that of its generator."""
 
     name: str
     probability: float = 1.0
     seed: int = 0
 
     def __str__(self) -> str:
-        """As it is written, without what goes without saying; `parse` reads it back."""
+        """The text of the injection without defaults. `parse` is the inverse."""
         probability = "" if self.probability == 1.0 else f":{_decimal(self.probability)}"
         seed = f",seed={self.seed}" if self.seed else ""
         return f"{self.name}{probability}{seed}"
 
 
 def parse(text: str) -> Injection:
-    """The injection that `text` writes. Raises InjectionError."""
+    """Parse one injection. Raises InjectionError."""
     found = _INJECTION.fullmatch(text.strip())
     if found is None:
         raise InjectionError(f"a fault as {_FORM}, not {text!r}")
     name = found["name"]
     if name not in catalogue():
         near = difflib.get_close_matches(name, catalogue(), n=1)
-        advice = f"did you mean {near[0]!r}?" if near else "'harness faults list' has them all"
-        raise InjectionError(f"a fault, and there is none named {name!r}; {advice}")
+        advice = f"did you mean {near[0]!r}?" if near else "'harness faults list' lists all faults"
+        raise InjectionError(f"the name of a fault, not {name!r}; {advice}")
     return Injection(name, _probability(name, found["probability"]), _seed(name, found["seed"]))
 
 
 def parse_all(text: str) -> tuple[Injection, ...]:
-    """The injections of a text that separates them by semicolons; none in an empty one. Raises InjectionError."""
+    """Parse injections separated by semicolons. Empty for an empty text. Raises InjectionError."""
     injections = [parse(part) for part in text.split(SEPARATOR) if part.strip()]
     names = [injection.name for injection in injections]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InjectionError(f"each fault once, and {twice!r} is there {names.count(twice)} times")
+        raise InjectionError(f"each fault once, but {twice!r} appears {names.count(twice)} times")
     return tuple(injections)
 
 
 def joined(injections: Iterable[str]) -> str:
-    """The value of the variable for injections, as they are written."""
+    """The value of the variable for these injections."""
     return SEPARATOR.join(injections)
 
 
@@ -100,7 +100,7 @@ def _probability(name: str, text: str | None) -> float:
         return 1.0
     probability = float(text) if _NUMBER.fullmatch(text) else 0.0
     if not 0 < probability <= 1:
-        raise InjectionError(f"a probability above 0, and at most 1, for {name!r}, not {text!r}")
+        raise InjectionError(f"a probability above 0 and at most 1 for {name!r}, not {text!r}")
     return probability
 
 
@@ -109,12 +109,12 @@ def _seed(name: str, text: str | None) -> int:
         return 0
     key, separator, number = text.partition("=")
     if key.strip() != "seed" or not separator:
-        raise InjectionError(f"a fault as {_FORM}: what follows the comma of {name!r} is {text!r}")
+        raise InjectionError(f"a fault as {_FORM}, but after the comma of {name!r} comes {text!r}")
     if not (number.isascii() and number.isdecimal() and len(number) <= 20 and int(number) <= _MOST_SEED):
         raise InjectionError(f"a seed from 0 to 2**64-1 for {name!r}, not {number!r}")
     return int(number)
 
 
 def _decimal(value: float) -> str:
-    """A number in [0, 1] without an exponent, which the grammar does not have."""
+    """A number in [0, 1] without an exponent: the syntax has none."""
     return f"{value:.18f}".rstrip("0") if "e" in repr(value) else repr(value)

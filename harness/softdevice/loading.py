@@ -1,4 +1,4 @@
-"""Brings the soft device into this process, once and for ever: torch has one place for a device of a third party."""
+"""Loads the software device into this process, for good: torch has one slot (PrivateUse1) for a third-party device."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _loaded: Path | None = None
 
 
 class LoadError(HarnessError):
-    """The soft device cannot be had in this process."""
+    """The software device cannot be loaded into this process."""
 
 
 def load(path: str | Path) -> None:
-    """Make ``torch.soft`` and the device type ``soft`` known; `path` is the library that `build` gave.
+    """Register ``torch.soft`` and the device type ``soft``. `path` is the library from `build`.
 
-    The variables ``SOFT_...`` must be as they are meant to be by now. A second call with the same library does
-    nothing. Raises LoadError when the library cannot be loaded, or when another device has taken the place.
+    The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raises LoadError if
+    the library cannot be loaded, or if another device is registered in torch's slot.
     """
     global _loaded
     place = Path(path).absolute()
     if _loaded is not None:
         if _loaded != place:
-            raise LoadError(f"the soft device is loaded from {str(_loaded)!r}, and cannot be from {str(place)!r} too")
+            raise LoadError(f"cannot load the software device from {str(place)!r}: it is loaded from {str(_loaded)!r}")
         return
     import torch
     from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
-        raise LoadError(f"the device {taken!r} has taken the one place that torch has for the soft device")
+        raise LoadError(f"cannot load the software device: the device {taken!r} uses torch's only slot (PrivateUse1)")
     native = _native(place)
     try:
         native.memory()  # reads the variables
@@ -55,17 +55,17 @@ def load(path: str | Path) -> None:
 
 
 def library() -> Path | None:
-    """What `load` has loaded into this process, if anything."""
+    """The library that `load` has loaded into this process, or None."""
     return _loaded
 
 
 def _native(path: Path) -> ModuleType:
-    """The library as a module, and in ``sys.modules``, where `backend` finds it."""
+    """Load the library as a module. It is also put into ``sys.modules``, where `backend` finds it."""
     name = f"{__package__}.{MODULE}"
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:
-        raise LoadError(f"{str(path)!r} is no library of the soft device")
+        raise LoadError(f"{str(path)!r} is not a library of the software device")
     try:
         native = importlib.util.module_from_spec(spec)
         loader.exec_module(native)

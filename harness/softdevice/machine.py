@@ -1,10 +1,11 @@
-"""The software devices of this process, as the environment says. Reads variables and no more: torch is not needed.
+"""The software devices of this process, from environment variables. Does not need torch.
 
 The rules are those of ``csrc/core/config.cpp``, which reads the same variables where the devices are used:
 
-- ``SOFT_DEVICE_COUNT``: how many the machine has, 1 to 64; 2 when not set;
-- ``SOFT_DEVICE_MEMORY``: bytes of each, or with the suffix KiB, MiB or GiB, at least 2 MiB; 1 GiB when not set;
-- ``SOFT_VISIBLE_DEVICES``: those that are seen, by index or UUID, in this order; all when not set, none when empty.
+- ``SOFT_DEVICE_COUNT``: how many devices the machine has, 1 to 64; default 2;
+- ``SOFT_DEVICE_MEMORY``: memory of each device in bytes, or with the suffix KiB, MiB or GiB, at least 2 MiB; default
+  1 GiB;
+- ``SOFT_VISIBLE_DEVICES``: the visible devices, by index or UUID, in this order; default all, empty means none.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 class MachineError(HarnessError):
-    """A variable with a value that says nothing about software devices."""
+    """An environment variable for software devices has an invalid value."""
 
 
 def devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
-    """The devices that are visible, in the order asked for, and those that are hidden. Raises MachineError."""
+    """The visible devices, in the order of the variable, and the hidden devices. Raises MachineError."""
     memory = _memory(environ.get(soft.MEMORY))
     every = [
         Device(uuid=f"SOFT-{index}", kind=soft.BACKEND.kind, name=soft.BACKEND.label, index=index, memory=memory)
@@ -57,7 +58,7 @@ def _memory(text: str | None) -> int:
     size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
     if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
         raise MachineError(
-            f"{soft.MEMORY}={text!r}: expected a number of bytes, at least 2 MiB, as in 268435456, 256MiB or 1GiB"
+            f"{soft.MEMORY}={text!r}: expected a number of bytes, at least 2 MiB, such as 268435456, 256MiB or 1GiB"
         )
     return size
 
@@ -72,8 +73,8 @@ def _visible(mask: str, every: list[Device]) -> tuple[Device, ...]:
         if device is None:
             last = len(every) - 1
             known_names = f"0 to {last}, or SOFT-0 to SOFT-{last}"
-            raise MachineError(f"{soft.MASK}={mask!r}: {entry!r} is no device, expected {known_names}")
+            raise MachineError(f"{soft.MASK}={mask!r}: {entry!r} is not a device, expected {known_names}")
         if device in visible:
-            raise MachineError(f"{soft.MASK}={mask!r}: {entry!r} names {device.uuid} a second time, expected each once")
+            raise MachineError(f"{soft.MASK}={mask!r}: {entry!r} is {device.uuid} again, expected each device once")
         visible.append(device)
     return tuple(visible)

@@ -1,4 +1,4 @@
-"""What the soft device's library is compiled with: compiler, flags, torch and Python. torch is not imported for it."""
+"""The toolchain for the software device's library: compiler, flags, torch and Python. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pathlib import Path
 from harness.devices import software
 from harness.errors import HarnessError
 
-_VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several
-_CXX20_SINCE = (2, 12)  # the release of torch whose own extensions, and so whose headers, are compiled as C++20
+_VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
+_CXX20_SINCE = (2, 12)  # from this release on, torch compiles its own extensions, and so its headers, as C++20
 _LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
 
 
 class BuildError(HarnessError):
-    """The soft device cannot be built here."""
+    """The software device cannot be built on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """Everything that may change what comes out of a source file.
+    """Everything that can change the object of a source file.
 
-    `compiler` is a command, `compiler_text` what it says of itself; `flags` are for compiling, `link` for linking.
-    `torch` and `python` tell the builds apart that their headers belong to.
+    `compiler` is a command and `compiler_text` its path and version. `flags` are for compiling, `link` for linking.
+    `torch` and `python` identify the builds that the headers belong to.
     """
 
     compiler: tuple[str, ...]
@@ -40,25 +40,25 @@ class Toolchain:
     python: str
 
     def identity(self) -> list[object]:
-        """All of it as plain values, for a key."""
+        """All fields as plain values, for a key."""
         return [self.compiler, self.compiler_text, self.flags, self.link, self.torch, self.python]
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Toolchain:
-    """The toolchain of this interpreter, its torch, and the compiler that torch would take.
+    """The toolchain of this interpreter, its torch, and the compiler that torch would use.
 
-    ``$CXXFLAGS`` is added to the flags. Raises BuildError when something is missing.
+    ``$CXXFLAGS`` is added to the flags. Raises BuildError if something is missing.
     """
     compiler = _compiler(environ)
     extra = _words(environ, "CXXFLAGS")
     folder = torch_folder()
     include = folder / "include"
     if not (include / "c10" / "core" / "Device.h").is_file():
-        raise BuildError(f"torch in {str(folder)!r} has no C++ headers, install one of torch's wheels")
+        raise BuildError(f"torch in {str(folder)!r} has no C++ headers: install torch from a wheel")
     python_include = Path(sysconfig.get_paths()["include"])
     if not (python_include / "Python.h").is_file():
         raise BuildError(
-            f"Python's C headers are not in {str(python_include)!r}, install them (python3-dev, python3-devel)"
+            f"Python's C headers are not in {str(python_include)!r}: install them (python3-dev or python3-devel)"
         )
     release = software.release(software.torch_build() or "")
     flags = (
@@ -67,7 +67,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Toolchain:
         "-fPIC",
         "-fvisibility=hidden",
         "-pthread",
-        "-fopenmp",  # for the header; the library itself comes with torch, since a second one counts its own threads
+        "-fopenmp",  # for the header; OpenMP itself comes from torch, since a second one would have its own threads
         "-Wall",
         "-Wextra",
         f"-isystem{include}",
@@ -86,35 +86,35 @@ def find(environ: Mapping[str, str] = os.environ) -> Toolchain:
 
 
 def torch_folder() -> Path:
-    """Where the installed torch is. Raises BuildError when there is none."""
+    """The folder of the installed torch. Raises BuildError if torch is not installed."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:
-        spec = None  # a module without a spec has been put in torch's place
+        spec = None  # sys.modules has a torch without a spec
     if spec is None or spec.origin is None:
         raise BuildError("torch is not installed")
     return Path(spec.origin).parent
 
 
 def _torch_identity(folder: Path) -> str:
-    """Version, commit and CUDA as torch has written them down, and the sizes of its libraries."""
+    """Version, commit and CUDA from torch's ``version.py``, and the sizes of its libraries."""
     try:
         version = (folder / "version.py").read_text(errors="replace")
         sizes = [(folder / "lib" / f"lib{name}.so").stat().st_size for name in _LIBRARIES]
     except OSError as error:
-        raise BuildError(f"{error.filename!r} of the installed torch cannot be read ({error.strerror})") from None
+        raise BuildError(f"cannot read {error.filename!r} of the installed torch ({error.strerror})") from None
     return f"{version}\n{sizes}"
 
 
 def _compiler(environ: Mapping[str, str]) -> list[str]:
     command = software.cpp_command(environ.get("CXX", ""), environ.get("PATH", ""))
     if isinstance(command, str):
-        raise BuildError(f"the soft device needs a C++ compiler: {command}")
+        raise BuildError(f"the software device needs a C++ compiler: {command}")
     return command
 
 
 def _text(compiler: list[str], environ: Mapping[str, str]) -> str:
-    """Where the compiler is, and the first line of what it prints for ``--version``."""
+    """The path of the compiler, and the first line of its ``--version``."""
     called = shlex.join(compiler)
     try:
         done = subprocess.run(
@@ -129,9 +129,9 @@ def _text(compiler: list[str], environ: Mapping[str, str]) -> str:
     except OSError as error:
         raise BuildError(f"the C++ compiler {called!r} does not start ({error.strerror})") from None
     except subprocess.TimeoutExpired:
-        raise BuildError(f"the C++ compiler {called!r} did not tell its version in {_VERSION_LIMIT:.0f} s") from None
+        raise BuildError(f"the C++ compiler {called!r} --version did not end within {_VERSION_LIMIT:.0f} s") from None
     if done.returncode != 0:
-        raise BuildError(f"the C++ compiler {called!r} ended with status {done.returncode} when asked for its version")
+        raise BuildError(f"the C++ compiler {called!r} --version ended with status {done.returncode}")
     first = done.stdout.decode(errors="replace").partition("\n")[0].strip()
     place = shutil.which(compiler[0], path=environ.get("PATH"))
     return f"{place if place is None else os.path.realpath(place)}: {first}"
@@ -141,4 +141,4 @@ def _words(environ: Mapping[str, str], name: str) -> list[str]:
     try:
         return shlex.split(environ.get(name, ""))
     except ValueError as error:
-        raise BuildError(f"${name} is {environ[name]!r}, which is no list of options ({error})") from None
+        raise BuildError(f"${name} is not a valid list of options: {environ[name]!r} ({error})") from None

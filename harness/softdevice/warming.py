@@ -1,8 +1,8 @@
-"""Wakes the software devices of a process before its first case, so that what they take once is no case's growth.
+"""Initialises the software devices of a process before its first case, so that one-time memory looks like no leak.
 
-A device starts all its threads when it is first used. Each takes some 35 KiB of malloc's for the thread-local state of
-torch's libraries at its first piece of work, so that a case which takes streams in turn would seem to leak until all of
-the device's threads have been used.
+A device starts all its threads at its first use. Each thread allocates some 35 KiB with malloc for the thread-local
+state of torch's libraries at its first piece of work. Without the warm-up, a case that uses streams in turn would seem
+to leak until all threads of the device have been used.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _STREAMS = range(65)  # the default stream, 32 of normal priority, 32 of high
 
 
 def warm(injections: str) -> None:
-    """Have every stream of every visible device run something, and leave no other trace of it.
+    """Run one piece of work on every stream of every visible device, then free memory and reset statistics.
 
-    The devices are to have no faults meanwhile; those of `injections`, as `harness.softdevice.faults` writes them, are
-    injected afterwards, from the beginning of their sequences.
+    No faults are injected meanwhile. The faults of `injections` (syntax of `harness.softdevice.faults`) are injected
+    afterwards, so their random sequences start at the beginning.
     """
     import torch
 

@@ -172,9 +172,9 @@ import pytest
 EXPECTED = {
     "test_passes": "passed",
     "test_gated_for_size": "gated: memory: wanted >=1000TiB",
-    "test_gated_for_another_reason": "failed: gated, though profile strict lets no case be gated for want of device: d",
+    "test_gated_for_another_reason": "failed: gated, but profile strict does not allow gating for device: device: wan",
     "test_gated_for_both": "gated",
-    "test_skips": "failed: skipped itself, which profile strict forbids: Skipped: not today",
+    "test_skips": "failed: skipped itself, but profile strict forbids skips: Skipped: not today",
 }
 FINDINGS = ["too_few_cases"]
 
@@ -210,7 +210,7 @@ def test_a_gate_that_is_not_allowed_is_red_without_isolation(make_project: MakeP
     configure(project, "profiles/strict", description="strict", gates=["memory"])
     result = project.run("-n0", "--profile=strict", "--isolation=none")
     assert result.counts == {"passed": 1, "failed": 1, "gated": 2, "skipped": 1}
-    assert "Failed: gated, though profile strict lets no case be gated for want of device" in result.terminal
+    assert "Failed: gated, but profile strict does not allow gating for device" in result.terminal
     verdicts = result.verdicts
     assert verdicts["suites/strict/test_strict.py::test_gated_for_another_reason"] == "failed"
     assert verdicts["suites/strict/test_strict.py::test_gated_for_size"] == "gated"
@@ -324,7 +324,7 @@ import pytest
 
 EXPECTED = {
     "test_passes": "passed",
-    "test_promised": "failed: gated, though hardware mine promises what it requires: memory: wanted >=100TiB, found",
+    "test_promised": "failed: gated, but hardware mine promises what the case requires: memory: wanted >=100TiB, fou",
     "test_beyond_what_is_promised": "gated: memory: wanted >=5000TiB",
     "test_not_spoken_of": "gated",
 }

@@ -245,8 +245,8 @@ def test_nothing_is_examined(machine: Machine, arguments: list[str], environ: di
 
 
 _SICK = {
-    "wrong": "a matrix product in float32: row 17 of 512 is wrong, at the start",
-    "crashes": "ended with SIGSEGV during the making of a context, without an answer, at the start",
+    "wrong": "matrix product in float32: row 17 of 512 is wrong, at the start",
+    "crashes": "ended with SIGSEGV during creation of a context, without a result, at the start",
 }
 
 
@@ -306,7 +306,7 @@ def test_an_examination_that_hangs_is_ended(machine: Machine) -> None:
     machine.suite(_PLAIN)
     result = machine.run("-n0", "--timeout-multiplier=0.2")
     ((message, _),) = sick_devices(result)
-    assert "is drained: hangs: no end within 12 s, during the making of a context" in message
+    assert "is drained: hangs during creation of a context: did not end within 12 s" in message
     assert set(verdicts(result).values()) == {"passed"}
     assert result.status == 1
     sick = next(line for line in result.lines if line["event"] == "device" and line["state"] == "sick")
@@ -343,7 +343,7 @@ def test_a_device_is_examined_after_a_case_that_breaks(machine: Machine, how: st
         (GPU[0], "healthy", moment),  # of the attempt in company
         (GPU[0], "healthy", moment),  # of the attempt alone
     ]
-    note = f"device {GPU[0]} examined afterwards: computes and copies rightly"
+    note = f"device {GPU[0]} examined afterwards: computes and copies correctly"
     assert [note in line["notes"] for line in finishes(result, "test_breaks")] == [True, True]
     assert notes(result).keys() == {"test_breaks"}
 
@@ -365,7 +365,7 @@ def test_a_case_that_broke_on_a_sick_device_is_tried_on_another(machine: Machine
     assert f"device {GPU[0]} examined afterwards: ended with SIGSEGV" in "\n".join(first["notes"])
     moment = f"after suites/gpu/test_gpu.py::test_breaks {'was ' if how == 'poisoned' else ''}{how}"
     ((message, cases),) = sick_devices(result)
-    assert message.endswith(f"without an answer, {moment}")
+    assert message.endswith(f"without a result, {moment}")
     assert cases == ["test_breaks"]
     assert looks(result)[1:] == [
         (GPU[0], "sick", moment),
@@ -396,7 +396,7 @@ def test_last(): pass
         "test_hot": [f"{while_it_ran}: clocks are slowed at 40 °C: hardware thermal slowdown"],
         "test_suspect": [
             f"{while_it_ran}: xid 8 (the gpu stopped processing)",
-            f"device {GPU[0]} examined afterwards: computes and copies rightly",
+            f"device {GPU[0]} examined afterwards: computes and copies correctly",
         ],
     }
     assert sick_devices(result) == []

@@ -1,4 +1,4 @@
-"""Capabilities: of this machine, over plain inventories, and of software put there for the test."""
+"""Capabilities: of this machine, of plain inventories, and of software installed for the test."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NO_GPU = "the device is a software device"
         (SOFTWARE, SOFT_1, "devices", 2, "2 (soft)"),
         (SOFTWARE, SOFT, "device_count", 2, "2 (soft)"),
         (SOFTWARE, SOFT, "memory", 2**30, "1.0GiB"),
-        (SOFTWARE, SOFT, "free_memory", 2**30, "1.0GiB (of a software device, which each process has for itself)"),
+        (SOFTWARE, SOFT, "free_memory", 2**30, "1.0GiB (of a software device; each process has its own)"),
         (SOFTWARE, SOFT, "compute_capability", None, f"absent ({_NO_GPU})"),
         (SOFTWARE, SOFT, "ecc", None, f"absent ({_NO_GPU})"),
         *(
@@ -81,20 +81,20 @@ _NO_GPU = "the device is a software device"
         (machine(ADA), ADA, "fp8", True, "True"),
         (machine(AMPERE), AMPERE, "bf16", True, "True"),
         (machine(AMPERE), AMPERE, "tf32", True, "True"),
-        (machine(AMPERE), AMPERE, "fp8", False, "False (compute capability 8.6, and it began with 8.9)"),
-        (machine(OLD), OLD, "bf16", False, "False (compute capability 7.5, and it began with 8.0)"),
-        (machine(OLD), OLD, "tf32", False, "False (compute capability 7.5, and it began with 8.0)"),
+        (machine(AMPERE), AMPERE, "fp8", False, "False (compute capability 8.6, needs 8.9)"),
+        (machine(OLD), OLD, "bf16", False, "False (compute capability 7.5, needs 8.0)"),
+        (machine(OLD), OLD, "tf32", False, "False (compute capability 7.5, needs 8.0)"),
         (
             machine(SLICE),
             SLICE,
             "bf16",
             None,
-            "absent (it follows from the compute capability, and nvml does not tell it)",
+            "absent (nvml does not report the compute capability)",
         ),
-        (machine(GPU), GPU, "peer_access", False, "False (there is one gpu only)"),
-        (machine(SLICE, SLICE_2), SLICE, "peer_access", False, "False (a process sees one mig instance only)"),
-        (machine(GPU, SLICE), GPU, "peer_access", False, "False (there is one gpu only)"),
-        (machine(SLICE), SLICE, "nvlink", False, "False (the device is a mig instance, which uses none)"),
+        (machine(GPU), GPU, "peer_access", False, "False (there is only one gpu)"),
+        (machine(SLICE, SLICE_2), SLICE, "peer_access", False, "False (a process sees only one mig instance)"),
+        (machine(GPU, SLICE), GPU, "peer_access", False, "False (there is only one gpu)"),
+        (machine(SLICE), SLICE, "nvlink", False, "False (the device is a mig instance, and these do not use nvlink)"),
         (machine(GPU), GPU, "memory", 80 * 2**30, "80.0GiB"),
         (machine(GPU), GPU, "cuda_graphs", True, "True"),
         (machine(GPU), GPU, "nvml", True, "True"),
@@ -106,9 +106,9 @@ _NO_GPU = "the device is a software device"
         (machine(GPU, SLICE), SLICE, "mig", True, "True"),
         (machine(GPU, OTHER, SLICE), GPU, "devices", 2, "2 (cuda)"),
         (machine(GPU, OTHER, SLICE), GPU, "device_count", 3, "3 (cuda)"),
-        (machine(SLICE, SLICE_2), SLICE, "devices", 1, "1 (cuda, for a process sees one mig instance only)"),
+        (machine(SLICE, SLICE_2), SLICE, "devices", 1, "1 (cuda; a process sees only one mig instance)"),
         (machine(SLICE, SLICE_2), SLICE, "device_count", 2, "2 (cuda)"),
-        (machine(SLICE), SLICE, "compute_capability", None, "absent (nvml does not tell it)"),
+        (machine(SLICE), SLICE, "compute_capability", None, "absent (nvml does not report it)"),
         (machine(LOST, CPU), CPU, "device_count", 1, "1 (cpu)"),
     ],
 )
@@ -155,7 +155,7 @@ def test_every_value_has_the_type_the_vocabulary_says() -> None:
                 assert type(value) is types[VOCABULARY[name].kind], name
 
 
-def test_each_capability_is_looked_for_once_and_only_when_asked_for() -> None:
+def test_each_capability_is_detected_once_at_its_first_use() -> None:
     asked = []
 
     def probe() -> Detected:
@@ -173,7 +173,7 @@ def test_a_name_outside_the_vocabulary() -> None:
         detect(BARE, CPU)["gpu"]
 
 
-def test_free_memory_is_no_more_than_there_is() -> None:
+def test_free_memory_is_at_most_the_memory() -> None:
     capabilities = detect(BARE, CPU)
     free, memory = capabilities["free_memory"], capabilities["memory"]
     assert isinstance(free, int)
@@ -181,7 +181,7 @@ def test_free_memory_is_no_more_than_there_is() -> None:
     assert 0 < free <= memory
 
 
-# Names of capabilities, and of the files of a cache, on the standard output of a process whose torch is for CUDA.
+# Prints capabilities and the number of cache files, in a process with a fake torch for CUDA.
 _ASK_THE_DRIVER = """
 import sys
 from pathlib import Path
@@ -197,8 +197,8 @@ print(len(list(cache.glob("*.json"))), "torch" in sys.modules)
 """
 
 
-def test_what_metadata_and_nvml_cannot_tell_is_asked_of_a_probe(tmp_path: Path) -> None:
-    """Of one question one answer is kept, whatever came of it: no machine has this GPU, and this torch breaks."""
+def test_a_probe_detects_what_metadata_and_nvml_do_not_report(tmp_path: Path) -> None:
+    """One answer per question is cached, even a failure: no machine has this GPU, and this torch cannot be imported."""
     _fake_torch(tmp_path, "2.13.0+cu990", "cuda = '99.0'\n", {"nvidia-nccl-cu99": "2.28.9"})
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-c", _ASK_THE_DRIVER, str(tmp_path / "cache")]
@@ -213,7 +213,7 @@ def test_what_metadata_and_nvml_cannot_tell_is_asked_of_a_probe(tmp_path: Path) 
     assert kept == "2 False"
 
 
-def test_a_torch_without_cuda_has_no_use_for_what_the_driver_offers() -> None:
+def test_a_torch_without_cuda_does_not_ask_the_driver() -> None:
     built = software.cuda()
     if built.value is not None:
         pytest.skip("torch is built for cuda here")
@@ -281,7 +281,7 @@ def test_plain_constants(source: bytes, constants: dict[str, str | None]) -> Non
 
 
 @pytest.mark.parametrize("source", [b"cuda = ", b"cuda = '\xff'", b"\0"])
-def test_what_is_no_python_is_refused(source: bytes) -> None:
+def test_invalid_python_is_an_error(source: bytes) -> None:
     with pytest.raises((SyntaxError, ValueError)):
         software.plain_constants(source)
 
@@ -293,7 +293,7 @@ def _install(site: Path, name: str, version: str) -> None:
 
 
 def _fake_torch(site: Path, version: str, version_py: str, packages: dict[str, str]) -> None:
-    """Put a torch of a CUDA build into `site`, which a machine without a GPU has no use for, and `packages` with it."""
+    """Install a fake torch and `packages` into `site`. The fake torch cannot be imported."""
     (site / "torch").mkdir()
     (site / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')\n")
     (site / "torch" / "version.py").write_text(version_py)
@@ -302,7 +302,7 @@ def _fake_torch(site: Path, version: str, version_py: str, packages: dict[str, s
 
 
 def _ask(site: Path, question: str) -> str:
-    """What `harness.devices.software` says in a process whose packages are those of `site` alone."""
+    """The result of a function of `harness.devices.software` in a process with only the packages of `site`."""
     root = Path(__file__).parents[2]
     script = f"import sys; sys.path[:0] = {[str(root), str(site)]!r}\nfrom harness.devices import software\n"
     script += f"found = software.{question}()\nprint(found.value, '|', found.detail)"
@@ -326,8 +326,8 @@ def _ask(site: Path, question: str) -> str:
             "cuda = '12.8'\n",
             {"nvidia-cudnn-cu13": "9.13.0.50"},
             "(12, 8) |",
-            "None | no distribution named nvidia-cudnn-cu12 is installed, and a version bundled with torch cannot be "
-            "known without loading it",
+            "None | no distribution named nvidia-cudnn-cu12 is installed; a version bundled with torch is unknown "
+            "until it is loaded",
         ),
         (
             "2.12.0+cpu",
@@ -340,8 +340,8 @@ def _ask(site: Path, question: str) -> str:
             "2.12.0",
             "cuda = 'new'\n",
             {},
-            "None | torch says it is built for cuda 'new', which is no number",
-            "None | torch says it is built for cuda 'new', which is no number",
+            "None | torch is built for an invalid version of cuda: 'new'",
+            "None | torch is built for an invalid version of cuda: 'new'",
         ),
     ],
     ids=["wheels", "bundled", "cpu", "nonsense"],
@@ -425,7 +425,7 @@ def test_compiler_version(text: str, version: Version | None) -> None:
         (None, None, "{name} does not start (No such file or directory)"),
     ],
 )
-def test_cxx_is_believed_and_run(
+def test_cxx_is_used_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, value: Version | None, detail: str
 ) -> None:
     compiler = tmp_path / "fake compiler"
@@ -437,15 +437,15 @@ def test_cxx_is_believed_and_run(
     assert found == Detected(value, detail.format(name=f"'{compiler}' -std=c++20"))
 
 
-def test_a_cxx_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_cxx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "g++ 'unclosed")
-    assert software.cpp_compiler().detail == """$CXX is "g++ 'unclosed", which is no command (No closing quotation)"""
+    assert software.cpp_compiler().detail == """$CXX is not a valid command: "g++ 'unclosed" (No closing quotation)"""
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    expected = "$CXX is not set, and none of c++, g++ and clang++ is on the path"
+    expected = "$CXX is not set, and $PATH has none of c++, g++, clang++"
     assert software.cpp_compiler() == Detected(None, expected)
 
 

@@ -1,4 +1,4 @@
-"""The examination of a device: for real on the CPU, with torches that misbehave, and what is made of how it ended."""
+"""The examination of a device: on the real CPU, with fake torches that fail, and the judgement of its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.devices.health import Health, check, judge
 
 GPU = Device(uuid="GPU-00000000-0000-4000-8000-000000000000", kind="cuda", name="Fake GPU")
 
-_STEPS = [b'{"step": "the import of torch"}', b'{"step": "integer arithmetic"}']
+_STEPS = [b'{"step": "import of torch"}', b'{"step": "integer arithmetic"}']
 _PASSED = [*_STEPS, b'{"healthy": true, "facts": {"bytes": 8}}']
 _FAILED = [*_STEPS, b'{"healthy": false, "text": "integer arithmetic: word 3 is wrong"}']
 
@@ -28,23 +28,23 @@ _FAILED = [*_STEPS, b'{"healthy": false, "text": "integer arithmetic: word 3 is 
 @pytest.mark.parametrize(
     ("in_time", "status", "lines", "errors", "healthy", "text"),
     [
-        (True, 0, _PASSED, b"", True, "computes and copies rightly"),
-        (True, 0, [b"a library's word", *_PASSED, b"[1]", b'{"healthy'], b"", True, "computes and copies rightly"),
+        (True, 0, _PASSED, b"", True, "computes and copies correctly"),
+        (True, 0, [b"a library's word", *_PASSED, b"[1]", b'{"healthy'], b"", True, "computes and copies correctly"),
         (True, 1, _FAILED, b"", False, "integer arithmetic: word 3 is wrong"),
         (True, -11, _FAILED, b"", False, "integer arithmetic: word 3 is wrong"),
-        (True, -11, _PASSED, b"", False, "passed, and ended with SIGSEGV all the same"),
-        (True, 3, _PASSED, b"gone\n\n", False, "passed, and ended with exit status 3 all the same; it last said: gone"),
-        (True, 0, _STEPS, b"", False, "ended with exit status 0 during integer arithmetic, without an answer"),
-        (True, 1, [], b"x\nno module\n", False, "ended with exit status 1 during its start, without an answer; "
-         "it last said: no module"),
-        (False, -15, _STEPS, b"", False, "hangs: no end within 60 s, during integer arithmetic"),
-        (False, -9, _PASSED, b"", False, "hangs: no end within 60 s, during its end"),
-        (False, 0, [], b"", False, "hangs: no end within 60 s, during its start"),
-        (False, None, _STEPS, b"", False, "hangs during integer arithmetic, and could not be killed"),
+        (True, -11, _PASSED, b"", False, "passed, but the process ended with SIGSEGV"),
+        (True, 3, _PASSED, b"gone\n\n", False, "passed, but the process ended with exit status 3; last output: gone"),
+        (True, 0, _STEPS, b"", False, "ended with exit status 0 during integer arithmetic, without a result"),
+        (True, 1, [], b"x\nno module\n", False, "ended with exit status 1 during process start, without a result; "
+         "last output: no module"),
+        (False, -15, _STEPS, b"", False, "hangs during integer arithmetic: did not end within 60 s"),
+        (False, -9, _PASSED, b"", False, "hangs during process exit: did not end within 60 s"),
+        (False, 0, [], b"", False, "hangs during process start: did not end within 60 s"),
+        (False, None, _STEPS, b"", False, "hangs during integer arithmetic and could not be killed"),
         (True, 0, [b'{"healthy": "yes"}'], b"", False, "None"),
-        (True, 0, [b'{"healthy": true, "facts": 7}'], b"", True, "computes and copies rightly"),
-        (True, -6, [b'{"step": "a\\u0000\\nb"}'], b"\xff\x00", False, "ended with SIGABRT during a\\x00, without an "
-         "answer; it last said: \\xff\\x00"),
+        (True, 0, [b'{"healthy": true, "facts": 7}'], b"", True, "computes and copies correctly"),
+        (True, -6, [b'{"step": "a\\u0000\\nb"}'], b"\xff\x00", False, "ended with SIGABRT during a\\x00, without a "
+         "result; last output: \\xff\\x00"),
     ],
 )  # fmt: skip
 def test_how_a_child_ended_is_judged(
@@ -56,7 +56,7 @@ def test_how_a_child_ended_is_judged(
 
 def test_the_cpu_is_healthy() -> None:
     found = check(CPU, timeout=300, seed=5)
-    assert (found.healthy, found.text) == (True, "computes and copies rightly")
+    assert (found.healthy, found.text) == (True, "computes and copies correctly")
     assert found.facts["bytes"] == 32 << 20
     assert 0 < found.facts["seconds"] < found.seconds
 
@@ -78,12 +78,12 @@ def test_a_seed_decides_the_pattern_and_nothing_of_torch_is_changed() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=300)
 
 
-def test_a_device_at_fault_is_sick_without_a_look(tmp_path: Path) -> None:
+def test_a_device_at_fault_is_unhealthy_without_an_examination(tmp_path: Path) -> None:
     sick = Device(uuid="GPU-1", kind="cuda", name="GPU", fault="name: GPU is lost")
     assert check(sick, environ={"PATH": str(tmp_path)}) == Health(False, "at fault: name: GPU is lost", 0.0)
 
 
-# Each is the whole of a package named torch that the child finds before the real one.
+# Each text is a package named torch that the child finds before the real one.
 
 _HANGS = """
 import signal, time
@@ -96,7 +96,7 @@ import ctypes
 ctypes.string_at(0)
 """
 
-# Stands in for the real torch: what it calls cuda is the CPU, and `fault` is what is wrong with it.
+# Replaces the real torch: its cuda device is the CPU, and `fault` is the code that breaks it.
 _REAL = """
 import importlib, os, sys
 sys.path.remove(os.path.dirname(os.path.dirname(__file__)))
@@ -135,7 +135,7 @@ def wrong(left, right):
     return product
 torch.Tensor.__matmul__ = wrong
 """,
-    "a product that is no number": """
+    "a product with a NaN": """
 multiply = torch.Tensor.__matmul__
 def wrong(left, right):
     product = multiply(left, right)
@@ -180,20 +180,20 @@ def torch_of(folder: Path, source: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("nothing", "computes and copies rightly"),
+        ("nothing", "computes and copies correctly"),
         (
             "a bit that flips in a copy",
-            "the copy on the device: 1 of 268435456 bits differ, the first in byte 4660, which is 0x",
+            "copy on the device: 1 of 268435456 bits differ; the first is in byte 4660: 0x",
         ),
         ("a wrong word", "integer arithmetic: word 1024 is 0x"),
-        ("a wrong sum", "reductions: the sum of a count is 8796090925057 and should be 8796090925056"),
-        ("a wrong product", "a matrix product in float64: row 17 of 512 is wrong"),
-        ("a product that is no number", "a matrix product in float32: row 3 holds nan, where every element"),
-        ("an error of cuda", "the making of a context: CUDA error: an illegal memory access was encountered"),
-        ("an end that crashes", "passed, and ended with SIGSEGV all the same"),
+        ("a wrong sum", "reductions: the sum of arange is 8796090925057 instead of 8796090925056"),
+        ("a wrong product", "matrix product in float64: row 17 of 512 is wrong"),
+        ("a product with a NaN", "matrix product in float32: row 3 has the element nan, expected a whole number"),
+        ("an error of cuda", "creation of a context: CUDA error: an illegal memory access was encountered"),
+        ("an end that crashes", "passed, but the process ended with SIGSEGV"),
     ],
 )
-def test_what_is_wrong_with_a_gpu_is_found(tmp_path: Path, fault: str, text: str) -> None:
+def test_each_fault_of_a_gpu_is_found(tmp_path: Path, fault: str, text: str) -> None:
     environ = torch_of(tmp_path, _REAL.replace("{fault}", _FAULTS[fault]))
     found = check(GPU, timeout=300, environ=environ)
     assert found.text.startswith(text)
@@ -204,13 +204,13 @@ def test_a_crash_names_its_signal_and_step(tmp_path: Path) -> None:
     found = check(GPU, timeout=60, environ=torch_of(tmp_path, _CRASHES))
     assert (found.healthy, found.text) == (
         False,
-        "ended with SIGSEGV during the import of torch, without an answer",
+        "ended with SIGSEGV during import of torch, without a result",
     )
 
 
-def test_a_torch_without_cuda_is_told(tmp_path: Path) -> None:
+def test_a_torch_without_cuda_is_reported(tmp_path: Path) -> None:
     environ = torch_of(tmp_path, "raise ImportError('libcuda.so.1: no such file')")
-    assert check(GPU, timeout=60, environ=environ).text == "the import of torch: libcuda.so.1: no such file"
+    assert check(GPU, timeout=60, environ=environ).text == "import of torch: libcuda.so.1: no such file"
 
 
 @pytest.mark.parametrize(
@@ -218,20 +218,19 @@ def test_a_torch_without_cuda_is_told(tmp_path: Path) -> None:
     ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"],
     ids=["ends at SIGTERM", "ignores SIGTERM"],
 )
-def test_a_hang_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prelude: str) -> None:
+def test_a_hang_is_killed_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prelude: str) -> None:
     monkeypatch.setattr(health, "LADDER", ((signal.SIGTERM, 0.5), (signal.SIGKILL, 10.0)))
     mark = tmp_path / "pid"
     prelude += f"\nimport os; open({str(mark)!r}, 'w').write(str(os.getpid()))"
     environ = torch_of(tmp_path, _HANGS.replace("{prelude}", prelude))
     found = check(GPU, timeout=3, environ=environ)
     assert not found.healthy
-    assert found.text.endswith("during the import of torch")
-    assert found.text.startswith("hangs: no end within ")
+    assert found.text.startswith("hangs during import of torch: did not end within ")
     assert 3 <= found.seconds < 10
     assert not Path("/proc", mark.read_text()).exists()
 
 
-def test_what_a_hang_started_is_ended_with_it(tmp_path: Path) -> None:
+def test_the_children_of_a_hanging_process_are_killed_with_it(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     prelude = f"""
 import subprocess, sys
@@ -247,12 +246,12 @@ open({str(mark)!r}, 'w').write(str(deaf.pid))
     except ProcessLookupError:
         return
     with os.fdopen(ends):
-        # Readable once it has ended: it was sent SIGKILL, and is not our child to wait for.
+        # Readable once it has ended after SIGKILL. It is not our child, so we cannot wait for it.
         assert select.select([ends], [], [], 30)[0]
 
 
-def test_a_child_that_cannot_be_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No test can make a process that survives SIGKILL, so the ladder ends a rung below it.
+def test_a_child_that_cannot_be_killed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No test can make a process that survives SIGKILL, so the ladder here ends before SIGKILL.
     monkeypatch.setattr(health, "LADDER", ((signal.SIGTERM, 0.2),))
     mark = tmp_path / "pid"
     prelude = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -261,7 +260,7 @@ def test_a_child_that_cannot_be_killed_is_told(tmp_path: Path, monkeypatch: pyte
     pid = int(mark.read_text())
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert found.text == "hangs during the import of torch, and could not be killed"
+    assert found.text == "hangs during import of torch and could not be killed"
 
 
 def test_a_child_that_nobody_ends_ends_itself(tmp_path: Path) -> None:
@@ -272,18 +271,18 @@ def test_a_child_that_nobody_ends_ends_itself(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_an_interpreter_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interpreter_that_does_not_start_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    assert check(CPU) == Health(False, "no process could be started to examine it: No such file or directory", 0.0)
+    assert check(CPU) == Health(False, "the examination process does not start: No such file or directory", 0.0)
 
 
-def test_what_the_program_prints_are_lines_of_json(tmp_path: Path) -> None:
+def test_the_program_prints_lines_of_json(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness.devices.health", "--kind", "cuda"]
     environ: dict[str, Any] = torch_of(tmp_path, "raise ImportError('no\\nlibrary')")
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.splitlines()) == (
         1,
-        ['{"step": "the import of torch"}', '{"healthy": false, "text": "the import of torch: no\\nlibrary"}'],
+        ['{"step": "import of torch"}', '{"healthy": false, "text": "import of torch: no\\nlibrary"}'],
     )
 
 
@@ -291,4 +290,4 @@ def test_examining_inside_a_process_names_the_step(tmp_path: Path) -> None:
     script = "from harness.backends import cuda; from harness.devices.health import *; examine(cuda.BACKEND, 0)"
     environ = torch_of(tmp_path, "raise ImportError('x')")
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "harness.devices.health.HealthError: the import of torch: x"
+    assert done.stderr.splitlines()[-1] == "harness.devices.health.HealthError: import of torch: x"

@@ -1,4 +1,4 @@
-"""The processor, and the memory a process may use, under both layouts of control groups."""
+"""The processor, and the memory that a process may use, in both layouts of control groups."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_free_memory(tmp_path: Path, groups: dict[str, str], free: int) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "MemFree: 1 kB\n", "MemAvailable:\n", "MemAvailable: many kB\n"])
-def test_a_kernel_that_does_not_tell_the_free_memory(tmp_path: Path, text: str | None) -> None:
+def test_a_kernel_that_does_not_report_the_free_memory(tmp_path: Path, text: str | None) -> None:
     meminfo = tmp_path / "meminfo"
     if text is not None:
         meminfo.write_text(text)

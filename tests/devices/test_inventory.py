@@ -1,4 +1,4 @@
-"""The inventory, through the real pynvml: as this machine is, and over a fake NVML in a process of its own."""
+"""The inventory, through the real pynvml: of this machine, and with a fake NVML in a separate process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_python(script: str, environ: dict[str, str]) -> str:
 
 
 def discover_with(environ: dict[str, str]) -> Inventory:
-    """What `discover` finds in a new process with `environ`."""
+    """The result of `discover` in a new process with `environ`."""
     answer: dict[str, Any] = json.loads(run_python(_ASK, environ))
     assert answer.pop("torch") is False
     return Inventory(
@@ -81,7 +81,7 @@ def test_a_healthy_gpu_is_read_whole(nvml_folder: Path) -> None:
     )
 
 
-def test_a_machine_of_eight_with_everything_on_it(nvml_folder: Path) -> None:
+def test_a_machine_with_eight_gpus_of_every_kind(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, mig=[3], lost=[5], no_ecc=[6], other=[7]))
     rows = [(device.uuid, device.index, device.mig_parent, device.ecc, device.fault) for device in found.devices]
     assert rows == [
@@ -112,7 +112,7 @@ def test_a_gpu_lost_before_it_is_named_still_has_an_entry(nvml_folder: Path) -> 
     assert [device.uuid for device in found.gpus] == [gpu(1)]
 
 
-def test_the_cpu_stands_in_when_every_gpu_is_at_fault(nvml_folder: Path) -> None:
+def test_the_cpu_is_used_if_every_gpu_is_at_fault(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=2, lost=[0, 1]))
     assert [device.uuid for device in found.devices] == [gpu(0), gpu(1), "cpu"]
     assert found.gpus == ()
@@ -127,7 +127,7 @@ def test_mig_mode_without_instances_is_a_fault(nvml_folder: Path) -> None:
     assert "there is no instance" in found.devices[1].fault
 
 
-def test_an_instance_that_is_lost_takes_no_other_along(nvml_folder: Path) -> None:
+def test_a_lost_instance_does_not_affect_the_others(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, mig=[0], FAKE_NVML_LOST_SLICES="1"))
     assert [(device.uuid, device.mig_parent, device.fault) for device in found.devices] == [
         (mig(0, 1), gpu(0), "name: GPU is lost"),
@@ -201,26 +201,26 @@ def test_names_from_the_driver_are_made_printable(nvml_folder: Path) -> None:
     assert found.devices[0].name == "Fake\ufffd[31m\ufffdGPU é"
 
 
-def test_a_name_that_is_no_text_is_a_fault(nvml_folder: Path) -> None:
+def test_a_name_that_is_not_utf_8_is_a_fault(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, FAKE_NVML_NAME="Fake \udcff"))
     assert found.devices[0].fault == "name: nvml's text is not utf-8 (invalid start byte)"
 
 
 @pytest.mark.parametrize("uuid", ["GPU-", "0", "GPU-a,GPU-b", "cpu"])
-def test_a_uuid_that_could_not_stand_in_a_mask_is_a_fault(nvml_folder: Path, uuid: str) -> None:
+def test_a_uuid_that_is_not_valid_in_a_mask_is_a_fault(nvml_folder: Path, uuid: str) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, FAKE_NVML_UUID=uuid))
     assert found.devices[0].uuid == "nvml:0"
-    assert found.devices[0].fault == f"uuid: {uuid!r} has not the form GPU-… or MIG-…"
+    assert found.devices[0].fault == f"uuid: {uuid!r} is not of the form GPU-… or MIG-…"
 
 
 def test_a_gpu_that_has_no_uuid_is_at_fault(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, FAKE_NVML_UUID="none"))
-    assert found.devices[0].fault == "uuid: nvml tells none"
+    assert found.devices[0].fault == "uuid: nvml has none"
     assert found.gpus == ()
 
 
 def test_a_machine_without_nvml_has_the_cpu(tmp_path: Path) -> None:
-    # A file that is no library stands before any real one, so that this holds on machines with a driver too.
+    # This invalid library is found before a real one, so the test also works on machines with a driver.
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
     found = discover_with(fake_nvml.environment(tmp_path))
     assert found == Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")

@@ -1,4 +1,4 @@
-"""What is asked of NVML when a case needs it, through the real pynvml over a fake NVML in a process of its own."""
+"""NVML queries for capabilities, through the real pynvml with a fake NVML in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.devices.compiled import compile_library
 
 LINKS = Path(__file__).with_name("fake_links") / "fake_links.c"
 
-# Variables named on the command line change between the discovery and the questions.
+# The variables on the command line change between the discovery and the queries.
 _ASK = """
 import json, os, sys
 from harness.devices.inventory import discover
@@ -39,7 +39,7 @@ def gpu(index: int) -> str:
 
 @pytest.fixture(scope="module")
 def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a fake NVML that knows of links."""
+    """A folder with a fake NVML that has links."""
     folder = tmp_path_factory.mktemp("fake_links")
     compile_library(fake_nvml.SOURCE, folder / "libfake-nvml.so")
     needed = ("-Wl,--no-as-needed", f"-L{folder}", "-l:libfake-nvml.so", f"-Wl,-rpath,{folder}")
@@ -51,7 +51,7 @@ Answers = dict[str, dict[str, list[Any]]]
 
 
 def ask(folder: Path, changes: Mapping[str, str] = MappingProxyType({}), **environ: Any) -> Answers:
-    """For each usable device of the fake machine, value and detail of what is asked of NVML."""
+    """For each usable device of the fake machine, value and detail of each capability from NVML."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _ASK, json.dumps(dict(changes))],
         env=fake_nvml.environment(folder, **environ),
@@ -84,7 +84,7 @@ def test_free_memory_is_of_the_device_itself(linked: Path) -> None:
         ({"FAKE_LINKS": "0"}, [False, "the device has no nvlink"]),
     ],
 )
-def test_nvlink_is_there_when_a_link_is_active(linked: Path, links: dict[str, Any], answer: list[Any]) -> None:
+def test_nvlink_is_present_if_a_link_is_active(linked: Path, links: dict[str, Any], answer: list[Any]) -> None:
     assert ask(linked, gpus=1, **links)[gpu(0)]["nvlink"] == answer
 
 
@@ -94,7 +94,7 @@ def test_nvlink_is_there_when_a_link_is_active(linked: Path, links: dict[str, An
         ({}, [True, "among 3 gpus"]),
         ({"FAKE_P2P_READ": "1 2 1"}, [False, f"{gpu(1)} cannot read {gpu(2)}: the chipset does not support it"]),
         ({"FAKE_P2P_WRITE": "2 0 5"}, [False, f"{gpu(2)} cannot write {gpu(0)}: it is not supported"]),
-        ({"FAKE_P2P_WRITE": "2 1 77"}, [False, f"{gpu(2)} cannot write {gpu(1)}: nvml gives status 77"]),
+        ({"FAKE_P2P_WRITE": "2 1 77"}, [False, f"{gpu(2)} cannot write {gpu(1)}: nvml status 77"]),
     ],
 )
 def test_peer_access_is_that_of_every_pair_both_ways(linked: Path, statuses: dict[str, Any], answer: list[Any]) -> None:
@@ -111,21 +111,21 @@ def test_peer_access_is_among_the_devices_a_case_can_be_given(linked: Path) -> N
 def test_instances_and_single_gpus_have_no_peers(linked: Path) -> None:
     found = ask(linked, gpus=2, mig=[0])
     (first, _, whole) = found.values()
-    assert first["peer_access"] == [False, "a process sees one mig instance only"]
-    assert first["nvlink"] == [False, "the device is a mig instance, which uses none"]
-    assert whole["peer_access"] == [False, "there is one gpu only"]
+    assert first["peer_access"] == [False, "a process sees only one mig instance"]
+    assert first["nvlink"] == [False, "the device is a mig instance, and these do not use nvlink"]
+    assert whole["peer_access"] == [False, "there is only one gpu"]
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"FAKE_NVML_LOST": "0"}, "nvml does not tell it: GPU is lost"),
-        ({"FAKE_NVML_GPUS": "0"}, "nvml does not tell it: Not Found"),
-        ({"FAKE_NVML_INIT": "9"}, "nvml does not tell it: Driver Not Loaded"),
-        ({"FAKE_NVML_INIT": "998"}, "nvml does not tell it: Fake\\x1b[31m error"),
+        ({"FAKE_NVML_LOST": "0"}, "nvml does not report it: GPU is lost"),
+        ({"FAKE_NVML_GPUS": "0"}, "nvml does not report it: Not Found"),
+        ({"FAKE_NVML_INIT": "9"}, "nvml does not report it: Driver Not Loaded"),
+        ({"FAKE_NVML_INIT": "998"}, "nvml does not report it: Fake\\x1b[31m error"),
     ],
 )
-def test_what_nvml_cannot_tell_any_more_is_absent(
+def test_a_capability_that_nvml_no_longer_reports_is_absent(
     linked: Path, tmp_path: Path, changes: dict[str, str], reason: str
 ) -> None:
     log = tmp_path / "calls"

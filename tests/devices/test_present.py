@@ -1,4 +1,4 @@
-"""What ``harness devices`` prints."""
+"""The output of ``harness devices``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_json_says_why_something_is_absent() -> None:
     }
 
 
-def test_tables_show_every_device_and_read_no_markup() -> None:
+def test_tables_show_every_device_and_do_not_parse_markup() -> None:
     shown = _shown(MACHINE, GPU)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
     assert ["0", "GPU-a", "Fake [red]GPU", "80.0GiB", "9.0", "00000000:10:00.0", "off", "usable"] in rows
@@ -149,7 +149,7 @@ def test_the_page_has_a_row_of_five_cells_for_each_capability() -> None:
         assert row.count(" | ") == 4, row
 
 
-def test_the_command_prints_all_that_is_known() -> None:
+def test_the_command_prints_every_capability() -> None:
     shown = CliRunner().invoke(app, ["devices", "--capabilities"], env={"COLUMNS": "300"})
     assert shown.exit_code == 0, shown.output
     for name, entry in VOCABULARY.items():

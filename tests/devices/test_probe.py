@@ -1,4 +1,4 @@
-"""The probe and who runs it: real processes that answer, crash, hang and talk nonsense, with a fake driver in them."""
+"""The probe and the prober: real processes that answer, crash, hang or give invalid answers, with a fake driver."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAID = {
 
 
 def prober(program: str | None = None, **more: Any) -> Prober:
-    """One that runs the Python text `program` in the probe's place, or the probe itself."""
+    """A prober that runs the Python text `program` instead of the probe, or the probe itself."""
     arguments = {"device": GPU, "driver": "570.86.15", "limit": 60.0, **more}
     if program is not None:
         arguments["program"] = (sys.executable, "-c", textwrap.dedent(program))
@@ -45,7 +45,7 @@ def prober(program: str | None = None, **more: Any) -> Prober:
 
 
 def reasons(asked: Prober, question: Question = Question.DRIVER) -> set[str]:
-    """Why all that was asked for is absent."""
+    """The reasons why all capabilities of the question are absent."""
     found = asked.ask(question)
     assert set(found) == set(question.capabilities)
     assert [finding.value for finding in found.values()] == [None] * len(found)
@@ -53,7 +53,7 @@ def reasons(asked: Prober, question: Question = Question.DRIVER) -> set[str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether the process ends; a minute for that is more than any kill takes."""
+    """Whether the process ends within a minute, which is longer than any kill takes."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -76,7 +76,7 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def driver(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts the fake driver in the way of new processes, and says how it is to behave."""
+    """Makes new processes load the fake driver, and configures it."""
 
     def install(**variables: object) -> None:
         monkeypatch.setenv("LD_LIBRARY_PATH", str(fakes))
@@ -153,32 +153,32 @@ def test_the_probe_answers_for_the_device_it_is_bound_to(driver: Callable[..., N
     [
         ({"INIT": 100}, "cuInit: CUDA_ERROR_NO_DEVICE"),
         ({"INIT": 77}, "cuInit: error 77"),
-        ({"COUNT": 2}, "the driver shows 2 devices, and was to show one"),
+        ({"COUNT": 2}, "the driver shows 2 devices, expected 1"),
         ({"ATTRIBUTE": 100}, "cuDeviceGetAttribute: CUDA_ERROR_NO_DEVICE"),
         ({"CRASH": 1}, "the probe ended with SIGSEGV: a driver that talks"),
     ],
 )
-def test_what_a_driver_cannot_tell_is_absent(
+def test_a_capability_that_the_driver_does_not_report_is_absent(
     driver: Callable[..., None], variables: dict[str, int], reason: str
 ) -> None:
     driver(**variables)
     assert reasons(prober()) == {reason}
 
 
-def test_an_attribute_that_the_driver_does_not_know_is_not_there(driver: Callable[..., None]) -> None:
+def test_an_attribute_that_the_driver_does_not_know_is_false(driver: Callable[..., None]) -> None:
     driver(ATTRIBUTE=1)
     found = prober().ask(Question.DRIVER)
-    assert found["cuda_malloc_async"] == Detected(False, "the driver is too old to know of memory pools")
+    assert found["cuda_malloc_async"] == Detected(False, "the driver is too old for memory pools")
 
 
 def test_the_probe_on_this_machine() -> None:
-    """Nothing here has the UUID that it is bound to, with a driver or without."""
+    """No device has the UUID that the probe is bound to, with or without a driver."""
     (reason,) = reasons(prober())
     assert reason.startswith(("libcuda.so.1: ", "cuInit: ", "the driver shows 0 devices"))
 
 
 def test_the_libraries_of_this_machine() -> None:
-    """Whatever torch is built for, it is asked without harm."""
+    """The probe does not crash, whatever torch is built for."""
     found = prober().ask(Question.LIBRARIES)
     for name, finding in found.items():
         assert isinstance(finding.value, tuple) or finding.detail, name
@@ -186,12 +186,12 @@ def test_the_libraries_of_this_machine() -> None:
 
 
 def test_the_processor_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the instructions that some virtual machines announce and do not have, it survives everywhere."""
+    """AVX2 excludes the instructions that some virtual machines announce but do not have."""
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert prober().ask(Question.PROCESSOR) == {"cpu_bf16": Detected(True)}
 
 
-def test_a_processor_that_dies_of_it() -> None:
+def test_a_processor_on_which_the_probe_crashes() -> None:
     judged = judge(Question.PROCESSOR, ProbeRun(status=-signal.SIGILL))
     assert judged == {"cpu_bf16": Detected(None, "the probe ended with SIGILL")}
 
@@ -263,9 +263,9 @@ def test_the_number_of_a_cudnn(number: int, version: list[int]) -> None:
         ("", "the probe's answer cannot be read: b''"),
     ],
 )
-def test_a_probe_that_says_nothing_sensible(program: str, reason: str) -> None:
-    (told,) = reasons(prober(program))
-    assert told.startswith(reason)
+def test_a_probe_with_an_invalid_answer(program: str, reason: str) -> None:
+    (found,) = reasons(prober(program))
+    assert found.startswith(reason)
 
 
 def test_a_probe_that_does_not_start() -> None:
@@ -277,13 +277,13 @@ def test_a_probe_that_does_not_start() -> None:
 def _with_grandchild(pipe: Path, then: str) -> str:
     return f"""
         import os, signal
-        told = os.pipe()
+        started = os.pipe()
         if os.fork() == 0:
             with open({str(pipe)!r}, "w") as file:
                 file.write(str(os.getpid()))
-            os.write(told[1], b"told")
+            os.write(started[1], b"x")
             signal.pause()
-        os.read(told[0], 4)
+        os.read(started[0], 1)
         {then}
     """
 
@@ -291,13 +291,13 @@ def _with_grandchild(pipe: Path, then: str) -> str:
 @pytest.mark.parametrize(
     ("then", "limit", "found"),
     [
-        ("signal.pause()", 2.0, "the probe did not end in 2 s"),
+        ("signal.pause()", 2.0, "the probe did not end within 2 s"),
         (f"print({json.dumps(json.dumps(ANSWER))})", 60.0, None),
     ],
     ids=["a hang", "an answer"],
 )
 def test_nothing_of_a_probe_is_left(tmp_path: Path, then: str, limit: float, found: str | None) -> None:
-    """Neither after a hang nor beside an answer; the pipe gives the process id of what the probe has started."""
+    """Neither after a hang nor after an answer. The pipe gives the pid of the process that the probe started."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -305,7 +305,7 @@ def test_nothing_of_a_probe_is_left(tmp_path: Path, then: str, limit: float, fou
     said = asked.ask(Question.DRIVER)
     pid = os.read(reader, 100)
     os.close(reader)
-    if pid:  # on a very slow machine the time is up before the grandchild can tell
+    if pid:  # on a very slow machine the time limit passes before the grandchild writes its pid
         assert has_ended(int(pid))
     if found is None:
         assert said == SAID
@@ -313,7 +313,7 @@ def test_nothing_of_a_probe_is_left(tmp_path: Path, then: str, limit: float, fou
         assert {finding.detail for finding in said.values()} == {found}
 
 
-def test_a_probe_does_not_outlive_who_asked(fakes: Path, tmp_path: Path) -> None:
+def test_a_probe_does_not_outlive_the_process_that_asks(fakes: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     script = """
@@ -329,7 +329,7 @@ def test_a_probe_does_not_outlive_who_asked(fakes: Path, tmp_path: Path) -> None
     assert has_ended(probe)
 
 
-def test_a_probe_whose_asker_is_gone_says_nothing(fakes: Path) -> None:
+def test_a_probe_without_its_asker_prints_nothing(fakes: Path) -> None:
     environ = {**os.environ, "LD_LIBRARY_PATH": str(fakes)}
     command = [sys.executable, "-m", "harness.devices.probe", "driver", str(os.getppid())]
     done = subprocess.run(command, env=environ, capture_output=True, timeout=60, check=True)
@@ -428,7 +428,7 @@ def _incomplete(text: str) -> str:
 @pytest.mark.parametrize(
     "damage", [_torn, _foreign, _incomplete, lambda _: "", lambda _: "\x00", lambda _: "[]", lambda _: "[" * 60000]
 )
-def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: Callable[[str], str]) -> None:
+def test_a_damaged_cache_is_written_again(tmp_path: Path, damage: Callable[[str], str]) -> None:
     log, cache = tmp_path / "log", tmp_path / "cache"
     prober(_counting(log), cache=cache).ask(Question.DRIVER)
     (kept,) = cache.glob("*.json")
@@ -441,15 +441,15 @@ def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: Callable[[str],
     assert [file.suffix for file in cache.iterdir() if file != kept] == [".lock"]
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path: Path) -> None:
     log, cache = tmp_path / "log", tmp_path / "cache"
     cache.write_text("a file where the folder would be")
     assert prober(_counting(log), cache=cache).ask(Question.DRIVER) == SAID
     assert _runs(log) == 1
 
 
-def test_an_answer_that_cannot_be_kept_is_an_answer(tmp_path: Path) -> None:
-    """While the probe runs, a folder takes the place of the file that would keep its answer."""
+def test_an_answer_that_cannot_be_cached_is_returned(tmp_path: Path) -> None:
+    """While the probe runs, a folder is created at the path of the cache file."""
     log, cache = tmp_path / "log", tmp_path / "cache"
     prober(_counting(log), cache=cache).ask(Question.DRIVER)
     (kept,) = cache.glob("*.json")
@@ -460,7 +460,7 @@ def test_an_answer_that_cannot_be_kept_is_an_answer(tmp_path: Path) -> None:
     assert sorted(file.suffix for file in cache.iterdir()) == [".json", ".lock"]
 
 
-def test_a_cache_that_cannot_be_read_is_done_without(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_read_is_not_used(tmp_path: Path) -> None:
     log, cache = tmp_path / "log", tmp_path / "cache"
     prober(_counting(log), cache=cache).ask(Question.DRIVER)
     (kept,) = cache.glob("*.json")
@@ -470,8 +470,8 @@ def test_a_cache_that_cannot_be_read_is_done_without(tmp_path: Path) -> None:
     assert _runs(log) == 2
 
 
-def test_of_two_processes_at_once_one_probes(tmp_path: Path) -> None:
-    """The probe waits until both processes are asking."""
+def test_only_one_of_two_processes_starts_a_probe(tmp_path: Path) -> None:
+    """The probe waits until both processes ask."""
     log, cache, pipe = tmp_path / "log", tmp_path / "cache", tmp_path / "pipe"
     os.mkfifo(pipe)
     program = f"open({str(pipe)!r}).read(); {_counting(log)}"
@@ -499,8 +499,8 @@ def test_of_two_processes_at_once_one_probes(tmp_path: Path) -> None:
     assert _runs(log) == 1
 
 
-def test_versions_are_told_as_versions() -> None:
-    """A version that a probe tells is of the type that those of metadata have."""
+def test_versions_of_a_probe_have_the_type_of_versions() -> None:
+    """They have the same type as versions from metadata."""
     answer = {name: {"value": [9, 1], "detail": ""} for name in Question.LIBRARIES.capabilities}
     expected: dict[str, Version] = dict.fromkeys(answer, (9, 1))
     assert {name: found.value for name, found in (parse(answer, Question.LIBRARIES) or {}).items()} == expected

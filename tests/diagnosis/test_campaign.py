@@ -57,7 +57,7 @@ def test_a_run_counts_how_often_its_own_fault_struck() -> None:
         (Tally(frozenset({A}), {}), Tally(frozenset({A}), {C: "failed"}), {}),  # it was gated without
     ],
 )
-def test_what_passed_without_and_is_red_with_a_fault_catches_it(
+def test_a_case_that_passed_without_a_fault_and_is_red_with_it_catches_it(
     clean: Tally, faulty: Tally, caught: dict[str, str]
 ) -> None:
     assert row("slow", "takes long", clean, faulty) == Row("slow", "takes long", caught, 0)
@@ -73,10 +73,10 @@ def test_the_table() -> None:
     assert as_text(campaign) == (
         "fault            caught by\n"
         "slow                     4  test_a.py::a (timeout), test_a.py::b (failed), test_a.py::c (failed), …\n"
-        "event_early:0.5     MISSED  an event is early (struck 4 times)\n"
-        "device_lost         MISSED  the device fails (never seen to strike)\n"
+        "event_early:0.5     MISSED  an event is early (occurred 4 times)\n"
+        "device_lost         MISSED  the device fails (never occurred)\n"
         "\n"
-        "on the software device, without a fault: 4 cases passed, 1 red\n"
+        "on the software device without a fault: 4 cases passed, 1 red\n"
         f"    leaked {D}\n"
         "1 of 3 faults caught; missed: event_early:0.5, device_lost\n"
     )

@@ -1,4 +1,4 @@
-"""Which cases of a batch leak: questions to a process that is made up, and the fewest of them."""
+"""Which cases of a batch leak: trials in a fake process, and how few of them are needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIB = 1 << 10
 LEAK = {"heap_bytes": 100 * KIB}
 NOISE = {"heap_bytes": 200, "mapped_bytes": 0}
 
-#: What a case leaves when it runs, given all that run in its process and the number of the round that counts.
+#: What a case leaves, given all cases that run in its process and the number of the round that counts.
 Grows = Callable[[str, Sequence[str], int], Mapping[str, int]]
 
 
@@ -62,7 +62,7 @@ def test_nothing_leaks() -> None:
     assert process.rounds == 1  # one that counts and shows no growth is enough
 
 
-def test_growth_that_stops_after_some_rounds_is_none() -> None:
+def test_growth_that_stops_after_some_rounds_is_no_leak() -> None:
     process = Process(lambda *about: LEAK if about[-1] < COUNTED - 1 else NOISE)
     assert found(process, 10) == []
     assert len(process.asked) == 1
@@ -96,7 +96,7 @@ def test_three_that_leak_only_together() -> None:
     assert found(process, 12) == [(("c1", "c5", "c9"), "c9", True)]
 
 
-def test_several_leaks_are_told_apart() -> None:
+def test_several_leaks_are_reported_separately() -> None:
     def grows(case: str, together: Sequence[str], number: int) -> Mapping[str, int]:
         if case == "c2":
             return {"mapped_bytes": 3 << 20}
@@ -109,7 +109,7 @@ def test_several_leaks_are_told_apart() -> None:
     ]
 
 
-def test_who_takes_what_others_give_back_is_left_alone() -> None:
+def test_a_case_that_takes_what_others_free_is_not_reported() -> None:
     def grows(case: str, together: Sequence[str], _: int) -> Mapping[str, int]:
         back = -sum(100 * KIB for each in together if each in ("c0", "c1"))
         return {"c0": LEAK, "c1": LEAK, "c5": {"heap_bytes": back}}.get(case, NOISE)
@@ -117,7 +117,7 @@ def test_who_takes_what_others_give_back_is_left_alone() -> None:
     assert found(Process(grows), 8) == []
 
 
-def test_small_growth_of_all_is_told_of_all_and_no_pair_is_made_up() -> None:
+def test_small_growth_of_all_names_all_cases_and_no_pair() -> None:
     process = Process(lambda *_: {"heap_bytes": 10 * KIB})
     (culprits,) = search(names(200), process.trial)
     assert culprits == Culprits(tuple(names(200)), "", culprits.leaks, certain=True)
@@ -131,8 +131,8 @@ def test_small_growth_of_some_is_narrowed_to_the_half_that_has_it() -> None:
     assert found(process, 64) == [(tuple(some), "", True)]
 
 
-def test_growth_that_comes_with_the_case_after_is_halved_down() -> None:
-    """A thread frees late: what c5 leaves shows now with this case, now with that."""
+def test_growth_that_appears_in_a_later_case_is_found_by_halving() -> None:
+    """A thread frees late: the growth that c5 causes appears in a different case each time."""
 
     def grows(case: str, together: Sequence[str], number: int) -> Mapping[str, int]:
         return LEAK if "c5" in together and case == together[number % len(together)] else NOISE
@@ -140,7 +140,7 @@ def test_growth_that_comes_with_the_case_after_is_halved_down() -> None:
     assert found(Process(grows), 16) == [(("c5",), "", True)]
 
 
-def test_what_grows_no_more_when_tried_is_acquitted() -> None:
+def test_a_case_that_no_longer_grows_when_tried_is_cleared() -> None:
     class Once(Process):
         def trial(self, cases: Sequence[str], is_open: Open) -> Counted:
             rounds = super().trial(cases, is_open)
@@ -150,7 +150,7 @@ def test_what_grows_no_more_when_tried_is_acquitted() -> None:
     assert found(Once(leaker("c0")), 1) == []
 
 
-def test_a_trial_that_comes_to_nothing_accuses_nobody() -> None:
+def test_a_trial_without_rounds_reports_no_case() -> None:
     assert search(names(5), lambda *_: []) == []
 
 
@@ -158,18 +158,16 @@ def test_a_trial_that_comes_to_nothing_accuses_nobody() -> None:
     ("trials", "expected"),
     [
         (0, []),
-        # Known to grow in the company of all, and that is all that is known.
+        # It is only known that c20 grows together with all the others.
         (1, [(("c20",), "", False)]),
         (2, [(tuple(names(24)), "c20", False)]),
     ],
 )
-def test_what_is_left_when_no_more_trials_may_be_made(
-    trials: int, expected: list[tuple[tuple[str, ...], str, bool]]
-) -> None:
+def test_the_result_when_the_trials_are_used_up(trials: int, expected: list[tuple[tuple[str, ...], str, bool]]) -> None:
     assert found(Process(pair("c3", "c20"), most=trials), 24) == expected
 
 
-def test_the_fewest_that_were_found_so_far_are_told() -> None:
+def test_the_smallest_set_so_far_is_reported() -> None:
     process = Process(pair("c3", "c20"), most=6)
     ((cases, grows, certain),) = found(process, 24)
     assert (grows, certain) == ("c20", False)
@@ -177,12 +175,12 @@ def test_the_fewest_that_were_found_so_far_are_told() -> None:
     assert len(cases) < 24
 
 
-def test_all_that_could_not_be_tried_are_told_together() -> None:
+def test_all_untried_cases_are_reported_together() -> None:
     process = Process(leaker("c1", "c2", "c4"), most=2)
     assert found(process, 8) == [(("c1",), "c1", True), (("c2", "c4"), "", False)]
 
 
-def test_growth_that_comes_with_any_case_and_takes_two_is_found_across_the_halves() -> None:
+def test_growth_that_needs_two_cases_and_appears_in_any_is_found_across_the_halves() -> None:
     def grows(case: str, together: Sequence[str], number: int) -> Mapping[str, int]:
         return LEAK if {"c2", "c13"} <= {*together} and case == together[number % len(together)] else NOISE
 

@@ -1,4 +1,4 @@
-"""Minimising: the smallest part of a list that still does it, and how many questions that takes."""
+"""Minimising: a minimal part of a list that still has the property, and how many calls that takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_what_is_needed_is_found(length: int, culprits: set[int]) -> None:
     assert minimise(range(length), lambda part: culprits <= {*part}) == sorted(culprits)
 
 
-def test_one_culprit_among_many_takes_few_questions() -> None:
+def test_one_culprit_among_many_takes_few_calls() -> None:
     asked: list[int] = []
 
     def does(part: Sequence[int]) -> bool:

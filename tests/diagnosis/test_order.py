@@ -1,4 +1,4 @@
-"""Order dependence: in what company a case went wrong, as a journal tells; the trials are in the acceptance tests."""
+"""Order dependence: which cases shared the process, from a journal. The acceptance tests cover the trials."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_devices_are_those_it_had() -> None:
     assert found.command([]).startswith("CUDA_VISIBLE_DEVICES=GPU-a,GPU-b pytest ")
 
 
-def test_a_run_within_a_run_has_its_options_from_its_command_line_alone() -> None:
+def test_a_nested_run_gets_its_options_from_its_command_line_only() -> None:
     environ = {"HARNESS_INJECT": "slow", "PYTEST_ADDOPTS": "-x", "HARNESS_CACHE_DIR": "/cache", "PATH": "/bin"}
     assert inherited(environ) == {"HARNESS_CACHE_DIR": "/cache", "PATH": "/bin"}
 
@@ -77,7 +77,7 @@ def test_the_cases_run_in_the_way_they_did(settings: dict[str, Any], kept: list[
     assert [word for word in found.command([A]).split() if word.startswith(("--start", "--under"))] == kept
 
 
-def test_a_break_in_company_counts_though_the_case_passed_alone() -> None:
+def test_a_failure_in_a_shared_process_counts_even_if_the_case_passed_alone() -> None:
     lines = [build.start(A), build.finish(A), *build.broke_and(C, Outcome.CRASHED, Outcome.PASSED)]
     assert company_of(contents(*lines), C).earlier == (A,)
     assert company_of(contents(*lines), C).outcome is Outcome.CRASHED
@@ -95,7 +95,7 @@ def test_a_break_in_company_counts_though_the_case_passed_alone() -> None:
         ),
     ],
 )
-def test_where_there_is_nothing_to_find_out(lines: list[build.Line], error: str) -> None:
+def test_nothing_to_bisect(lines: list[build.Line], error: str) -> None:
     with pytest.raises(BisectError) as caught:
         company_of(contents(*lines), C)
     assert error in str(caught.value)

@@ -1,4 +1,4 @@
-"""Configuration files: what is taken, what is refused, and that each problem is told where it stands."""
+"""Configuration files: valid files, invalid files, and the line and key in each error."""
 
 from __future__ import annotations
 
@@ -121,15 +121,15 @@ def test_a_file_is_read_as_its_model(folder: Path) -> None:
         (("nothing", "of", "it"), 2),
     ],
 )
-def test_the_line_of_a_value_is_known_or_that_of_what_is_around_it(
+def test_line_of_a_value_or_of_the_nearest_enclosing_value(
     folder: Path, where: tuple[str | int, ...], line: int
 ) -> None:
     assert read(folder, GOOD).line_of(*where) == line
 
 
-def test_a_problem_found_later_is_told_in_the_same_way(folder: Path) -> None:
+def test_a_problem_found_later_is_reported_in_the_same_way(folder: Path) -> None:
     loaded = read(folder, GOOD)
-    assert loaded.problem("'memroy' is no capability", "gates", 1) == "x.yaml:8: gates[1]: 'memroy' is no capability"
+    assert loaded.problem("'memroy' is unknown", "gates", 1) == "x.yaml:8: gates[1]: 'memroy' is unknown"
     assert loaded.problem("of no use") == "x.yaml:2: of no use"
 
 
@@ -137,8 +137,8 @@ def test_a_problem_found_later_is_told_in_the_same_way(folder: Path) -> None:
     ("text", "expected"),
     [
         ("retries: 2", "x.yaml:1: the key 'description' is missing"),
-        ("- a", "x.yaml:1: wanted keys with values, found a list"),
-        ("just text", "x.yaml:1: wanted keys with values, found 'just text'"),
+        ("- a", "x.yaml:1: wanted a mapping, found a list"),
+        ("just text", "x.yaml:1: wanted a mapping, found 'just text'"),
         ("", "x.yaml:1: the file is empty"),
         ("# only this", "x.yaml:1: the file is empty"),
         ("description:", "x.yaml:1: description: wanted text, found nothing"),
@@ -147,7 +147,7 @@ def test_a_problem_found_later_is_told_in_the_same_way(folder: Path) -> None:
         ("description: true", "x.yaml:1: description: wanted text, found true: write it in quotes, 'true'"),
     ],
 )
-def test_a_file_that_is_not_of_the_model_is_told_with_its_line(folder: Path, text: str, expected: str) -> None:
+def test_a_file_that_does_not_fit_the_model_is_reported_with_its_line(folder: Path, text: str, expected: str) -> None:
     assert problems(folder, text) == [expected]
 
 
@@ -156,7 +156,7 @@ def test_a_file_that_is_not_of_the_model_is_told_with_its_line(folder: Path, tex
     [
         ("retris: 1", "2: retris: there is no such key; did you mean 'retries'?"),
         ("stps:\n  - a", "2: stps: there is no such key; did you mean 'steps'?"),
-        ("steps: [{name: a, zzz: 1}]", "2: steps[0].zzz: there is no such key; known are cells, name"),
+        ("steps: [{name: a, zzz: 1}]", "2: steps[0].zzz: there is no such key; expected one of: cells, name"),
         ("named:\n  one: {nme: a, name: b}", "3: named.one.nme: there is no such key; did you mean 'name'?"),
         ("retries: '3'", "2: retries: wanted a whole number, found '3'"),
         ("retries: true", "2: retries: wanted a whole number, found true"),
@@ -169,21 +169,21 @@ def test_a_file_that_is_not_of_the_model_is_told_with_its_line(folder: Path, tex
         ("until: 2031-02-30", "2: until: wanted a date such as 2031-12-31, found '2031-02-30'"),
         ("gates: al", "2: gates: wanted 'all' or a list, found 'al'"),
         ("gates:\n- a\n- 5", "4: gates[1]: wanted text, found 5: write it in quotes, '5'"),
-        ("gates:\n- a\n- ''", "4: gates[1]: wanted text of 1 or more, found ''"),
-        ("cells: []", "2: cells: wanted a list of 2 or more, found an empty list"),
-        ("cells: [1]", "2: cells: wanted a list of 2 or more, found a list"),
+        ("gates:\n- a\n- ''", "4: gates[1]: wanted text of 1 or more characters, found ''"),
+        ("cells: []", "2: cells: wanted a list of 2 or more items, found an empty list"),
+        ("cells: [1]", "2: cells: wanted a list of 2 or more items, found a list"),
         ("cells: [1, x]", "2: cells[1]: wanted a whole number, found 'x'"),
         ("mixed: 5", "2: mixed: wanted a list, found 5"),
-        ("steps: {name: a}", "2: steps: wanted a list, found keys with values"),
-        ("steps:\n- 5", "3: steps[0]: wanted keys with values, found 5"),
+        ("steps: {name: a}", "2: steps: wanted a list, found a mapping"),
+        ("steps:\n- 5", "3: steps[0]: wanted a mapping, found 5"),
         ("steps:\n- cells: []", "3: steps[0]: the key 'name' is missing"),
     ],
 )
-def test_what_the_model_does_not_take_is_told_with_line_and_key(folder: Path, text: str, expected: str) -> None:
+def test_an_invalid_value_is_reported_with_line_and_key(folder: Path, text: str, expected: str) -> None:
     assert problems(folder, f"description: a\n{text}") == [f"x.yaml:{expected}"]
 
 
-def test_problems_are_told_in_the_order_of_the_file(folder: Path) -> None:
+def test_problems_are_reported_in_the_order_of_the_file(folder: Path) -> None:
     text = "retries: x\nsteps:\n- cells: [1, x]\n  name: 5\nmode: none\ndescription: a\nmore: 1\n"
     assert [problem.split(":")[1] for problem in problems(folder, text)] == ["1", "3", "4", "5", "7"]
 
@@ -191,70 +191,70 @@ def test_problems_are_told_in_the_order_of_the_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: no", "x.yaml:1: a: 'no' is text to some readers and not to others: write true, false or 'no'"),
-        ("description: Yes", "x.yaml:1: description: 'Yes' is text to some readers"),
-        ("flag: on", "x.yaml:1: flag: 'on' is text to some readers"),
-        ("steps: [off]", "x.yaml:1: steps[0]: 'off' is text to some readers"),
-        ("repeats: 1e3", "x.yaml:1: repeats: '1e3' is text to some readers and a number to others"),
-        ("factor: 1.5e+3", "x.yaml:1: factor: '1.5e+3' is no plain decimal number"),
-        ("factor: .inf", "x.yaml:1: factor: '.inf' is no plain decimal number"),
-        ("factor: .nan", "x.yaml:1: factor: '.nan' is no plain decimal number"),
-        ("repeats: 010", "x.yaml:1: repeats: '010' is no plain decimal number"),
-        ("repeats: 0x10", "x.yaml:1: repeats: '0x10' is no plain decimal number"),
-        ("repeats: 1_000", "x.yaml:1: repeats: '1_000' is no plain decimal number"),
-        ("repeats: 1:30", "x.yaml:1: repeats: '1:30' is no plain decimal number"),
-        pytest.param(f"repeats: {'9' * 5000}", "is no plain decimal number", id="many digits"),
+        ("a: no", "x.yaml:1: a: 'no' is ambiguous (text or boolean): write true, false or 'no' in quotes"),
+        ("description: Yes", "x.yaml:1: description: 'Yes' is ambiguous (text or boolean)"),
+        ("flag: on", "x.yaml:1: flag: 'on' is ambiguous (text or boolean)"),
+        ("steps: [off]", "x.yaml:1: steps[0]: 'off' is ambiguous (text or boolean)"),
+        ("repeats: 1e3", "x.yaml:1: repeats: '1e3' is ambiguous (text or number)"),
+        ("factor: 1.5e+3", "x.yaml:1: factor: '1.5e+3' is not a plain decimal number"),
+        ("factor: .inf", "x.yaml:1: factor: '.inf' is not a plain decimal number"),
+        ("factor: .nan", "x.yaml:1: factor: '.nan' is not a plain decimal number"),
+        ("repeats: 010", "x.yaml:1: repeats: '010' is not a plain decimal number"),
+        ("repeats: 0x10", "x.yaml:1: repeats: '0x10' is not a plain decimal number"),
+        ("repeats: 1_000", "x.yaml:1: repeats: '1_000' is not a plain decimal number"),
+        ("repeats: 1:30", "x.yaml:1: repeats: '1:30' is not a plain decimal number"),
+        pytest.param(f"repeats: {'9' * 5000}", "is not a plain decimal number", id="many digits"),
         ('description: "a\\0b"', "x.yaml:1: description: 'a\\x00b' has control characters or surrogates"),
         ('description: "\\e[2J"', "has control characters or surrogates"),
         ('description: "\\ud800"', "has control characters or surrogates"),
-        ("description: a\ndescription: b", "x.yaml:2: the key 'description' is on line 1 already"),
-        ("steps:\n- name: a\n  name: b", "x.yaml:3: steps[0]: the key 'name' is on line 2 already"),
+        ("description: a\ndescription: b", "x.yaml:2: duplicate key 'description', first on line 1"),
+        ("steps:\n- name: a\n  name: b", "x.yaml:3: steps[0]: duplicate key 'name', first on line 2"),
         ("1: a", "x.yaml:1: a key must be text: write '1' in quotes"),
         ("true: a", "x.yaml:1: a key must be text: write 'true' in quotes"),
-        ("on: a", "x.yaml:1: 'on' is text to some readers"),
+        ("on: a", "x.yaml:1: 'on' is ambiguous (text or boolean)"),
         ("? [a]\n: b", "x.yaml:1: a key must be text"),
-        ("<<: {a: b}", "x.yaml:1: merge keys are not taken: write the values out"),
-        ("description: &a b", "x.yaml:1: anchors and aliases are not taken"),
-        ("a: b\nc: *d", "x.yaml:2: anchors and aliases are not taken"),
-        ("description: !!str 5", "x.yaml:1: tags are not taken: remove 'tag:yaml.org,2002:str'"),
-        ("a:\n  !!python/object/apply:os.system [id]", "x.yaml:2: tags are not taken: remove 'tag:yaml.org,2002:p"),
-        ("description: ! a", "x.yaml:1: tags are not taken: remove '!'"),
+        ("<<: {a: b}", "x.yaml:1: merge keys are not supported: write the values out"),
+        ("description: &a b", "x.yaml:1: anchors and aliases are not supported"),
+        ("a: b\nc: *d", "x.yaml:2: anchors and aliases are not supported"),
+        ("description: !!str 5", "x.yaml:1: tags are not supported: remove 'tag:yaml.org,2002:str'"),
+        ("a:\n  !!python/object/apply:os.system [id]", "x.yaml:2: tags are not supported: remove 'tag:yaml.org,2002:p"),
+        ("description: ! a", "x.yaml:1: tags are not supported: remove '!'"),
         ("a: b\n---\na: c", "x.yaml:2: not yaml: "),
         ("a: [b\nc: d", "x.yaml:2: not yaml: "),
         ("a:\n\tb: c", "x.yaml:2: not yaml: "),
         ("a: b\nc: \x07", "x.yaml:2: not yaml: character 0x07"),
-        pytest.param("[" * 100_000, f"x.yaml:1: nested more than {MAX_DEPTH} deep", id="many lists"),
+        pytest.param("[" * 100_000, f"x.yaml:1: more than {MAX_DEPTH} levels of nesting", id="many lists"),
         pytest.param("a:\n" + "- b\n" * MAX_VALUES, f": more than {MAX_VALUES} keys and values", id="many values"),
-        pytest.param("? " * 1000, f"x.yaml:1: nested more than {MAX_DEPTH} deep", id="many keys of keys"),
+        pytest.param("? " * 1000, f"x.yaml:1: more than {MAX_DEPTH} levels of nesting", id="many keys of keys"),
         pytest.param(
-            "\n".join(" " * n + "a:" for n in range(30)), f": nested more than {MAX_DEPTH} deep", id="deep keys"
+            "\n".join(" " * n + "a:" for n in range(30)), f": more than {MAX_DEPTH} levels of nesting", id="deep keys"
         ),
     ],
 )
-def test_yaml_that_means_other_than_it_looks_is_refused(folder: Path, text: str, expected: str) -> None:
+def test_ambiguous_and_unsupported_yaml_is_an_error(folder: Path, text: str, expected: str) -> None:
     (problem,) = problems(folder, text)
     assert expected in problem
 
 
-def test_all_that_the_yaml_gets_wrong_is_told_at_once(folder: Path) -> None:
+def test_all_problems_of_the_yaml_are_reported_at_once(folder: Path) -> None:
     assert [text.split(":")[1] for text in problems(folder, "a: no\nb: yes\nc: fine\nd: 1e3")] == ["1", "2", "4"]
 
 
-def test_no_more_problems_are_told_than_somebody_would_read(folder: Path) -> None:
-    told = problems(folder, "".join(f"a{number}: no\n" for number in range(200)))
-    assert len(told) == 51
-    assert told[-1] == "and more"
+def test_the_number_of_reported_problems_is_limited(folder: Path) -> None:
+    reported = problems(folder, "".join(f"a{number}: no\n" for number in range(200)))
+    assert len(reported) == 51
+    assert reported[-1] == "and more"
 
 
-def test_a_long_value_is_not_told_whole(folder: Path) -> None:
+def test_a_long_value_is_cut_in_the_message(folder: Path) -> None:
     long = "x" * 10_000
-    told = problems(folder, f"description: a\nmode: {long}\n{'y' * 900}: 1\nrequires: {{memory: {long}}}")
-    assert [len(text) < limit for text, limit in zip(told, (300, 400, 1100), strict=True)] == [True] * 3
+    reported = problems(folder, f"description: a\nmode: {long}\n{'y' * 900}: 1\nrequires: {{memory: {long}}}")
+    assert [len(text) < limit for text, limit in zip(reported, (300, 400, 1100), strict=True)] == [True] * 3
 
 
-def test_a_key_is_told_on_one_line(folder: Path) -> None:
+def test_a_key_is_reported_on_one_line(folder: Path) -> None:
     (problem,) = problems(folder, 'description: a\n"b\\nc": 1')
-    assert problem.startswith("x.yaml:2: 'b\\nc': there is no such key; known are ")
+    assert problem.startswith("x.yaml:2: 'b\\nc': there is no such key; expected one of: ")
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_a_key_is_told_on_one_line(folder: Path) -> None:
     [
         (
             "driver: 570.10",
-            "3: requires.driver: wanted text in quotes, since a number keeps no last zero, found 570.10",
+            "3: requires.driver: wanted text in quotes (a number loses its trailing zero), found 570.10",
         ),
-        ("any: [{driver: 5.1}]", "3: requires.any[0].driver: wanted text in quotes, since a number keeps no last zero"),
+        ("any: [{driver: 5.1}]", "3: requires.any[0].driver: wanted text in quotes (a number loses its trailing zero)"),
         (
             "drivr: true",
             "3: requires.drivr: requires(drivr=True): there is no capability 'drivr'; did you mean 'driver'?",
@@ -299,7 +299,7 @@ def test_a_file_that_is_not_text_says_where(folder: Path) -> None:
         load(folder / "x.yaml", Settings)
 
 
-def test_what_is_no_file_is_not_waited_for(folder: Path) -> None:
+def test_a_pipe_is_an_error_and_does_not_block(folder: Path) -> None:
     os.mkfifo(folder / "pipe.yaml")
     with pytest.raises(ConfigError, match=r"pipe.yaml: not a regular file"):
         load(folder / "pipe.yaml", Settings)
@@ -360,7 +360,7 @@ def test_a_file_is_found_by_name_or_by_path(folder: Path, shelf: Path, name: str
 
 def test_files_may_end_otherwise(folder: Path, shelf: Path) -> None:
     assert find("notes", shelf, "list", folder, ".txt") == shelf / "notes.txt"
-    with pytest.raises(ConfigError, match=r"^there is no list 'smoke' in configs/profiles; known are notes$"):
+    with pytest.raises(ConfigError, match=r"^there is no list 'smoke' in configs/profiles; expected one of: notes$"):
         find("smoke", shelf, "list", folder, ".txt")
 
 
@@ -368,9 +368,9 @@ def test_files_may_end_otherwise(folder: Path, shelf: Path) -> None:
     ("name", "expected"),
     [
         ("somke", "there is no profile 'somke' in configs/profiles; did you mean 'smoke'?"),
-        ("zzz", "there is no profile 'zzz' in configs/profiles; known are smoke, soak"),
-        ("", "there is no profile '' in configs/profiles; known are smoke, soak"),
-        ("..", "there is no profile '..' in configs/profiles; known are smoke, soak"),
+        ("zzz", "there is no profile 'zzz' in configs/profiles; expected one of: smoke, soak"),
+        ("", "there is no profile '' in configs/profiles; expected one of: smoke, soak"),
+        ("..", "there is no profile '..' in configs/profiles; expected one of: smoke, soak"),
         ("smoke.yaml", "profile 'smoke.yaml': there is no file smoke.yaml"),
         ("./zzz.yml", "profile './zzz.yml': there is no file zzz.yml"),
         ("configs/profiles", "profile 'configs/profiles': there is no file configs/profiles"),
@@ -378,7 +378,7 @@ def test_files_may_end_otherwise(folder: Path, shelf: Path) -> None:
         ("a\0b", "there is no profile 'a\\x00b' in configs/profiles"),
     ],
 )
-def test_a_file_that_is_not_there_is_refused_with_those_that_are(
+def test_the_error_for_a_missing_file_lists_the_existing_ones(
     folder: Path, shelf: Path, name: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -386,6 +386,6 @@ def test_a_file_that_is_not_there_is_refused_with_those_that_are(
     assert str(caught.value).startswith(expected)
 
 
-def test_a_folder_that_is_not_there_is_told(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^there is no profile 'a', for there is no folder configs/profiles$"):
+def test_a_missing_folder_is_reported(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^there is no profile 'a': the folder configs/profiles does not exist$"):
         find("a", folder / "configs" / "profiles", "profile", folder)

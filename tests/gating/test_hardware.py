@@ -1,4 +1,4 @@
-"""Hardware files: what they may say, who is a stranger, and which promises are broken."""
+"""Hardware files: their content, devices that do not match, and broken promises."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GPU: dict[str, Any] = {"device": "cuda", "compute_capability": "==9.0", "memory"
                 "compute_capability: wanted ==9.0, found 8.0",
                 "memory: wanted >=10GiB,<20GiB, found 64.0GiB",
             ],
-            id="every difference is told",
+            id="every difference is reported",
         ),
         pytest.param(
             GPU,
@@ -58,17 +58,17 @@ GPU: dict[str, Any] = {"device": "cuda", "compute_capability": "==9.0", "memory"
             {"device": "cpu", "memory": ">=2GiB"},
             {"device": "cuda", "memory": 2**30},
             ["device: wanted cpu, found cuda", "memory: wanted >=2GiB, found 1.0GiB"],
-            id="a gpu is no cpu, whatever else it is not",
+            id="a gpu is no cpu, and other conditions fail too",
         ),
     ],
 )
-def test_a_device_of_another_kind_is_a_stranger(
+def test_a_device_of_another_kind_does_not_match(
     device: dict[str, Any], found: dict[str, Any], texts: list[str]
 ) -> None:
     assert [unmet.text for unmet in mismatches(hardware(device), offering(**found))] == texts
 
 
-def test_every_promise_that_does_not_hold_is_told() -> None:
+def test_every_broken_promise_is_reported() -> None:
     kind = hardware({"device": "cuda"}, {"triton": True, "ecc": True, "cuda": ">=12.6"})
     assert broken(kind, offering(triton=(3, 6, 0), ecc=True, cuda=(13, 0))) == []
     assert [unmet.text for unmet in broken(kind, offering(triton=None, ecc=True, cuda=(12, 4)))] == [
@@ -77,7 +77,7 @@ def test_every_promise_that_does_not_hold_is_told() -> None:
     ]
 
 
-def test_the_kind_is_not_asked_for_its_promises_nor_the_machine_for_more_than_is_written() -> None:
+def test_mismatches_ignore_the_promises_and_broken_ignores_the_device() -> None:
     kind = hardware({"device": "cuda"}, {"triton": True})
     assert mismatches(kind, offering(device="cuda")) == []
     assert broken(kind, offering(triton=(3, 6))) == []
@@ -98,20 +98,23 @@ def test_a_file_is_found_and_read(configs: Path) -> None:
     ("text", "expected"),
     [
         ("offers: {numpy: true}", "1: the key 'device' is missing"),
-        ("device: {memory: '>=1GiB'}", "2: device: the key 'device' is missing: say device: cuda or device: cpu"),
+        ("device: {memory: '>=1GiB'}", "2: device: the key 'device' is missing: write device: cuda or device: cpu"),
         ("device: {device: gpu}", "2: device.device: requires(device='gpu'): device takes 'cuda' or 'soft' or 'cpu'"),
-        ("device: {device: cuda, any: [{ecc: true}]}", "2: device: 'any' is not taken here"),
-        ("device: {device: cuda}\noffers: {not: {mig: true}}", "3: offers: 'not' is not taken here"),
+        ("device: {device: cuda, any: [{ecc: true}]}", "2: device: 'any' is not allowed here"),
+        ("device: {device: cuda}\noffers: {not: {mig: true}}", "3: offers: 'not' is not allowed here"),
         (
             "device: {device: cuda}\noffers: {memory: '>=2GiB,<2GiB'}",
-            "3: offers: memory >=2GiB,<2GiB holds on no machine",
+            "3: offers: memory >=2GiB,<2GiB cannot hold on any machine",
         ),
-        ("device: {device: cuda, ecc: true}\noffers: {ecc: true}", "1: 'ecc' is both in device and in offers: keep"),
+        (
+            "device: {device: cuda, ecc: true}\noffers: {ecc: true}",
+            "1: 'ecc' is in both 'device' and 'offers': keep one",
+        ),
         ("device:\n  device: cuda\n  driver: 570.10", "4: device.driver: wanted text in quotes"),
         ("device: {device: cuda}\noffer: {ecc: true}", "3: offer: there is no such key; did you mean 'offers'?"),
     ],
 )
-def test_what_a_hardware_file_cannot_say_is_told_with_line_and_key(configs: Path, text: str, expected: str) -> None:
+def test_an_invalid_hardware_file_is_reported_with_line_and_key(configs: Path, text: str, expected: str) -> None:
     (configs / "hardware" / "mine.yaml").write_text(f"description: a kind\n{text}\n")
     with pytest.raises(ConfigError) as caught:
         load_hardware("mine", configs, configs)

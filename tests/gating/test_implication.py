@@ -1,4 +1,4 @@
-"""Implication: what is certain, possible and impossible on a machine of which only conditions are known."""
+"""Implication: what is certain, possible and impossible on a machine that is known only by conditions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CERTAIN, POSSIBLE, IMPOSSIBLE = Implication(True, False), Implication(True, True
         ({"ecc": True}, {"any": [{"ecc": True}]}, POSSIBLE),
     ],
 )
-def test_what_a_promise_makes_of_a_requirement(
+def test_a_requirement_against_declared_conditions(
     wanted: Mapping[str, object], declared: Mapping[str, object], expected: Implication
 ) -> None:
     found = implication(parse(wanted), parse(declared))
@@ -105,6 +105,6 @@ def _holds(condition: str, value: Value) -> bool:
 def test_no_machine_contradicts_the_implication(wanted: str, declared: str, found: tuple[int, ...]) -> None:
     if not _holds(declared, found):
         return
-    told = implication(parse({"torch": wanted}), parse({"torch": declared}))
-    assert told.can_hold or not _holds(wanted, found)
-    assert told.can_fail or _holds(wanted, found)
+    result = implication(parse({"torch": wanted}), parse({"torch": declared}))
+    assert result.can_hold or not _holds(wanted, found)
+    assert result.can_fail or _holds(wanted, found)

@@ -1,4 +1,4 @@
-"""What is said of waivers before anything has run."""
+"""Lint: remarks on waivers before a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def waiver(case: str = A, line: int = 2, **changes: Any) -> Waiver:
     return Waiver(case=case, **fields)
 
 
-def told(
+def kinds_of(
     *waivers: Waiver,
     catalog: Mapping[str, Marks] | None = None,
     hardware: Mapping[str, tuple[Condition, ...]] | None = None,
@@ -47,7 +47,7 @@ def told(
     return [(remark.source, remark.kind) for remark in remarks]
 
 
-def test_nothing_is_said_of_a_sound_waiver() -> None:
+def test_a_valid_waiver_has_no_remarks() -> None:
     catalog = {A: [GPU], B: []}
     assert lint([waiver(when=GPU)], today=TODAY, catalog=catalog, hardware={"h200": H200}) == []
 
@@ -59,7 +59,7 @@ def test_nothing_is_said_of_a_sound_waiver() -> None:
         ({"expires": TODAY}, "expires_soon", False, "expires in 0 days, on 2026-11-21 (owner: somebody)"),
         ({"expires": TODAY + timedelta(days=14)}, "expires_soon", False, "expires in 14 days"),
         ({"link": ""}, "no_link", True, "has no link"),
-        ({"link": "ask Ann"}, "no_link", True, "link 'ask Ann' is no http or https URL"),
+        ({"link": "ask Ann"}, "no_link", True, "link 'ask Ann' is not an http or https URL"),
         ({"when": {"driver": ">=580,<570"}}, "never_holds", True, "no machine meets its conditions"),
         ({"when": {"device": "cuda", **NO_GPU}}, "never_holds", True, "no machine meets its conditions"),
         ({"when": {"all": [{"ecc": True}, {"ecc": False}]}}, "never_holds", True, "no machine meets its conditions"),
@@ -71,8 +71,8 @@ def test_an_entry_by_itself(changes: dict[str, Any], kind: str, error: bool, wor
     assert remark.text.startswith(words)
 
 
-def test_a_date_beyond_the_warning_is_not_spoken_of() -> None:
-    assert told(waiver(expires=TODAY + timedelta(days=15))) == []
+def test_a_date_beyond_the_warning_has_no_remark() -> None:
+    assert kinds_of(waiver(expires=TODAY + timedelta(days=15))) == []
 
 
 @pytest.mark.parametrize(
@@ -93,40 +93,40 @@ def test_a_date_beyond_the_warning_is_not_spoken_of() -> None:
 )
 def test_a_pattern_that_is_there_twice(first: dict[str, Any], second: dict[str, Any], both: bool) -> None:
     waivers = waiver(when=first), waiver(when=second, line=9)
-    assert told(*waivers) == ([("known.yaml:9", "two_waivers")] if both else [])
-    assert told(*waivers, catalog={A: ()}) == told(*waivers)
+    assert kinds_of(*waivers) == ([("known.yaml:9", "two_waivers")] if both else [])
+    assert kinds_of(*waivers, catalog={A: ()}) == kinds_of(*waivers)
 
 
 def test_the_second_of_two_names_the_first() -> None:
     (remark,) = lint([waiver(), waiver(line=9)], today=TODAY)
     assert remark == Remark(
-        "known.yaml:9", "two_waivers", f"applies to '{A}', as does the waiver in known.yaml:2: keep one"
+        "known.yaml:9", "two_waivers", f"applies to '{A}'; the waiver in known.yaml:2 does too: keep one"
     )
 
 
-def test_an_expired_waiver_is_in_nobodys_way() -> None:
+def test_an_expired_waiver_does_not_conflict_with_another() -> None:
     gone = waiver(expires=TODAY - timedelta(days=1))
-    assert told(gone, waiver(line=9)) == [("known.yaml:2", "expired")]
+    assert kinds_of(gone, waiver(line=9)) == [("known.yaml:2", "expired")]
 
 
-def test_two_entries_on_one_line_are_told_apart() -> None:
-    assert told(waiver(link=""), waiver(B, link=""), catalog={A: (), B: ()}) == [("known.yaml:2", "no_link")] * 2
+def test_two_entries_on_one_line_are_reported_separately() -> None:
+    assert kinds_of(waiver(link=""), waiver(B, link=""), catalog={A: (), B: ()}) == [("known.yaml:2", "no_link")] * 2
 
 
 def test_different_patterns_are_compared_by_the_cases_that_they_match() -> None:
     broad, narrow = waiver("suites/a/*"), waiver("*::test_b[?]", line=9)
-    assert told(broad, narrow) == []
+    assert kinds_of(broad, narrow) == []
     (remark,) = lint([broad, narrow], today=TODAY, catalog={A: (), B: (), C: ()})
     assert remark.kind == "two_waivers"
-    assert remark.text == f"applies to '{B}' and 1 more, as does the waiver in known.yaml:2: keep one"
-    assert told(broad, narrow, catalog={A: (), "x::test_b[1]": ()}) == []
+    assert remark.text == f"applies to '{B}' and 1 more; the waiver in known.yaml:2 does too: keep one"
+    assert kinds_of(broad, narrow, catalog={A: (), "x::test_b[1]": ()}) == []
 
 
 def test_what_cases_require_keeps_two_waivers_apart() -> None:
     old, new = waiver(when={"driver": "<570"}), waiver("*", line=9, when={"compute_capability": "8.0"})
-    assert told(old, new, catalog={A: [{"compute_capability": ">=8.0"}]}) == [("known.yaml:9", "two_waivers")]
-    assert told(old, new, catalog={A: [{"compute_capability": ">=9.0"}], "x": ()}) == []
-    assert told(old, new, catalog={A: [{"device": "cuda"}, {"driver": ">=570"}], "x": ()}) == [
+    assert kinds_of(old, new, catalog={A: [{"compute_capability": ">=8.0"}]}) == [("known.yaml:9", "two_waivers")]
+    assert kinds_of(old, new, catalog={A: [{"compute_capability": ">=9.0"}], "x": ()}) == []
+    assert kinds_of(old, new, catalog={A: [{"device": "cuda"}, {"driver": ">=570"}], "x": ()}) == [
         ("known.yaml:2", "never_applies")
     ]
 
@@ -135,7 +135,7 @@ def test_a_pattern_that_matches_no_case() -> None:
     (remark,) = lint([waiver("suites/a/test_a.py::test_c*")], today=TODAY, catalog={A: (), B: ()})
     assert remark.kind == "matches_nothing"
     assert remark.text.startswith("'suites/a/test_a.py::test_c*' matches no case")
-    assert told(waiver(), catalog={}) == [("known.yaml:2", "matches_nothing")]
+    assert kinds_of(waiver(), catalog={}) == [("known.yaml:2", "matches_nothing")]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_conditions_against_what_the_cases_require(
     when: dict[str, Any], marks: list[list[dict[str, Any]]], kinds: list[str]
 ) -> None:
     catalog = {f"suites/a/test_a.py::test_a[{number}]": each for number, each in enumerate(marks)}
-    assert [kind for _, kind in told(waiver("suites/a/*", when=when), catalog=catalog)] == kinds
+    assert [kind for _, kind in kinds_of(waiver("suites/a/*", when=when), catalog=catalog)] == kinds
 
 
 @pytest.mark.parametrize(
@@ -174,35 +174,37 @@ def test_conditions_against_what_the_cases_require(
 def test_conditions_against_declared_hardware(
     when: dict[str, Any], hardware: dict[str, tuple[Condition, ...]], kinds: list[str]
 ) -> None:
-    assert [kind for _, kind in told(waiver(when=when), hardware=hardware)] == kinds
+    assert [kind for _, kind in kinds_of(waiver(when=when), hardware=hardware)] == kinds
 
 
-def test_what_only_a_gpu_has_is_not_to_be_hoped_for_on_a_cpu() -> None:
+def test_a_cpu_has_no_gpu_capabilities() -> None:
     found = detect(Inventory((CPU,)), CPU)
     assert {name for name in found if found.finding(name).detail == "the device is the cpu"} <= set(OF_GPUS)
     assert not any(found.finding(name).present for name in OF_GPUS)
 
 
-def test_of_a_software_device_it_is_known_that_it_is_an_accelerator_and_no_gpu() -> None:
+def test_a_software_device_is_an_accelerator_and_no_gpu() -> None:
     soft = Device(uuid="SOFT-0", kind="soft", name="soft")
     found = detect(Inventory((soft,)), soft)
     assert {name for name in OF_GPUS if found.finding(name).present} == {"accelerator"}
     declared = {"soft": known({"device": "soft"})}
-    assert told(waiver(when={"accelerator": True}), hardware=declared) == []
-    assert told(waiver(when={"bf16": True}), hardware=declared) == [("known.yaml:2", "no_hardware")]
+    assert kinds_of(waiver(when={"accelerator": True}), hardware=declared) == []
+    assert kinds_of(waiver(when={"bf16": True}), hardware=declared) == [("known.yaml:2", "no_hardware")]
 
 
 def test_hardware_on_which_the_case_does_not_run_does_not_count() -> None:
     one = waiver(when={"python": ">=3.11"})
-    assert told(one, catalog={A: [{"device": "cuda"}]}, hardware={"host": HOST}) == [("known.yaml:2", "no_hardware")]
-    assert told(one, catalog={A: [{"device": "cpu"}]}, hardware={"host": HOST}) == []
+    assert kinds_of(one, catalog={A: [{"device": "cuda"}]}, hardware={"host": HOST}) == [
+        ("known.yaml:2", "no_hardware")
+    ]
+    assert kinds_of(one, catalog={A: [{"device": "cpu"}]}, hardware={"host": HOST}) == []
 
 
 def test_all_remarks_come_in_the_order_of_the_waivers() -> None:
     first = waiver("gone", line=2, link="", expires=TODAY)
     second = waiver(line=9, link="")
     third = waiver(line=16)
-    assert told(first, second, third, catalog={A: ()}) == [
+    assert kinds_of(first, second, third, catalog={A: ()}) == [
         ("known.yaml:2", "expires_soon"),
         ("known.yaml:2", "no_link"),
         ("known.yaml:2", "matches_nothing"),

@@ -1,4 +1,4 @@
-"""Must-pass lists: written, read back, and refused when they are not what their header says."""
+"""Must-pass lists: written, read back, and rejected when they do not match their header."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "streams.txt"
 
 
-def test_a_list_is_text_that_people_can_read(path: Path) -> None:
+def test_a_list_is_readable_text(path: Path) -> None:
     written = write(path, [C, A, B], "streams\n  on one GPU")
     assert written == MustPass("streams.txt", "streams on one GPU", (A, B, C), digest([A, B, C]))
     assert path.read_text(encoding="utf-8").splitlines() == [
@@ -56,7 +56,7 @@ def test_other_line_ends_and_comments_do_no_harm(path: Path) -> None:
     assert read(path) == written
 
 
-def test_the_cases_that_are_missing_are_told_in_order(path: Path) -> None:
+def test_missing_cases_are_returned_in_order(path: Path) -> None:
     must_pass = write(path, [C, B, A])
     assert check(must_pass, {B, "another"}) == (A, C)
     assert check(must_pass, [A, B, C]) == ()
@@ -66,15 +66,15 @@ def test_the_cases_that_are_missing_are_told_in_order(path: Path) -> None:
     ("ids", "words"),
     [
         ([], "no cases for the must-pass list"),
-        ([A, B, A], f"'{A}' is there 2 times"),
-        ([A, ""], "'' cannot stand on a line"),
-        ([" a"], "' a' cannot stand on a line"),
-        (["# a"], "'# a' cannot stand on a line"),
-        (["a\nb"], r"'a\\nb' cannot stand on a line"),
-        (["a\rb"], r"'a\\rb' cannot stand on a line"),
+        ([A, B, A], f"'{A}' appears 2 times"),
+        ([A, ""], "'' is not a valid line"),
+        ([" a"], "' a' is not a valid line"),
+        (["# a"], "'# a' is not a valid line"),
+        (["a\nb"], r"'a\\nb' is not a valid line"),
+        (["a\rb"], r"'a\\rb' is not a valid line"),
     ],
 )
-def test_what_no_list_can_hold_is_not_written(path: Path, ids: list[str], words: str) -> None:
+def test_invalid_ids_are_not_written(path: Path, ids: list[str], words: str) -> None:
     with pytest.raises(MustPassError, match=words.replace("[", r"\[")):
         write(path, ids)
     assert not path.exists()
@@ -92,16 +92,20 @@ def test_a_list_that_cannot_be_written(tmp_path: Path) -> None:
             lambda text: text.replace("test_a\n", "test_x\n"), 4, "the list was edited by hand", id="another id"
         ),
         pytest.param(lambda text: text.replace(f"{A}\n{B}", f"{B}\n{A}"), 4, "the list was edited by hand", id="order"),
-        pytest.param(lambda text: text.replace(f"{A}\n", ""), 3, "says 2 cases, and 1 follow", id="an id less"),
-        pytest.param(lambda text: text.replace("cases: 2", "cases: 3"), 3, "says 3 cases, and 2 follow", id="count"),
-        pytest.param(lambda text: f"{text}{A}\n", 7, f"'{A}' is there twice, first in line 5", id="an id twice"),
+        pytest.param(
+            lambda text: text.replace(f"{A}\n", ""), 3, "says 2 cases, but the list has 1", id="one id missing"
+        ),
+        pytest.param(
+            lambda text: text.replace("cases: 2", "cases: 3"), 3, "says 3 cases, but the list has 2", id="count"
+        ),
+        pytest.param(lambda text: f"{text}{A}\n", 7, f"'{A}' appears twice, first on line 5", id="an id twice"),
         pytest.param(lambda text: text[: text.index(A)], 1, "has no cases", id="cut after the header"),
         pytest.param(lambda _: "", 1, "has no cases", id="empty"),
         pytest.param(lambda _: f"{A}\n", 1, "has no line '# sha256:…'", id="no header"),
         pytest.param(lambda text: text.replace("sha256:", "sha256: "), 1, "has no line '# sha256:…'", id="no hash"),
     ],
 )
-def test_a_list_that_is_not_what_it_says_is_refused_with_its_line(
+def test_a_list_that_does_not_match_its_header_is_rejected_with_its_line(
     path: Path, edit: Callable[[str], str], number: int, words: str
 ) -> None:
     write(path, [A, B])
@@ -112,14 +116,14 @@ def test_a_list_that_is_not_what_it_says_is_refused_with_its_line(
     assert words in str(caught.value)
 
 
-def test_a_list_edited_by_hand_is_told_how_to_write_it_anew(path: Path) -> None:
+def test_the_error_for_a_list_edited_by_hand_says_how_to_write_it_again(path: Path) -> None:
     write(path, [A])
     path.write_text(path.read_text().replace(A, B))
-    with pytest.raises(MustPassError, match="write it anew with: harness catalog --must-pass FILE"):
+    with pytest.raises(MustPassError, match="write it again with: harness catalog --must-pass FILE"):
         read(path)
 
 
-def test_what_is_no_file_of_text_is_refused(tmp_path: Path, path: Path) -> None:
+def test_a_path_that_is_not_a_text_file_is_rejected(tmp_path: Path, path: Path) -> None:
     with pytest.raises(MustPassError, match="cannot read the must-pass list"):
         read(path)
     with pytest.raises(MustPassError, match="is not a regular file"):

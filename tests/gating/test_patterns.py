@@ -1,4 +1,4 @@
-"""Patterns over case ids: what they stand for, and which runs would have collected all of it."""
+"""Patterns for case ids: what they match, and which runs collect everything they can match."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CASE = "suites/streams/test_x.py::TestCopy::test_copy[cuda-0.5]"
         pytest.param("t", "t\n", False, id="a line end at the end counts"),
         pytest.param("*ab*ab", "ab", False, id="parts do not share characters"),
         pytest.param("*ab*ab", "xabab", True, id="parts may touch"),
-        pytest.param("*ab", "abab", True, id="the last part is sought at the end, not where it comes first"),
+        pytest.param("*ab", "abab", True, id="the last part matches at the end, not at its first place"),
         pytest.param("a*?c", "abbc", True, id="a star and a question mark"),
         pytest.param("a*?", "a", False, id="a star and a question mark are at least one character"),
         pytest.param("", "", True, id="the empty pattern is the empty id"),
         pytest.param("", "t", False, id="the empty pattern is no other id"),
     ],
 )
-def test_a_pattern_stands_for_whole_ids(pattern: str, case_id: str, expected: bool) -> None:
+def test_a_pattern_matches_whole_ids(pattern: str, case_id: str, expected: bool) -> None:
     assert matches(pattern, case_id) is expected
 
 
@@ -68,10 +68,10 @@ def test_the_literal_prefix_ends_before_the_first_wildcard(pattern: str, expecte
         pytest.param("suites/a/*", ["suites/b", "suites/a"], True, id="one of several"),
         pytest.param("suites/a/*", ["suites/b"], False, id="another folder"),
         pytest.param("suites/a/*", ["suites/a/test_x.py"], False, id="a file of the folder is not all of it"),
-        pytest.param("suites/a*", ["suites/a"], False, id="the pattern also stands for a sibling"),
-        pytest.param("suites/ab/*", ["suites/a"], False, id="a folder whose name begins alike"),
+        pytest.param("suites/a*", ["suites/a"], False, id="the pattern also matches a sibling"),
+        pytest.param("suites/ab/*", ["suites/a"], False, id="a folder with the same name prefix"),
         pytest.param("suites/a/test_x.py::*", ["suites/a/test_x.py"], True, id="the file"),
-        pytest.param("suites/a/test_x.py*", ["suites/a/test_x.py"], False, id="also a file whose name begins alike"),
+        pytest.param("suites/a/test_x.py*", ["suites/a/test_x.py"], False, id="also a file with the same name prefix"),
         pytest.param(CASE, ["suites"], True, id="an id, and its suite"),
         pytest.param("*", ["."], True, id="everything, and the whole project"),
         pytest.param("*", [""], True, id="the whole project, said with nothing"),
@@ -82,15 +82,15 @@ def test_the_literal_prefix_ends_before_the_first_wildcard(pattern: str, expecte
         pytest.param("f.py::test_a", ["f.py::test_a"], True, id="the case itself"),
         pytest.param("f.py::test_a", ["./f.py::test_a"], True, id="the case itself, with a dot"),
         pytest.param("f.py::test_a[*]", ["f.py::test_a"], True, id="the parameters of the function"),
-        pytest.param("f.py::test_a*", ["f.py::test_a"], False, id="also a function whose name begins alike"),
-        pytest.param("f.py::test_ab", ["f.py::test_a"], False, id="a function whose name begins alike"),
+        pytest.param("f.py::test_a*", ["f.py::test_a"], False, id="also a function with the same name prefix"),
+        pytest.param("f.py::test_ab", ["f.py::test_a"], False, id="a function with the same name prefix"),
         pytest.param("f.py::A::*", ["f.py::A"], True, id="the members of the class"),
         pytest.param("f.py::A::test", ["f.py::A::test[1]"], False, id="one parameter is not the function"),
         pytest.param("f.py::*", ["f.py::test_a"], False, id="one function is not the file"),
         pytest.param("f.py::test_a[x/../y]", ["f.py::test_a[x/../y]"], True, id="parameters are no path"),
     ],
 )
-def test_a_pattern_is_reached_by_a_run_that_collects_all_it_stands_for(
+def test_a_run_reaches_a_pattern_if_it_collects_everything_the_pattern_can_match(
     pattern: str, arguments: list[str], expected: bool
 ) -> None:
     assert reaches(pattern, arguments) is expected

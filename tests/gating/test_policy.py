@@ -1,4 +1,4 @@
-"""What a run is held to: selection, gates, verdicts and verification, as tables."""
+"""Policy: selection, gates, verdicts and verification, as tables."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_selection(chosen: dict[str, Any], selected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "arguments", "blamed"),
+    ("chosen", "arguments", "reported"),
     [
         ({"suites": ("a", "zz")}, ["."], [("suites", 1)]),
         ({"suites": ("a", "zz")}, ["suites/a"], []),
@@ -86,11 +86,11 @@ def test_selection(chosen: dict[str, Any], selected: list[str]) -> None:
         ({}, ["."], []),
     ],
 )
-def test_what_names_no_case_is_blamed_where_the_run_looked(
-    chosen: dict[str, Any], arguments: list[str], blamed: list[tuple[str, int]]
+def test_a_pattern_without_a_case_is_reported_only_if_the_run_collected_its_cases(
+    chosen: dict[str, Any], arguments: list[str], reported: list[tuple[str, int]]
 ) -> None:
     found = rules.idle(Policy(**chosen), [("suites/a/test_x.py::x", "a")], arguments)
-    assert [where for where, _ in found] == blamed
+    assert [where for where, _ in found] == reported
 
 
 SMALL: dict[str, Value | None] = {"device": "cuda", "memory": 8 * 2**30, "triton": None, "ecc": False}
@@ -111,7 +111,7 @@ def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
         (
             Policy(profile="p", gates=("memory",)),
             {"triton": True},
-            "failed: gated, though profile p lets no case be gated for want of triton: triton: wanted True, found",
+            "failed: gated, but profile p does not allow gating for triton: triton: wanted True, found",
         ),
         (Policy(profile="p", gates=("memory",)), {"triton": True, "memory": ">=12GiB"}, None),
         (Policy(profile="p", gates=("memory",)), {"any": [{"memory": ">=12GiB"}, {"ecc": True}]}, "failed: gated"),
@@ -120,14 +120,14 @@ def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
         (
             Policy(hardware="h", promised={"memory": ">=16GiB"}),
             {"memory": ">=12GiB"},
-            "failed: gated, though hardware h promises what it requires: memory: wanted >=12GiB, found 8.0GiB",
+            "failed: gated, but hardware h promises what the case requires: memory: wanted >=12GiB, found 8.0GiB",
         ),
         (Policy(hardware="h", promised={"memory": ">=8GiB"}), {"memory": ">=12GiB"}, None),
         (Policy(hardware="h", promised={"triton": True}), {"memory": ">=12GiB", "triton": True}, None),
         (
             Policy(hardware="h", promised={"triton": True}, profile="p", gates=("triton",)),
             {"triton": True},
-            "failed: gated, though hardware h promises",
+            "failed: gated, but hardware h promises",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_gates(policy: Policy, requires: Mapping[str, object], ruling: str | Non
             O.SKIPPED,
             [result(O.SKIPPED, "why")],
             [],
-            (O.FAILED, "skipped itself, which profile p forbids: why"),
+            (O.FAILED, "skipped itself, but profile p forbids skips: why"),
         ),
         (Policy(), O.FAILED, [result(O.FAILED, "no")], [WAIVER], (O.WAIVED, "known")),
         (Policy(), O.PASSED, [result(O.PASSED)], [WAIVER], (O.UNEXPECTED_PASS, "known.yaml:2")),
@@ -199,17 +199,17 @@ GOOD, BAD = result(O.PASSED), result(O.FAILED, "no")
 @pytest.mark.parametrize(
     ("together", "afresh", "outcome", "text"),
     [
-        ([GOOD, GOOD], [GOOD, GOOD], O.PASSED, "verified: passed 4 times, in 1.00 s at most"),
+        ([GOOD, GOOD], [GOOD, GOOD], O.PASSED, "verified: passed 4 times, the slowest in 1.00 s"),
         (
             [GOOD, BAD],
             [GOOD, GOOD],
             O.FAILED,
-            "not verified: passed 1 of 2 times in one process and 2 of 2 times in fresh ones; failed: no",
+            "not verified: passed 1 of 2 times in one process and 2 of 2 times in fresh processes; failed: no",
         ),
-        ([GOOD, GOOD], [GOOD, BAD], O.FAILED, "2 of 2 times in one process and 1 of 2 times in fresh ones"),
+        ([GOOD, GOOD], [GOOD, BAD], O.FAILED, "2 of 2 times in one process and 1 of 2 times in fresh processes"),
         ([BAD, BAD], [BAD, BAD], O.FAILED, "0 of 2 times in one process and 0 of 2 times"),
         ([GOOD, result(O.CRASHED, "SIGSEGV")], [GOOD, BAD], O.FAILED, "crashed: SIGSEGV"),
-        ([GOOD, result(O.CRASHED)], [GOOD, GOOD], O.FAILED, "in fresh ones; crashed"),
+        ([GOOD, result(O.CRASHED)], [GOOD, GOOD], O.FAILED, "in fresh processes; crashed"),
         ([result(O.SKIPPED, "why")] * 2, [result(O.SKIPPED, "why")] * 2, O.SKIPPED, "why"),
         ([result(O.SKIPPED, "why")] * 2, [GOOD, GOOD], O.FAILED, "not verified: passed 0 of 2 times"),
         ([result(O.WAIVED, "xfail")] * 2, [result(O.WAIVED, "xfail")] * 2, O.WAIVED, "xfail"),
@@ -218,7 +218,7 @@ GOOD, BAD = result(O.PASSED), result(O.FAILED, "no")
             [GOOD, GOOD],
             [GOOD, result(O.PASSED, duration=8.1)],
             O.FAILED,
-            "not verified: took up to 8.1 s of its limit of 10 s, more than 80%",
+            "not verified: the slowest run took 8.1 s, over 80% of the limit of 10 s",
         ),
     ],
 )

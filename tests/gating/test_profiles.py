@@ -1,4 +1,4 @@
-"""Profiles: what a file of them may say, and what is refused, with line and key."""
+"""Profiles: valid files, and invalid files reported with line and key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def problems(folder: Path, text: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_what_a_profile_does_not_say_it_leaves_alone(folder: Path) -> None:
+def test_a_missing_key_keeps_its_default(folder: Path) -> None:
     said = {
         "description": "a profile",
         "exclude": (),
@@ -48,7 +48,7 @@ def test_what_a_profile_does_not_say_it_leaves_alone(folder: Path) -> None:
     assert read(folder, "").value.model_dump(exclude_none=True) == said
 
 
-def test_a_profile_says_all_this(folder: Path) -> None:
+def test_a_profile_with_every_key(folder: Path) -> None:
     text = """\
 device: soft
 suites: [streams, profiler]
@@ -99,11 +99,11 @@ hardware: h200
     [
         ("suite: [a]", "2: suite: there is no such key; did you mean 'suites'?"),
         ("suites: streams", "2: suites: wanted a list, found 'streams'"),
-        ("suites: []", "2: suites: wanted a list of 1 or more, found an empty list"),
-        ("suites:\n- a\n- ''", "4: suites[1]: wanted text of 1 or more, found ''"),
-        ("cases: []", "2: cases: wanted a list of 1 or more, found an empty list"),
-        ("cases: [' a']", "2: cases[0]: ' a' stands for no case: ids begin with a folder"),
-        ("exclude: [/srv/a.py]", "2: exclude[0]: '/srv/a.py' stands for no case: ids begin with a folder"),
+        ("suites: []", "2: suites: wanted a list of 1 or more items, found an empty list"),
+        ("suites:\n- a\n- ''", "4: suites[1]: wanted text of 1 or more characters, found ''"),
+        ("cases: []", "2: cases: wanted a list of 1 or more items, found an empty list"),
+        ("cases: [' a']", "2: cases[0]: ' a' matches no case: an id starts with a folder"),
+        ("exclude: [/srv/a.py]", "2: exclude[0]: '/srv/a.py' matches no case: an id starts with a folder"),
         ("isolation: none", "2: isolation: wanted 'batch' or 'case', found 'none'"),
         ("case_timeout: 0", "2: case_timeout: wanted greater than 0, found 0"),
         ("case_timeout: 5m", "2: case_timeout: wanted a number, found '5m'"),
@@ -113,31 +113,31 @@ hardware: h200
         ("repeats: 2.0", "2: repeats: wanted a whole number"),
         ("retries: -1", "2: retries: wanted greater than or equal to 0, found -1"),
         ("shuffle: 1", "2: shuffle: wanted true or false"),
-        ("shuffle: yes", "2: shuffle: 'yes' is text to some readers and not to others"),
+        ("shuffle: yes", "2: shuffle: 'yes' is ambiguous (text or boolean)"),
         ("skips: allow", "2: skips: wanted 'allowed' or 'forbidden', found 'allow'"),
         ("minimum_cases: 0", "2: minimum_cases: wanted greater than or equal to 1, found 0"),
         ("gates: memory", "2: gates: wanted 'all' or a list, found 'memory'"),
-        ("gates: [devices,\n  memroy]", "3: gates[1]: 'memroy' is no capability; did you mean 'memory'?"),
-        ("gates: [any]", "2: gates[0]: 'any' is no capability; known are device, "),
+        ("gates: [devices,\n  memroy]", "3: gates[1]: 'memroy' is not a capability; did you mean 'memory'?"),
+        ("gates: [any]", "2: gates[0]: 'any' is not a capability; expected one of: device, "),
         ("requires:\n  memroy: '>=1GiB'", "3: requires.memroy: requires(memroy='>=1GiB'): there is no capability"),
-        ("requires:\n  driver: 570.10", "3: requires.driver: wanted text in quotes, since a number keeps no last zero"),
+        ("requires:\n  driver: 570.10", "3: requires.driver: wanted text in quotes (a number loses its trailing zero)"),
         ("requires: {device: cpu}", "2: requires: device: cpu holds on every machine; for machines without a GPU "),
         ("hardware: h20", "2: hardware: there is no hardware 'h20' in configs/hardware; did you mean 'h200'?"),
         ("hardware: a/b.yaml", "2: hardware: hardware 'a/b.yaml': there is no file a/b.yaml"),
         (
             "waivers: [known,\n gone]",
-            "3: waivers[1]: there is no waiver file 'gone' in configs/waivers; known are known",
+            "3: waivers[1]: there is no waiver file 'gone' in configs/waivers; expected one of: known",
         ),
         ("must_pass: [cor]", "2: must_pass[0]: there is no must-pass list 'cor' in configs/must-pass; did you mean "),
         ("waivers: known", "2: waivers: wanted a list, found 'known'"),
     ],
 )
-def test_what_a_profile_cannot_say_is_told_with_line_and_key(folder: Path, text: str, expected: str) -> None:
+def test_an_invalid_profile_is_reported_with_line_and_key(folder: Path, text: str, expected: str) -> None:
     (problem,) = problems(folder, text)
     assert problem.startswith(f"configs/profiles/mine.yaml:{expected}")
 
 
-def test_every_file_that_is_not_there_is_told(folder: Path) -> None:
+def test_every_missing_file_is_reported(folder: Path) -> None:
     assert [problem.split(":")[1] for problem in problems(folder, "waivers: [a]\nmust_pass: [a, b]\nhardware: a")] == [
         "2",
         "3",
@@ -151,7 +151,7 @@ def test_a_profile_is_found_by_its_path_too(folder: Path) -> None:
     assert load_profile("./mine.yaml", folder / "configs", folder).value == Profile(description="mine")
 
 
-def test_an_unknown_profile_is_told_with_those_that_there_are(folder: Path) -> None:
+def test_the_error_for_an_unknown_profile_suggests_an_existing_one(folder: Path) -> None:
     read(folder, "")
     with pytest.raises(ConfigError, match=r"^there is no profile 'mien' in configs/profiles; did you mean 'mine'\?$"):
         load_profile("mien", folder / "configs", folder)

@@ -1,4 +1,4 @@
-"""Requirements: what can be asked, what is refused, and what meets what."""
+"""Requirements: valid conditions, invalid conditions, and which values meet which condition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.gating.requirements import (
 
 
 def offering(**values: Value | None) -> Capabilities:
-    """Capabilities of these values; what is None is absent for a reason."""
+    """Capabilities with these values; None means absent, with a reason."""
     findings = {name: Detected(value, "not there" if value is None else "") for name, value in values.items()}
     return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
 
@@ -98,9 +98,7 @@ def test_what_meets_a_condition(
         ({"memory": ">=1TiB", "device": "cuda"}, offering(device="cpu", memory=1), "device: wanted cuda, found cpu"),
     ],
 )
-def test_what_is_told_of_an_unmet_requirement(
-    kwargs: Mapping[str, object], capabilities: Capabilities, text: str
-) -> None:
+def test_the_text_of_an_unmet_requirement(kwargs: Mapping[str, object], capabilities: Capabilities, text: str) -> None:
     unmet = evaluate(parse(kwargs), capabilities)
     assert unmet is not None
     assert unmet.text == text
@@ -111,7 +109,7 @@ def test_unmet_has_its_parts() -> None:
     assert unmet == Unmet(capability="memory", wanted=">=12GiB", found="8.0GiB", names=("memory",))
 
 
-def test_nothing_asked_is_met_and_nothing_is_looked_for() -> None:
+def test_no_conditions_are_met_without_detecting_anything() -> None:
     assert evaluate((), Capabilities({})) is None
     assert parse({}) == ()
 
@@ -120,7 +118,7 @@ def test_nothing_asked_is_met_and_nothing_is_looked_for() -> None:
     ("kwargs", "error"),
     [
         ({"memmory": ">=1GiB"}, "requires(memmory='>=1GiB'): there is no capability 'memmory'; did you mean 'memory'?"),
-        ({"gpus": 2}, "requires(gpus=2): there is no capability 'gpus'; known are device, accelerator, devices, "),
+        ({"gpus": 2}, "requires(gpus=2): there is no capability 'gpus'; expected one of: device, accelerator, "),
         ({"memory": "12GiB"}, "requires(memory='12GiB'): memory takes '>=12GiB'"),
         ({"memory": ">=12"}, "memory takes '>=12GiB'"),
         ({"memory": ">=12gib"}, "memory takes '>=12GiB'"),
@@ -163,13 +161,13 @@ def test_nothing_asked_is_met_and_nothing_is_looked_for() -> None:
         ({"any": [{"torch": "x"}]}, "requires(torch='x'): torch takes"),
         (
             {"any": [{"device": "cuda", "devices": 2}]},
-            "devices says how many a case is given, so it cannot stand in 'any'",
+            "'devices' is how many devices the case gets, so it is not allowed in 'any'",
         ),
-        ({"not": {"all": [{"devices": 2}]}}, "cannot stand in 'not'; device_count says how many there are"),
+        ({"not": {"all": [{"devices": 2}]}}, "in 'not'; use 'device_count' for how many the machine has"),
         ({"nt": {"ecc": True}}, "did you mean 'not'?"),
     ],
 )
-def test_what_cannot_be_read_is_refused(kwargs: Mapping[str, object], error: str) -> None:
+def test_an_invalid_condition_is_an_error(kwargs: Mapping[str, object], error: str) -> None:
     with pytest.raises(RequirementError) as caught:
         parse(kwargs)
     assert isinstance(caught.value, HarnessError)
@@ -234,22 +232,22 @@ def test_any_all_and_not(
         ),
     ],
 )
-def test_what_is_told_of_unmet_any_and_not(kwargs: Mapping[str, object], text: str, names: tuple[str, ...]) -> None:
+def test_the_text_of_unmet_any_and_not(kwargs: Mapping[str, object], text: str, names: tuple[str, ...]) -> None:
     unmet = evaluate(parse(kwargs), offering(triton=None, memory=8 * 2**30, ecc=False))
     assert unmet is not None
     assert (unmet.text, unmet.names) == (text, names)
 
 
-def test_what_stands_in_all_is_merged_with_the_rest() -> None:
+def test_conditions_in_all_are_merged_with_the_rest() -> None:
     conditions = parse({"memory": ">=1GiB", "all": [{"memory": "<8GiB"}, {"device": "cuda"}]})
     assert [str(condition) for condition in conditions] == ["device cuda", "memory >=1GiB,<8GiB"]
 
 
-def test_nesting_has_an_end() -> None:
+def test_nesting_is_limited() -> None:
     conditions: dict[str, object] = {"ecc": True}
     for _ in range(1000):
         conditions = {"not": conditions}
-    with pytest.raises(RequirementError, match="nested more than 8 deep"):
+    with pytest.raises(RequirementError, match="more than 8 levels of nesting"):
         parse(conditions)
 
 
@@ -262,16 +260,16 @@ def test_no_marks() -> None:
     [
         (pytest.mark.requires("cuda"), "requires('cuda'): takes keyword arguments only, such as device='cuda'"),
         (pytest.mark.requires("cuda", 2, triton=True), "requires('cuda', 2): takes keyword arguments only"),
-        (pytest.mark.requires(), "requires() asks for nothing: name a capability, such as device='cuda'"),
+        (pytest.mark.requires(), "requires() has no arguments: name a capability, such as device='cuda'"),
     ],
 )
-def test_marks_that_cannot_be_read(mark: pytest.MarkDecorator, error: str) -> None:
+def test_invalid_marks(mark: pytest.MarkDecorator, error: str) -> None:
     with pytest.raises(RequirementError) as caught:
         from_marks([mark.mark])
     assert error in str(caught.value)
 
 
-def test_marks_that_no_number_of_devices_fits_together() -> None:
+def test_marks_that_no_number_of_devices_can_meet_together() -> None:
     with pytest.raises(RequirementError, match="no number of devices fits"):
         from_marks([pytest.mark.requires(devices="==2").mark, pytest.mark.requires(devices=3).mark])
 
@@ -294,7 +292,7 @@ def test_two_gpus_are_two_devices_and_two_instances_are_not() -> None:
     assert evaluate(wanted, detect(whole, whole.devices[0])) is None
     unmet = evaluate(wanted, detect(cut, cut.devices[0]))
     assert unmet is not None
-    assert unmet.text == "devices: wanted 2, found 1 (cuda, for a process sees one mig instance only)"
+    assert unmet.text == "devices: wanted 2, found 1 (cuda; a process sees only one mig instance)"
 
 
 _SIGNS = st.sampled_from([">=", "<=", "==", "!=", ">", "<"])
@@ -311,7 +309,7 @@ def test_a_written_condition_is_read_back(clauses: list[tuple[str, tuple[int, ..
 
 @settings(derandomize=True, database=None)
 @given(wanted=_VERSIONS, found=_VERSIONS)
-def test_of_less_equal_and_greater_exactly_one_holds(wanted: tuple[int, ...], found: tuple[int, ...]) -> None:
+def test_exactly_one_of_less_equal_and_greater_holds(wanted: tuple[int, ...], found: tuple[int, ...]) -> None:
     text = ".".join(map(str, wanted))
     holding = [sign for sign in ("<", "==", ">") if meets("torch", f"{sign}{text}", found)]
     assert len(holding) == 1
@@ -327,7 +325,7 @@ _CONDITIONS = st.one_of(
 
 @settings(derandomize=True, database=None)
 @given(name=st.sampled_from(sorted(VOCABULARY)), condition=_CONDITIONS)
-def test_a_condition_is_either_read_or_refused_and_never_met_by_absence(name: str, condition: object) -> None:
+def test_a_condition_is_parsed_or_rejected_and_absence_never_meets_it(name: str, condition: object) -> None:
     try:
         requirements = parse({name: condition})
     except RequirementError:

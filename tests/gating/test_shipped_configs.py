@@ -1,4 +1,4 @@
-"""The files under ``configs/`` that come with the project, and what is written about them."""
+"""The files under ``configs/`` that come with the project, and their documentation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hardware(name: str) -> Hardware:
 
 
 def gpu(name: str, mebibytes: int, compute_capability: tuple[int, int], **more: Any) -> Device:
-    """A GPU as NVML tells of it."""
+    """A GPU as NVML reports it."""
     memory = mebibytes * 2**20
     return Device(
         uuid="GPU-a", kind="cuda", name=name, memory=memory, compute_capability=compute_capability, ecc=True, **more
@@ -63,13 +63,13 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_is_readable_and_told_of(name: str) -> None:
+def test_a_profile_is_valid_and_documented(name: str) -> None:
     assert profile(name).description
     assert re.search(rf"^\|.*`{name}`", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", HARDWARE)
-def test_a_hardware_file_is_readable_and_told_of(name: str) -> None:
+def test_a_hardware_file_is_valid_and_documented(name: str) -> None:
     assert hardware(name).description
     assert re.search(rf"^\|.*`{name}`", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
 
@@ -115,7 +115,7 @@ def test_hardware_promises_what_cases_require_of_it(name: str, requires: dict[st
     assert implication(requirements.parse(requires), promised).certain is certain
 
 
-def test_driver_validation_excuses_nothing_but_the_size_of_the_hardware() -> None:
+def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> None:
     strict = profile("driver-validation")
     assert strict.requires["device"] == "cuda"
     assert (strict.isolation, strict.shuffle, strict.repeats, strict.retries) == ("case", True, 3, 0)
@@ -139,7 +139,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_selects_with_all_that_it_says_and_as_many_as_it_asks_for(
+def test_every_pattern_of_a_profile_selects_cases_and_they_reach_its_minimum(
     name: str, cases: list[dict[str, Any]]
 ) -> None:
     said = profile(name)
@@ -151,7 +151,7 @@ def test_a_profile_selects_with_all_that_it_says_and_as_many_as_it_asks_for(
     assert len(selected) >= said.minimum_cases
 
 
-def test_smoke_touches_every_suite_with_a_part_of_its_cases(cases: list[dict[str, Any]]) -> None:
+def test_smoke_selects_some_cases_of_every_suite(cases: list[dict[str, Any]]) -> None:
     said = profile("smoke")
     policy = Policy(suites=said.suites, cases=said.cases, exclude=said.exclude)
     selected = [case["suite"] for case in cases if policy.selects(case["id"], case["suite"])]
@@ -161,7 +161,7 @@ def test_smoke_touches_every_suite_with_a_part_of_its_cases(cases: list[dict[str
 
 
 @pytest.mark.parametrize("model", [Profile, Hardware])
-def test_every_key_is_told_of(model: type[BaseModel]) -> None:
+def test_every_key_is_documented(model: type[BaseModel]) -> None:
     section = DOCS.read_text(encoding="utf-8").split("\n## ")
     (described,) = (text for text in section if text.startswith(f"A {model.__name__.lower()}"))
     rows = re.findall(r"^\| `(\w+)` \|", described, re.MULTILINE)
@@ -169,7 +169,7 @@ def test_every_key_is_told_of(model: type[BaseModel]) -> None:
 
 
 @pytest.mark.parametrize("model", [Profile, Hardware])
-def test_the_example_of_a_file_is_one(model: type[BaseModel], tmp_path: Path) -> None:
+def test_the_documented_example_is_valid(model: type[BaseModel], tmp_path: Path) -> None:
     section = DOCS.read_text(encoding="utf-8").split("\n## ")
     (described,) = (text for text in section if text.startswith(f"A {model.__name__.lower()}"))
     example = re.search(r"```yaml\n(.*?)```", described, re.DOTALL)
@@ -183,7 +183,7 @@ LISTS = sorted((CONFIGS / "must-pass").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
-def test_every_case_of_a_must_pass_list_is_there(path: Path, cases: list[dict[str, Any]]) -> None:
-    """A case that was renamed or removed changes what conformance means: the list is written anew on purpose."""
+def test_every_case_of_a_must_pass_list_exists(path: Path, cases: list[dict[str, Any]]) -> None:
+    """A renamed or removed case changes the definition of conformance: somebody must write the list again."""
     missing = mustpass.check(mustpass.read(path), [case["id"] for case in cases])
-    assert missing == (), f"write it anew with: harness catalog --must-pass {path.relative_to(ROOT)} --update"
+    assert missing == (), f"write it again with: harness catalog --must-pass {path.relative_to(ROOT)} --update"

@@ -1,4 +1,4 @@
-"""Waiver files: what may stand in them, and what is said of what may not."""
+"""Waiver files: valid entries, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(tmp_path: Path, text: str, name: str = "known.yaml") -> Path:
 
 
 def with_line(key: str, line: str) -> str:
-    """A file of one entry in which the line of `key` is another."""
+    """A file with one entry. `line` replaces the line of `key`."""
     lines = [line if text.strip(" -").startswith(f"{key}:") else text for text in ENTRY.splitlines()]
     return "\n".join(["waivers:", *(text for text in lines if text), ""])
 
@@ -91,8 +91,8 @@ def test_several_outcomes_may_be_expected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "line", "number", "words"),
     [
-        ("case", "  - case: ''", 2, "'' is no pattern over case ids"),
-        ("case", "  - case: ' suites/*'", 2, "' suites/*' is no pattern over case ids: write one without spaces"),
+        ("case", "  - case: ''", 2, "'' is not a pattern for case ids"),
+        ("case", "  - case: ' suites/*'", 2, "' suites/*' is not a pattern for case ids: write one without spaces"),
         ("when", "    when: {memroy: '>=1GiB'}", 3, "there is no capability 'memroy'; did you mean 'memory'?"),
         ("when", "    when: {driver: 570}", 3, "driver"),
         ("when", "    when: {device: cpu}", 3, "for machines without a GPU write not: {device: cuda}"),
@@ -100,10 +100,10 @@ def test_several_outcomes_may_be_expected(tmp_path: Path) -> None:
         ("when", "    when: {any: [{ecc: true}, {device: cpu}]}", 3, "device: cpu holds on every machine"),
         ("expect", "    expect: faild", 4, "there is no outcome 'faild'; did you mean 'failed'?"),
         ("expect", "    expect: [failed, crash]", 4, "there is no outcome 'crash'; did you mean 'crashed'?"),
-        ("expect", "    expect: sometimes", 4, "there is no outcome 'sometimes'; known are failed, error"),
-        ("expect", "    expect: [failed, failed]", 4, "an outcome is there twice in failed, failed"),
-        ("expect", "    expect: passed", 4, "there is no failure among what is expected"),
-        ("expect", "    expect: []", 4, "there is no failure among what is expected"),
+        ("expect", "    expect: sometimes", 4, "there is no outcome 'sometimes'; expected one of: failed, error"),
+        ("expect", "    expect: [failed, failed]", 4, "an outcome appears twice in failed, failed"),
+        ("expect", "    expect: passed", 4, "'expect' has no failure"),
+        ("expect", "    expect: []", 4, "'expect' has no failure"),
         ("expect", "    expect:", 4, "found nothing"),
         ("reason", "    reason: ' '", 5, "it is empty: write a few words"),
         ("owner", "    owner: ''", 7, "it is empty: write a few words"),
@@ -117,18 +117,20 @@ def test_several_outcomes_may_be_expected(tmp_path: Path) -> None:
         ("link", "    lnk: https://example.org", 6, "there is no such key; did you mean 'link'?"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, key: str, line: str, number: int, words: str) -> None:
+def test_an_invalid_entry_is_reported_with_its_line(
+    tmp_path: Path, key: str, line: str, number: int, words: str
+) -> None:
     path = written(tmp_path, with_line(key, line))
     with pytest.raises(ConfigError) as caught:
         load_waivers([path], tmp_path)
-    (told,) = [text for text in str(caught.value).splitlines() if words in text]
-    assert f"{path}:{number}: " in told
+    (problem,) = [text for text in str(caught.value).splitlines() if words in text]
+    assert f"{path}:{number}: " in problem
 
 
 @pytest.mark.parametrize("outcome", ["gated", "skipped", "not_run", "lost", "waived", "unexpected_pass"])
-def test_what_is_no_failure_cannot_be_expected(tmp_path: Path, outcome: str) -> None:
+def test_an_outcome_that_is_no_failure_cannot_be_expected(tmp_path: Path, outcome: str) -> None:
     path = written(tmp_path, with_line("expect", f"    expect: [failed, {outcome}]"))
-    with pytest.raises(ConfigError, match=f"a waiver cannot expect '{outcome}': it may expect failed, error"):
+    with pytest.raises(ConfigError, match=f"a waiver cannot expect '{outcome}': expected one of: failed, error"):
         load_waivers([path], tmp_path)
 
 

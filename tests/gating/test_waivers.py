@@ -1,4 +1,4 @@
-"""Waivers: when one applies, what it makes of an outcome, and what is wrong with those of a run."""
+"""Waivers: when one applies, its ruling on an outcome, and the faults of the waivers of a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def waiver(case: str = CASE, **changes: Any) -> Waiver:
 
 
 def found(**values: Value | None) -> Capabilities:
-    """What a device has: these values, and nothing else."""
+    """The capabilities of a device: these values, all others absent."""
     return Capabilities({name: functools.partial(Detected, values.get(name)) for name in VOCABULARY})
 
 
@@ -63,12 +63,12 @@ def test_a_waiver_is_the_same_after_json_carried_it() -> None:
     [
         pytest.param({}, True, id="on its last day"),
         pytest.param({"expires": TODAY - timedelta(days=1)}, False, id="not the day after"),
-        pytest.param({"case": "suites/streams/*[cuda-*]"}, True, id="its pattern stands for the case"),
-        pytest.param({"case": "suites/profiler/*"}, False, id="its pattern does not"),
+        pytest.param({"case": "suites/streams/*[cuda-*]"}, True, id="its pattern matches the case"),
+        pytest.param({"case": "suites/profiler/*"}, False, id="its pattern does not match"),
         pytest.param({"when": {"device": "cuda", "driver": ">=570,<571"}}, True, id="its conditions hold"),
         pytest.param({"when": {"device": "cuda", "driver": ">=571"}}, False, id="one of them does not"),
         pytest.param({"when": {"not": {"device": "cuda"}}}, False, id="a negated one does not"),
-        pytest.param({"link": ""}, True, id="a missing link is told elsewhere"),
+        pytest.param({"link": ""}, True, id="a missing link is reported elsewhere"),
     ],
 )
 def test_a_waiver_applies_where_pattern_conditions_and_date_fit(changes: dict[str, Any], applies: bool) -> None:
@@ -96,7 +96,7 @@ FLAKY_TOO = (Outcome.FAILED, Outcome.FLAKY, Outcome.PASSED)
             "",
             ("failed",),
             "unexpected_pass",
-            "passed, though waived as failed in known.yaml:2: remove the waiver",
+            "passed, but waived as failed in known.yaml:2: remove the waiver",
             id="unexpected pass",
         ),
         pytest.param(
@@ -104,7 +104,7 @@ FLAKY_TOO = (Outcome.FAILED, Outcome.FLAKY, Outcome.PASSED)
             "SIGSEGV in call",
             ("failed", "timeout"),
             "crashed",
-            "crashed, though waived as failed or timeout in known.yaml:2: SIGSEGV in call",
+            "crashed, but waived as failed or timeout in known.yaml:2: SIGSEGV in call",
             id="another outcome than waived",
         ),
         pytest.param(
@@ -112,15 +112,15 @@ FLAKY_TOO = (Outcome.FAILED, Outcome.FLAKY, Outcome.PASSED)
             "",
             ("failed",),
             "leaked",
-            "leaked, though waived as failed in known.yaml:2: no message",
+            "leaked, but waived as failed in known.yaml:2: no message",
             id="another outcome without a message",
         ),
         pytest.param(
             "flaky",
-            "in company",
+            "message",
             ("crashed",),
             "unexpected_pass",
-            "flaky, though waived as crashed in known.yaml:2: expect flaky too if it comes and goes; in company",
+            "flaky, but waived as crashed in known.yaml:2: if the failure is intermittent, expect flaky too; message",
             id="flaky where it should have failed",
         ),
         pytest.param("flaky", "f", FLAKY_TOO, "waived", f"waived: {REASON}: flaky: f", id="expected to be flaky"),
@@ -151,9 +151,7 @@ FLAKY_TOO = (Outcome.FAILED, Outcome.FLAKY, Outcome.PASSED)
         ),
     ],
 )
-def test_what_one_waiver_makes_of_an_outcome(
-    settled: str, message: str, expect: tuple[str, ...], outcome: str, text: str
-) -> None:
+def test_the_ruling_of_one_waiver(settled: str, message: str, expect: tuple[str, ...], outcome: str, text: str) -> None:
     one = waiver(expect=tuple(Outcome(word) for word in expect))
     ruling = rule(Outcome(settled), message, [one])
     assert ruling is not None
@@ -162,7 +160,7 @@ def test_what_one_waiver_makes_of_an_outcome(
 
 @pytest.mark.parametrize("settled", list(Outcome))
 @pytest.mark.parametrize("expect", EXPECTABLE)
-def test_a_waiver_makes_green_what_it_expects_and_nothing_else(settled: Outcome, expect: Outcome) -> None:
+def test_a_waiver_turns_only_expected_outcomes_green(settled: Outcome, expect: Outcome) -> None:
     ruling = rule(settled, "", [waiver(expect=(expect,))])
     if not settled.ran:
         assert ruling is None
@@ -172,7 +170,7 @@ def test_a_waiver_makes_green_what_it_expects_and_nothing_else(settled: Outcome,
 
 
 @pytest.mark.parametrize("settled", list(Outcome))
-def test_no_waiver_says_nothing(settled: Outcome) -> None:
+def test_without_a_waiver_there_is_no_ruling(settled: Outcome) -> None:
     assert rule(settled, "", []) is None
 
 
@@ -191,18 +189,18 @@ def test_two_waivers_for_one_case_are_red_whatever_it_did(settled: Outcome) -> N
     assert ruling.source == "known.yaml:2, more.yaml:5"
 
 
-def told(
+def all_faults(
     *waivers: Waiver, case_ids: tuple[str, ...] = (CASE,), arguments: tuple[str, ...] = ("suites",)
 ) -> list[Fault]:
     return faults(waivers, TODAY) + idle(waivers, case_ids, arguments)
 
 
-def test_a_sound_waiver_has_no_fault() -> None:
-    assert told(waiver()) == []
+def test_a_valid_waiver_has_no_fault() -> None:
+    assert all_faults(waiver()) == []
 
 
 def test_an_expired_waiver_is_a_fault() -> None:
-    (fault,) = told(waiver(expires=TODAY - timedelta(days=1)))
+    (fault,) = all_faults(waiver(expires=TODAY - timedelta(days=1)))
     assert fault == (
         "waiver_expired",
         f"the waiver for '{CASE}' in known.yaml:2 expired on 2026-11-20: see https://example.org/1, "
@@ -210,11 +208,13 @@ def test_an_expired_waiver_is_a_fault() -> None:
     )
 
 
-@pytest.mark.parametrize(("link", "words"), [("", "has no link"), ("TODO", "has a link that is no URL, 'TODO'")])
-def test_a_waiver_that_nobody_can_look_up_is_a_fault(link: str, words: str) -> None:
-    (fault,) = told(waiver(link=link))
+@pytest.mark.parametrize(
+    ("link", "words"), [("", "has no link"), ("TODO", "has the link 'TODO', which is not an http or https URL")]
+)
+def test_a_waiver_without_a_valid_link_is_a_fault(link: str, words: str) -> None:
+    (fault,) = all_faults(waiver(link=link))
     assert fault.kind == "waiver_no_link"
-    assert fault.message.startswith(f"the waiver for '{CASE}' in known.yaml:2 {words}: give the one")
+    assert fault.message.startswith(f"the waiver for '{CASE}' in known.yaml:2 {words}: give the URL")
 
 
 @pytest.mark.parametrize(
@@ -229,11 +229,11 @@ def test_a_waiver_that_nobody_can_look_up_is_a_fault(link: str, words: str) -> N
     ],
 )
 def test_a_waiver_that_matches_no_case_is_a_fault(pattern: str, arguments: tuple[str, ...], kinds: list[str]) -> None:
-    assert [fault.kind for fault in told(waiver(pattern), arguments=arguments)] == kinds
+    assert [fault.kind for fault in all_faults(waiver(pattern), arguments=arguments)] == kinds
 
 
-def test_every_fault_of_a_waiver_is_told() -> None:
-    kinds = [fault.kind for fault in told(waiver("suites/gone", link="", expires=date(2020, 1, 1)))]
+def test_every_fault_of_a_waiver_is_reported() -> None:
+    kinds = [fault.kind for fault in all_faults(waiver("suites/gone", link="", expires=date(2020, 1, 1)))]
     assert kinds == ["waiver_expired", "waiver_no_link", "waiver_matches_nothing"]
 
 
@@ -288,13 +288,13 @@ def test_a_mark_is_a_waiver_without_an_end(mark: pytest.MarkDecorator, expect: O
 @pytest.mark.parametrize(
     ("mark", "error"),
     [
-        (pytest.mark.leaks(), "takes a reason, link=... and kind"),
+        (pytest.mark.leaks(), "takes a reason, link=... and optionally kind"),
         (pytest.mark.leaks("a", "b", link=LINK), "takes a reason"),
         (pytest.mark.leaks(" ", link=LINK), "takes a reason"),
         (pytest.mark.leaks("a", link=LINK, until="2027"), "takes a reason"),
         (pytest.mark.leaks("a", link=LINK, kind="failed"), "leaks(kind='failed'): expected 'leaked' or 'contaminated'"),
-        (pytest.mark.leaks("a"), "leaks(link=''): give the link of the issue"),
-        (pytest.mark.leaks("a", link="soon"), "leaks(link='soon'): give the link"),
+        (pytest.mark.leaks("a"), "leaks(link=''): give the URL of the issue"),
+        (pytest.mark.leaks("a", link="soon"), "leaks(link='soon'): give the URL"),
     ],
 )
 def test_a_mark_that_cannot_be_used_is_refused(mark: pytest.MarkDecorator, error: str) -> None:

@@ -235,8 +235,8 @@ def test_what_repetitions_came_to_is_expected_together() -> None:
         (build.finish(B), f"not for a waiver: {A}: not_run: the run ended"),
         (build.finish(A, Outcome.UNEXPECTED_PASS, message="XPASS"), f"not for a waiver: {A}: unexpected_pass: XPASS"),
         (
-            ruled(A, Outcome.GATED, Outcome.FAILED, "gated, though hardware h200 promises it", "hardware h200"),
-            f"not for a waiver: {A}: failed: gated, though hardware h200 promises it",
+            ruled(A, Outcome.GATED, Outcome.FAILED, "gated, but hardware h200 promises it", "hardware h200"),
+            f"not for a waiver: {A}: failed: gated, but hardware h200 promises it",
         ),
         (
             ruled(A, Outcome.PASSED, Outcome.FAILED, "not verified", "--verify"),
@@ -284,12 +284,12 @@ def test_a_waiver_that_some_cases_still_need_says_so() -> None:
     source = "known.yaml:2"
     proposals = found(
         build.collected(X, Y, Z),
-        ruled(X, Outcome.PASSED, Outcome.UNEXPECTED_PASS, "passed, though waived", source),
-        ruled(Y, Outcome.PASSED, Outcome.UNEXPECTED_PASS, "passed, though waived", source),
+        ruled(X, Outcome.PASSED, Outcome.UNEXPECTED_PASS, "passed, but waived", source),
+        ruled(Y, Outcome.PASSED, Outcome.UNEXPECTED_PASS, "passed, but waived", source),
         ruled(Z, Outcome.FAILED, Outcome.WAIVED, "waived", source),
     )
     assert proposals.remarks == (
-        f"{source}: {X} and 1 more: passed, though waived; 1 others were waived by it and need it",
+        f"{source}: {X} and 1 more: passed, but waived; 1 others were waived by it and need it",
     )
 
 

@@ -1,4 +1,4 @@
-"""Building the soft device, with a compiler that only pretends, and once the real thing."""
+"""Building the software device with a fake compiler, and once with the real one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.softdevice import build, toolchain
 from harness.softdevice.toolchain import BuildError, Toolchain
 from tests.softdevice import inside
 
-#: Copies what it is given to what it is to make, and writes down what that was. With $HELD, the name of a pipe, it says
-#: there that it has begun, and goes on at a word from the pipe $HELD.go.
+#: Concatenates its inputs into its output, and logs them. With $HELD, the path of a pipe, it writes there that it has
+#: begun, and then waits for a line from the pipe $HELD.go.
 _COMPILER = """#!/bin/sh
 for word; do
   case "$before" in -o) output=$word;; esac
@@ -65,7 +65,7 @@ class Place:
         return build.build(self.said.append, environ=self.environ, csrc=self.csrc, tools=self.tools)
 
     def compiled(self) -> list[str]:
-        """What the compiler was given since the last time this was asked, a library's objects as "link"."""
+        """The inputs of the compiler since the last call; "link" for a library's objects."""
         calls = [line.partition(" <- ")[2] for line in self.calls.read_text().splitlines()]
         self.calls.write_text("")
         return sorted("link" if call.endswith(".o") else call for call in calls)
@@ -76,7 +76,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_library_is_built_once_and_told_of(place: Place) -> None:
+def test_a_library_is_built_once_and_reported(place: Place) -> None:
     library = place.build()
     assert library.parent.parent == place.cache / "softdevice"
     assert library.name == "_softdevice.so"
@@ -84,10 +84,10 @@ def test_a_library_is_built_once_and_told_of(place: Place) -> None:
     assert place.compiled() == ["aten/two.cpp", "core/one.cpp", "link"]
     told = [re.sub(r"\d+ s", "N s", line) for line in place.said]
     assert sorted(told[:2]) == [
-        f"building the soft device: {number} of 2 files ({name}, N s)"
+        f"building the software device: {number} of 2 files ({name}, N s)"
         for number, name in ((1, told[0].split("(")[1].split(",")[0]), (2, told[1].split("(")[1].split(",")[0]))
     ]
-    assert told[2:] == ["built the soft device in N s"]
+    assert told[2:] == ["built the software device in N s"]
     assert place.build() == library
     assert place.compiled() == []
     assert len(place.said) == 3
@@ -113,7 +113,7 @@ def test_a_change_compiles_what_it_concerns(place: Place, name: str, again: list
     assert (place.build() != before) == bool(again)
     assert place.compiled() == again
     place.write(name, old)
-    if old:  # what was there before is there still
+    if old:  # the earlier library is still in the cache
         assert place.build() == before
         assert place.compiled() == []
 
@@ -157,7 +157,7 @@ def test_two_processes_at_once_build_once(place: Place) -> None:
         assert held.read_text() == "begun\n"  # the first one compiles, and holds the lock
         with start() as second:
             assert second.stdout is not None
-            assert second.stdout.readline() == "waiting for another process that builds the soft device\n"
+            assert second.stdout.readline() == "waiting for another process that builds the software device\n"
             go.write_text("go\n")
             for _ in range(2):  # the other file, and the linking
                 assert held.read_text() == "begun\n"
@@ -170,12 +170,12 @@ def test_two_processes_at_once_build_once(place: Place) -> None:
     assert place.compiled() == ["aten/two.cpp", "core/one.cpp", "link"]
 
 
-def test_a_compilers_complaint_is_shown(place: Place) -> None:
+def test_a_compile_error_is_shown(place: Place) -> None:
     place.write("core/one.cpp", "BROKEN\n")
     with pytest.raises(BuildError) as caught:
         place.build()
     text = str(caught.value)
-    assert text.startswith("compiling core/one.cpp for the soft device failed with status 3, all of it is in '")
+    assert text.startswith("compiling core/one.cpp for the software device failed with status 3; the full output is in")
     assert text.splitlines()[1:] == ["  core/one.cpp:1:1: error: BROKEN is no word"]
     log = text.split("'")[1]
     assert Path(log).read_text() == "BROKEN\ncore/one.cpp:1:1: error: BROKEN is no word\n"
@@ -185,20 +185,20 @@ def test_a_compilers_complaint_is_shown(place: Place) -> None:
     assert "mended" in place.build().read_text()
 
 
-def test_a_linkers_complaint_is_shown(place: Place) -> None:
+def test_a_link_error_is_shown(place: Place) -> None:
     place.tools = replace(place.tools, link=(str(place.csrc / "none.o"),))
-    with pytest.raises(BuildError, match=r"linking for the soft device failed with status 1"):
+    with pytest.raises(BuildError, match=r"linking for the software device failed with status 1"):
         place.build()
 
 
-def test_what_was_left_half_made_is_replaced(place: Place) -> None:
+def test_an_incomplete_library_folder_is_replaced(place: Place) -> None:
     folder = place.cache / "softdevice" / build.plan_for(place.tools, place.csrc).key
     (folder / "rest").mkdir(parents=True)
     assert place.build().parent == folder
     assert [entry.name for entry in folder.iterdir()] == ["_softdevice.so"]
 
 
-def test_what_nobody_asked_for_in_a_month_is_removed(place: Place) -> None:
+def test_what_was_not_used_for_a_month_is_removed(place: Place) -> None:
     old = place.build()
     other = old.parent.parent / "somebody.lock"
     other.touch()
@@ -229,7 +229,9 @@ def test_where_libraries_are_kept(environ: dict[str, str], folder: str) -> None:
 
 def test_a_cache_that_cannot_be_used_is_named(place: Place) -> None:
     place.cache.write_text("a file, and no folder")
-    with pytest.raises(BuildError, match=r"cannot be kept in '.*/cache/softdevice' .*HARNESS_CACHE_DIR"):
+    with pytest.raises(
+        BuildError, match=r"cannot write the software device to '.*/cache/softdevice' .*HARNESS_CACHE_DIR"
+    ):
         place.build()
 
 
@@ -237,7 +239,7 @@ def test_sources_that_are_missing_are_named(place: Place, tmp_path: Path) -> Non
     with pytest.raises(BuildError, match="no C\\+\\+ sources"):
         build.plan_for(place.tools, tmp_path / "nowhere")
     (place.csrc / "names.def").unlink()
-    with pytest.raises(BuildError, match=r"names\.def', a source of the soft device, cannot be read"):
+    with pytest.raises(BuildError, match=r"cannot read '.*names\.def', a source of the software device"):
         place.build()
 
 
@@ -246,21 +248,21 @@ def test_sources_that_are_missing_are_named(place: Place, tmp_path: Path) -> Non
     [
         (
             {"PATH": "/nowhere"},
-            "needs a C++ compiler: $CXX is not set, and none of c++, g++ and clang++ is on the path",
+            "needs a C++ compiler: $CXX is not set, and $PATH has none of c++, g++, clang++",
         ),
-        ({"CXX": "'"}, '$CXX is "\'", which is no command'),
+        ({"CXX": "'"}, '$CXX is not a valid command: "\'"'),
         ({"CXX": "/nowhere/cc"}, "'/nowhere/cc' does not start"),
-        ({"CXX": "false"}, "'false' ended with status 1 when asked for its version"),
-        ({"CXXFLAGS": "'"}, '$CXXFLAGS is "\'", which is no list of options'),
+        ({"CXX": "false"}, "'false' --version ended with status 1"),
+        ({"CXXFLAGS": "'"}, '$CXXFLAGS is not a valid list of options: "\'"'),
     ],
 )
-def test_a_compiler_that_is_not_there_is_told_of(environ: dict[str, str], said: str) -> None:
+def test_a_compiler_that_cannot_be_used_is_reported(environ: dict[str, str], said: str) -> None:
     with pytest.raises(BuildError) as caught:
         build.build(environ={"PATH": os.environ["PATH"], "HOME": "/h", **environ})
     assert said in str(caught.value)
 
 
-def test_headers_that_are_not_there_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_headers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "torch_folder", lambda: tmp_path)
     with pytest.raises(BuildError, match="has no C\\+\\+ headers"):
         toolchain.find()

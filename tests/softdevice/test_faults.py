@@ -1,4 +1,4 @@
-"""The catalogue of faults, and how injections are written."""
+"""The catalogue of faults, and the syntax of injections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_list_of_faults() -> None:
 @pytest.mark.parametrize(
     "line", ["FAULT(a)", 'FAULT(a, "x"', "something", 'FAULT(a, "x") FAULT(b, "y")', 'FAULT(z, "y")']
 )
-def test_a_list_of_faults_with_a_line_that_is_none(line: str) -> None:
+def test_a_list_of_faults_with_an_invalid_line(line: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
         definitions(f'FAULT(z, "x")\n{line}\n')
 
@@ -68,22 +68,22 @@ def test_an_injection_reads_back_what_it_writes(probability: float, seed: int) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("event_erly", "there is none named 'event_erly'; did you mean 'event_early'?"),
-        ("nonsense", "there is none named 'nonsense'; 'harness faults list' has them all"),
+        ("event_erly", "the name of a fault, not 'event_erly'; did you mean 'event_early'?"),
+        ("nonsense", "the name of a fault, not 'nonsense'; 'harness faults list' lists all faults"),
         ("", r"a fault as NAME\[:probability\]\[,seed=N\], not ''"),
-        ("slow:", "a probability above 0, and at most 1, for 'slow', not ''"),
-        ("slow:0", "a probability above 0, and at most 1, for 'slow', not '0'"),
+        ("slow:", "a probability above 0 and at most 1 for 'slow', not ''"),
+        ("slow:0", "a probability above 0 and at most 1 for 'slow', not '0'"),
         ("slow:1.1", "not '1.1'"),
         ("slow:1e-3", "not '1e-3'"),
         ("slow:-1", "not '-1'"),
         ("slow:nan", "not 'nan'"),
-        ("slow,3", r"what follows the comma of 'slow' is '3'"),
+        ("slow,3", r"after the comma of 'slow' comes '3'"),
         ("slow,seed=", "a seed from 0 to 2\\*\\*64-1 for 'slow', not ''"),
         ("slow,seed=18446744073709551616", "not '18446744073709551616'"),
         ("slow,seed=1,seed=2", "not '1,seed=2'"),
     ],
 )
-def test_what_is_no_injection(text: str, message: str) -> None:
+def test_an_invalid_injection(text: str, message: str) -> None:
     with pytest.raises(InjectionError, match=message):
         parse(text)
 
@@ -92,7 +92,7 @@ def test_several() -> None:
     assert parse_all("slow; event_early:0.5 ;") == (Injection("slow"), Injection("event_early", 0.5))
     assert parse_all("") == ()
     assert joined(["slow", "event_early:0.5,seed=2"]) == "slow;event_early:0.5,seed=2"
-    with pytest.raises(InjectionError, match="each fault once, and 'slow' is there 2 times"):
+    with pytest.raises(InjectionError, match="each fault once, but 'slow' appears 2 times"):
         parse_all("slow;slow:0.5")
 
 

@@ -1,4 +1,4 @@
-"""Which software devices the environment gives, and which devices a run is on."""
+"""The software devices of an environment, and the devices of a run."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def test_devices_of_the_environment(
         ("SOFT_DEVICE_COUNT", "two", "a number from 1 to 64"),
         ("SOFT_DEVICE_MEMORY", "", "at least 2 MiB"),
         ("SOFT_DEVICE_MEMORY", "2097151", "at least 2 MiB"),
-        ("SOFT_DEVICE_MEMORY", "1GB", "at least 2 MiB, as in 268435456, 256MiB or 1GiB"),
+        ("SOFT_DEVICE_MEMORY", "1GB", "at least 2 MiB, such as 268435456, 256MiB or 1GiB"),
         ("SOFT_DEVICE_MEMORY", "1.5GiB", "at least 2 MiB"),
         ("SOFT_DEVICE_MEMORY", "8589934592GiB", "at least 2 MiB"),
-        ("SOFT_VISIBLE_DEVICES", "2", "'2' is no device, expected 0 to 1, or SOFT-0 to SOFT-1"),
-        ("SOFT_VISIBLE_DEVICES", "GPU-1", "'GPU-1' is no device"),
-        ("SOFT_VISIBLE_DEVICES", "0,", "'' is no device"),
-        ("SOFT_VISIBLE_DEVICES", "0,SOFT-0", "'SOFT-0' names SOFT-0 a second time"),
+        ("SOFT_VISIBLE_DEVICES", "2", "'2' is not a device, expected 0 to 1, or SOFT-0 to SOFT-1"),
+        ("SOFT_VISIBLE_DEVICES", "GPU-1", "'GPU-1' is not a device"),
+        ("SOFT_VISIBLE_DEVICES", "0,", "'' is not a device"),
+        ("SOFT_VISIBLE_DEVICES", "0,SOFT-0", "'SOFT-0' is SOFT-0 again"),
     ],
 )
-def test_what_says_nothing_of_devices_is_refused_by_name_and_value(name: str, value: str, expected: str) -> None:
+def test_an_invalid_variable_is_an_error_with_name_and_value(name: str, value: str, expected: str) -> None:
     with pytest.raises(MachineError) as caught:
         devices({name: value})
     assert str(caught.value).startswith(f"{name}={value!r}: ")
@@ -85,7 +85,7 @@ GPU = Device(uuid="GPU-1", kind="cuda", name="H200", index=0)
 LOST = Device(uuid="nvml:1", kind="cuda", name="unknown GPU", index=1, fault="handle: GPU is lost")
 
 
-def test_a_gpu_that_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_required_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Inventory((GPU,))
     seen: list[dict[str, str]] = []
 

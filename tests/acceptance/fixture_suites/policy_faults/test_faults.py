@@ -6,9 +6,9 @@ import signal
 import pytest
 
 EXPECTED = {
-    "test_passes": "unexpected_pass: passed, though waived as failed in suites/policy_faults/waivers.yaml:2: remove",
-    "test_fails_otherwise": "failed: failed, though waived as crashed in suites/policy_faults/waivers.yaml:3: Assert",
-    "test_crashes_instead": "crashed: crashed, though waived as failed in suites/policy_faults/waivers.yaml:4: SIGKILL",
+    "test_passes": "unexpected_pass: passed, but waived as failed in suites/policy_faults/waivers.yaml:2: remove",
+    "test_fails_otherwise": "failed: failed, but waived as crashed in suites/policy_faults/waivers.yaml:3: Assert",
+    "test_crashes_instead": "crashed: crashed, but waived as failed in suites/policy_faults/waivers.yaml:4: SIGKILL",
     "test_expired": "failed: AssertionError: way 3",
     "test_without_link": "waived: waived: known (no link; suites/policy_faults/waivers.yaml:6): failed: Assert",
     "test_waived_twice": "failed: 2 waivers apply ('*::test_waived_tw*' in suites/policy_faults/waivers.yaml:8,",
@@ -16,7 +16,7 @@ EXPECTED = {
     "test_marked_too": "failed: marked xfail and waived in suites/policy_faults/waivers.yaml:10: keep one",
     "test_marked_too_and_passes": "unexpected_pass: marked xfail and waived in suites/policy_faults/waivers.yaml:11",
     "test_fails_here": "failed: AssertionError: way 5",
-    "test_comes_and_goes_otherwise": "crashed: crashed, though waived as failed or passed in suites/policy_faults/waiv",
+    "test_comes_and_goes_otherwise": "crashed: crashed, but waived as failed or passed in suites/policy_faults/waiv",
 }
 FINDINGS = ["waiver_expired", "waiver_matches_nothing", "waiver_no_link"]
 
