@@ -17,8 +17,6 @@ from harness.devices.visibility import combinable
 _BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
 _FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
 
-_THE_CPU = "the device is the cpu"
-_SOFTWARE = "the device is a software device"
 _NOT_REPORTED = "nvml does not report it"
 
 
