@@ -28,15 +28,11 @@ _LIMITS = {
     )
 }
 
-#: Helper processes that libraries start once and keep, by a word of their command line: not a case's leftovers.
-#: torch_shm_manager is started by torch when tensors are first shared through files, and removes those files once all
-#: processes that share them have ended.
-KEPT_HELPERS = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
-    "torch/_inductor/compile_worker",
-    "torch_shm_manager",
-)
+#: Helper processes that libraries start once, which remove shared memory once all that use it have ended: one of
+#: multiprocessing, and one of torch for tensors that are shared through files. By a word of their command line.
+CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+#: Helper processes that libraries start once and keep: not a case's leftovers.
+KEPT_HELPERS = (*CLEANERS, "multiprocessing.forkserver", "torch/_inductor/compile_worker")
 
 #: What a process is called that a case forked and that began no program of its own: its command line is the harness's.
 FORK_OF_CASE = "a fork of the case"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
-from harness.checks.process import FORK_OF_CASE
+from harness.checks.process import CLEANERS, FORK_OF_CASE, KEPT_HELPERS
 from harness.zygote.loop import Loop
 from harness.zygote.processes import Processes
 
@@ -19,6 +19,8 @@ from harness.zygote.processes import Processes
 #: Less than the kill ladder waits after SIGKILL, so that a leftover that cannot be killed does not make its dead
 #: executor look as if it could not be killed either.
 KILL_PATIENCE = 5.0
+#: Seconds that a helper which removes shared memory is given to do so, before it is killed. It takes milliseconds.
+CLEANER_PATIENCE = 2.0
 #: Seconds between two tries to wait for a process that has ended and that a debugger has not let go of.
 REAP_PAUSE = 0.1
 
@@ -80,7 +82,10 @@ class Orphans:
                 os.close(orphan.pidfd)
 
     def _kill_new(self, sweep: Sweep) -> None:
-        """Kill the orphans that are not known yet; of those that end at once, their children as well."""
+        """Kill the orphans that are not known yet; of those that end at once, their children as well.
+
+        Helpers that clear up are left some time to do so first.
+        """
         ended = True
         while ended:
             ended = False
@@ -90,22 +95,30 @@ class Orphans:
 
     def _kill(self, pid: int, sweep: Sweep) -> bool:
         """Kill one; whether it has ended already."""
-        described = self._processes.describe(pid)
-        if described is not None and described[0] not in "ZX":
-            sweep.found[pid] = FORK_OF_CASE if described[1].startswith(_OURS) else described[1]
-        self._processes.kill(pid)
+        state, command = self._processes.describe(pid) or ("X", "")
+        if state not in "ZX" and not _has(command, KEPT_HELPERS):
+            sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
+        clears_up = _has(command, CLEANERS)
+        if not clears_up:
+            self._processes.kill(pid)
         if self._processes.reap(pid) is not None:
             return True
         try:
             pidfd = self._processes.open(pid)
         except OSError as error:
-            # It is killed. A later sweep waits for it.
+            # A later sweep waits for it.
             print(f"harness zygote: the end of process {pid} is not looked at: {error}", file=sys.stderr)
             return False
         orphan = self._known[pid] = _Orphan(pid, pidfd, sweep)
         sweep.dying.add(pid)
         self._loop.watch(pidfd, lambda: self._ended(orphan))
+        if clears_up:
+            self._loop.after(CLEANER_PATIENCE, lambda: self._kill_late(orphan))
         return False
+
+    def _kill_late(self, orphan: _Orphan) -> None:
+        if self._known.get(orphan.pid) is orphan:
+            self._processes.kill(orphan.pid)
 
     def _ended(self, orphan: _Orphan) -> None:
         self._loop.unwatch(orphan.pidfd)
@@ -133,3 +146,7 @@ class Orphans:
         self._sweeps -= 1
         swept = [command for pid, command in sweep.found.items() if pid not in sweep.dying]
         sweep.done(swept, [self._processes.describe_stuck(pid) for pid in sorted(sweep.dying)])
+
+
+def _has(command: str, words: Iterable[str]) -> bool:
+    return any(word in command for word in words)

@@ -15,7 +15,7 @@ import pytest
 
 from harness.checks.process import FORK_OF_CASE
 from harness.protocol.wire import Channel, Message
-from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE
+from harness.zygote.orphans import CLEANER_PATIENCE, KILL_PATIENCE, REAP_PAUSE
 from harness.zygote.server import ACCEPT_PAUSE, ORDER_DESCRIPTORS, ForkServer
 from tests.zygote.fakes import FakeProcesses, no_room
 
@@ -288,6 +288,24 @@ def test_a_fork_of_a_case_in_a_cold_executor_is_called_so(bench: Bench) -> None:
     bench.processes.add(f"{sys.executable} -m harness.zygote.cold 7 8 9 10 11 12", left_by=pid)
     bench.end(pid)
     assert bench.hear(channel)["swept"] == [FORK_OF_CASE]
+
+
+def test_a_helper_that_clears_up_is_left_the_time_to(bench: Bench) -> None:
+    """It is no leftover of the case: nothing is said of it."""
+    channel = bench.connect()
+    quick, slow = bench.spawn(channel, "a"), bench.spawn(channel, "b")
+    helper = bench.processes.add("/usr/lib/torch/bin/torch_shm_manager", left_by=quick)
+    bench.end(quick)
+    assert bench.silent(channel)
+    bench.end(helper)
+    assert bench.hear(channel)["swept"] == []
+    helper = bench.processes.add("/usr/lib/torch/bin/torch_shm_manager", left_by=slow)
+    bench.end(slow)
+    assert (helper, signal.SIGKILL) not in bench.processes.signals
+    bench.wait(CLEANER_PATIENCE)
+    assert (helper, signal.SIGKILL) in bench.processes.signals
+    bench.server.turn()
+    assert bench.hear(channel)["swept"] == []
 
 
 def test_nobody_waits_for_an_orphan_that_cannot_be_killed(bench: Bench) -> None:
