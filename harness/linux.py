@@ -86,6 +86,16 @@ def ancestry(pid: int) -> list[int]:
     return line
 
 
+def wait_channel(pid: int) -> str:
+    """The kernel function that a process sleeps in; an empty text where it does not, or where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            name = file.read().strip()
+    except OSError:
+        return ""
+    return "" if name == "0" else name
+
+
 def is_starting(pid: int) -> bool:
     """Whether a process was forked and has begun no program of its own yet; not when it has ended.
 

@@ -38,7 +38,14 @@ from harness.supervisor.executor_handle import Binding
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.inline import InlineCase
 from harness.supervisor.supervisor import Supervisor
-from harness.zygote.client import ZygoteClient, ZygoteError, ZygoteProcess, ZygoteUnfitError
+from harness.zygote.client import (
+    ANSWER_LIMIT,
+    START_LIMIT,
+    ZygoteClient,
+    ZygoteError,
+    ZygoteProcess,
+    ZygoteUnfitError,
+)
 from harness.zygote.spec import ZygoteSpec, executor_environment
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
@@ -84,6 +91,7 @@ class Worker:
             examine=context.health and context.isolation != "none",
         )
         self._own: list[ZygoteProcess] = []
+        self._was_linked = False
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
         self._slot: ExecutorSlot | None = None
@@ -236,8 +244,11 @@ class Worker:
         """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError."""
         run_dir = Path(self.context.run_dir)
         if self.context.zygote is not None and not self._own:
-            link = self._link(self.context.zygote, run_dir / "zygote.log")
+            # One that was ready before has no more to collect: either it answers or it is stopped, or hangs.
+            limit = ANSWER_LIMIT if self._was_linked else START_LIMIT
+            link = self._link(self.context.zygote, run_dir / "zygote.log", limit)
             if link is not None:
+                self._was_linked = True
                 return link
         log = run_dir / f"zygote-{self.name}.log"
         spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=not self._pool.device.backend.hardware)
@@ -248,15 +259,18 @@ class Worker:
                 return link
         raise ZygoteError(f"worker {self.name} has lost {_STARTS} zygotes that were starting; see {log}")
 
-    def _link(self, address: str, log: Path) -> ZygoteClient | None:
+    def _link(self, address: str, log: Path, limit: float = START_LIMIT) -> ZygoteClient | None:
         """A connection, or None, and a finding, when the zygote there is gone. Raises ZygoteUnfitError."""
         try:
-            return ZygoteClient(address, log)
+            return ZygoteClient(address, log, limit=limit, on_wait=self._record_wait)
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
             self.journal.append({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
             return None
+
+    def _record_wait(self, message: str) -> None:
+        self.journal.append({"event": "wait", "worker": self.name, "message": message})
 
 
 def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:

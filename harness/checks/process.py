@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from harness import linux
 from harness.outcome import Outcome
 
 _LIMITS = {
@@ -27,8 +28,26 @@ _LIMITS = {
     )
 }
 
-#: Helper processes that libraries start once and keep, by a word of their command line: not a case's leftovers.
-KEPT_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+#: Helper processes that libraries start once, which remove shared memory once all that use it have ended: one of
+#: multiprocessing, and one of torch for tensors that are shared through files. By a word of their command line.
+CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+#: Helper processes that libraries start once and keep: not a case's leftovers.
+KEPT_HELPERS = (*CLEANERS, "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+
+#: What a process is called that a case forked and that began no program of its own: its command line is the harness's.
+FORK_OF_CASE = "a fork of the case"
+
+#: The state letters of proc(5) in words.
+_STATES = {
+    "D": "uninterruptible sleep",
+    "I": "idle",
+    "R": "running",
+    "S": "sleeping",
+    "T": "stopped",
+    "t": "held by a debugger",
+    "X": "dead",
+    "Z": "ended, not waited for",
+}
 
 #: Seconds that a child which was only just forked is given to begin its own program. It takes milliseconds, on a busy
 #: machine more; all of it is waited for a child that has none to begin, which is then told as what it is.
@@ -138,12 +157,13 @@ def await_programs(pids: Iterable[int], starting: Callable[[int], bool], pause: 
 
 
 def new_children(
-    before: Iterable[int], now: Iterable[int], describe: Callable[[int], tuple[str, str] | None]
+    before: Iterable[int], now: Iterable[int], describe: Callable[[int], tuple[str, str] | None], own: str
 ) -> list[Problem]:
     """Children that appeared and still run, without those that libraries keep on purpose.
 
-    `describe` gives state letter and command line of a process. One that has ended and was not waited for (state Z)
-    holds nothing but its number, and is no finding.
+    `describe` gives state letter and command line of a process; `own` is the command line of this one, which its forks
+    have as well. A child that has ended and was not waited for (state Z) holds nothing but its number, and is no
+    finding.
     """
     known = set(before)
     problems = []
@@ -151,5 +171,21 @@ def new_children(
         found = describe(pid)
         if found is None or found[0] in "ZX" or any(helper in found[1] for helper in KEPT_HELPERS):
             continue
-        problems.append(Problem(Outcome.LEAKED, f"left a child process running: {pid} {found[1][:200]!r}"))
+        what = f"{pid}, {FORK_OF_CASE}" if found[1] == own else f"{pid} {found[1][:200]!r}"
+        problems.append(Problem(Outcome.LEAKED, f"left a child process running: {what}"))
     return problems
+
+
+def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
+    """Names a process that does not end although it was killed, and says what it does instead.
+
+    `state` is a letter of proc(5); `wait_channel` the kernel function that it sleeps in, or an empty text.
+    """
+    where = f" in {wait_channel}" if wait_channel else ""
+    return f"process {pid} {command[:200]!r}: state {state}, {_STATES.get(state, 'unknown')}{where}"
+
+
+def describe_stuck(pid: int) -> str:
+    """`stuck_text` about a process as it is now."""
+    state, command = linux.describe_process(pid) or ("X", "")
+    return stuck_text(pid, command, state, linux.wait_channel(pid))

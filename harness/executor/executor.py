@@ -135,7 +135,8 @@ class Executor:
             now = linux.children()
             new = sorted(set(now) - set(self._children))
             process.await_programs(new, linux.is_starting, process.Patience(process.START_PATIENCE))
-            problems += process.new_children(self._children, now, linux.describe_process)
+            _, own = linux.describe_process(self._pid) or ("", "")
+            problems += process.new_children(self._children, now, linux.describe_process, own)
             self._children = now
         self._state = state
         done: Message = {"op": "done"}

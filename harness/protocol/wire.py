@@ -6,9 +6,12 @@ descriptor it found.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +25,7 @@ _decode = json.JSONDecoder().decode
 
 _CHUNK = 1 << 18
 _MAX_LINE = 64 << 20
+_INT = struct.calcsize("i")
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89abABcdefCDEF]")
 
 
@@ -38,6 +42,7 @@ class Channel:
         self._buffer = bytearray()
         self._searched = 0
         self._fds: list[int] = []
+        self._fds_lost = False
         self.closed = False
 
     def fileno(self) -> int:
@@ -55,11 +60,7 @@ class Channel:
     def receive(self, max_fds: int = 0) -> None:
         """Read what is there, blocking until there is something. Sets `closed` at the end of the stream."""
         try:
-            if max_fds:
-                data, fds, _, _ = socket.recv_fds(self.socket, _CHUNK, max_fds)
-                self._fds += fds
-            else:
-                data = self.socket.recv(_CHUNK)
+            data = self._receive_fds(max_fds) if max_fds else self.socket.recv(_CHUNK)
         except ConnectionResetError:
             data = b""
         if not data:
@@ -68,6 +69,17 @@ class Channel:
         if len(self._buffer) > _MAX_LINE:
             self._buffer.clear()
             raise ProtocolError(f"{self.peer} sent a line of over {_MAX_LINE >> 20} MiB")
+
+    def _receive_fds(self, most: int) -> bytes:
+        # Not socket.recv_fds, whose descriptors are inherited by every program that this process starts.
+        data, ancillary, flags, _ = self.socket.recvmsg(_CHUNK, socket.CMSG_SPACE(most * _INT), socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._fds += struct.unpack(f"{len(content) // _INT}i", content[: len(content) // _INT * _INT])
+        if flags & socket.MSG_CTRUNC:
+            self._fds_lost = True  # which message's they were is not known: none of them can be used
+            self._close_fds()
+        return data
 
     def pop(self) -> Message | None:
         """The next whole message that was received, or None."""
@@ -81,7 +93,13 @@ class Channel:
         return decode(line, self.peer)
 
     def take_fds(self, count: int) -> list[int]:
-        """The first `count` descriptors received and not yet taken. Raises ProtocolError when there are fewer."""
+        """The first `count` descriptors received and not yet taken. Raises ProtocolError when there are fewer.
+
+        Raises OSError when the kernel had no room to hand them over.
+        """
+        if self._fds_lost:
+            self._fds_lost = False
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if len(self._fds) < count:
             raise ProtocolError(f"{self.peer} sent {len(self._fds)} descriptors, expected {count}")
         taken, self._fds = self._fds[:count], self._fds[count:]
@@ -90,6 +108,12 @@ class Channel:
     def close(self) -> None:
         self.closed = True
         self.socket.close()
+        self._close_fds()
+
+    def _close_fds(self) -> None:
+        for descriptor in self._fds:
+            os.close(descriptor)
+        self._fds.clear()
 
 
 def encode(message: Message) -> bytes:

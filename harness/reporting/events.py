@@ -279,6 +279,15 @@ class Finding(_Line):
     """Ids of the cases it concerns, where there are any."""
 
 
+class Wait(_Line):
+    """A worker waits for something that it cannot go on without. Information: nothing is wrong with a case."""
+
+    event: Literal["wait"]
+    worker: str
+    message: str
+    """What it waits for, why, and for how long at most."""
+
+
 class End(_Line):
     """The run came to its own end."""
 
@@ -301,6 +310,7 @@ Event = Annotated[
     | Activity
     | Bisected
     | Finding
+    | Wait
     | End,
     Field(discriminator="event"),
 ]

@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from harness.backends.backend import Kind
+from harness.checks.process import describe_stuck
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
@@ -134,6 +135,7 @@ class ExecutorHandle:
         self.cases: list[str] = []
         self.exit_status: int | None = None
         self.swept: list[str] = []
+        self.stuck: list[str] = []
         self.unkillable = False
         self.garbled = ""
         self.teardown_error = ""
@@ -154,8 +156,13 @@ class ExecutorHandle:
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
         }
-        with theirs:
-            self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
+        try:
+            with theirs:
+                self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
+        except ZygoteError:
+            ours.close()
+            temp.rmdir()
+            raise
         self._channel = Channel(ours, f"executor {name}")
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
@@ -210,14 +217,20 @@ class ExecutorHandle:
         return True
 
     def kill(self) -> None:
-        """The kill ladder, on the process group. Sets `unkillable` when nothing helps. Raises ZygoteError."""
+        """The kill ladder, on the process group. Sets `unkillable` when nothing helps.
+
+        Raises ZygoteError, also where the zygote did not send the signals: that says nothing of the executor.
+        """
         for number, grace in LADDER:
             if self.exit_status is not None:
                 return
             self._link.signal(self.name, number)
             if self.wait_exit(time.monotonic() + grace):
                 return
+        if not self._link.answers:
+            raise ZygoteError(f"the zygote has not answered: it was to kill executor {self.name}")
         self.unkillable = True
+        self.stuck.append(f"executor {self.name} could not be killed: {describe_stuck(self.pid)}")
 
     def close(self) -> None:
         """Let go of the channel."""
@@ -247,6 +260,8 @@ class ExecutorHandle:
             return
         self.exit_status = int(message["status"])
         self.swept = [str(command) for command in message["swept"]]
+        left = f"executor {self.name} left what could not be killed"
+        self.stuck += [f"{left}: {text}" for text in message["stuck"]]
         # All that it sent lies in the socket's buffer; a copy of its end that escaped the sweep must not keep us here.
         while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
             self._hear()

@@ -12,7 +12,7 @@ from typing import Any
 from harness.scheduling.device_locks import DeviceLocks
 from harness.supervisor.activity import Activities
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
-from harness.zygote.client import ZygoteClient, ZygoteError
+from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 
 Record = Callable[[Mapping[str, Any]], None]
 
@@ -54,6 +54,9 @@ class ExecutorSlot:
         assert self.current is None
         try:
             return self._spawn(binding)
+        except ForkRefusedError:
+            self._locks.give_back()
+            raise
         except ZygoteError:
             self._locks.give_back()
             if self._link is None:
@@ -98,6 +101,8 @@ class ExecutorSlot:
             reason = "could not be killed"
             self._outputs = Outputs()  # it may still write to the old ones
         self._journal(handle, "ended", reason=reason)
+        for text in handle.stuck:
+            self._record({"event": "finding", "kind": "unkillable", "message": text, "cases": list(handle.cases)})
         handle.close()
         self.current = None
         if handle.exit_status != 0:

@@ -32,6 +32,7 @@ def main() -> None:
     """Import, collect, serve; or only serve, where executors start cold."""
     number, *more = sys.argv[1:]
     listener = socket.socket(fileno=int(number))
+    listener.set_inheritable(False)  # not for the programs that are started by what is imported
     spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
     linux.die_with_parent(spec.parent)
     linux.adopt_orphans()

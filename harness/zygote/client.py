@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError
@@ -19,6 +21,13 @@ from harness.zygote.spec import COLLECTION_ENVIRONMENT, ZygoteSpec, waiting
 
 #: A zygote imports torch and collects; on a cold, busy machine that has been seen to take most of a minute.
 START_LIMIT = 600.0
+#: Seconds in which a zygote that is ready answers. A fork takes milliseconds, and before it the zygote waits at most
+#: `harness.zygote.orphans.KILL_PATIENCE` for the executors of a worker that died; the rest is for a busy machine.
+ANSWER_LIMIT = 60.0
+#: Seconds for which a fork is tried again when the machine, or a limit, has no room for another process.
+FORK_PATIENCE = 60.0
+#: Seconds between two tries: at first, doubled each time, and at most.
+FORK_PAUSES = (0.05, 5.0)
 
 
 class ZygoteError(HarnessError):
@@ -27,6 +36,10 @@ class ZygoteError(HarnessError):
 
 class ZygoteUnfitError(ZygoteError):
     """The zygote collected, but must not serve; another one would be the same."""
+
+
+class ForkRefusedError(ZygoteError):
+    """The machine, or a limit, has no room for another process; another zygote would find the same."""
 
 
 class ZygoteProcess:
@@ -45,16 +58,20 @@ class ZygoteProcess:
             with _short(self.address) as address:
                 listener.bind(address)
             listener.listen(128)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.zygote", str(listener.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(listener.fileno(),),
-                cwd=folder,
-                env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT},
-                start_new_session=True,  # a Ctrl-C at the terminal is the supervisors' to handle
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "harness.zygote", str(listener.fileno())],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(listener.fileno(),),
+                    cwd=folder,
+                    env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT},
+                    start_new_session=True,  # a Ctrl-C at the terminal is the supervisors' to handle
+                )
+            except OSError as error:
+                shutil.rmtree(self._home, ignore_errors=True)
+                raise ZygoteError("no zygote can be started") from error
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(spec.to_json().encode() + b"\n")
@@ -87,26 +104,35 @@ def _short(address: str) -> Iterator[str]:
 class ZygoteClient:
     """A supervisor's connection to a zygote."""
 
-    def __init__(self, address: str, log: Path) -> None:
-        """Connect, and wait until the zygote has collected. Raises ZygoteError."""
+    def __init__(
+        self,
+        address: str,
+        log: Path,
+        *,
+        limit: float = START_LIMIT,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> None:
+        """Connect, and wait up to `limit` seconds until the zygote has collected. Raises ZygoteError.
+
+        `on_wait` is told, once each time, that a fork was refused and is tried again.
+        """
         self._log = log
+        self._on_wait = on_wait
         self._inbox: deque[Message] = deque()
         self._ready = False
+        self._unanswered = 0
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.channel = Channel(connection, "the zygote")
         try:
             with _short(address) as short:
                 connection.connect(short)
-            connection.settimeout(START_LIMIT)
-            hello = self.wait("hello")
-            connection.settimeout(None)
+            hello = self._wait(("hello",), limit)
+            if hello is None:
+                raise ZygoteError(f"the zygote was not ready after {limit:g} s, see {log}")
             if hello["unfit"]:
                 raise ZygoteUnfitError(hello["unfit"])
             #: Why its executors start cold, or an empty text.
             self.cold = str(hello["cold"])
-        except TimeoutError as error:
-            connection.close()
-            raise ZygoteError(f"the zygote was not ready after {START_LIMIT:g} s, see {log}") from error
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error
@@ -116,38 +142,51 @@ class ZygoteClient:
         self._ready = True
 
     def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
-        """Fork an executor as `order` describes; returns its process id. Raises ZygoteError."""
-        try:
-            self.channel.send({"op": "spawn", **order}, descriptors)
-        except OSError as error:
-            raise self._gone() from error
-        return int(self.wait("spawned")["pid"])
+        """Fork an executor as `order` describes; returns its process id.
+
+        Where there is no room for another process it is tried again for a while. Raises ForkRefusedError, ZygoteError.
+        """
+        begun, tries = time.monotonic(), 0
+        pause, longest = FORK_PAUSES
+        while True:
+            tries += 1
+            answer = self._order(order, descriptors)
+            if answer["op"] == "spawned":
+                return int(answer["pid"])
+            waited = time.monotonic() - begun
+            why = f"could not {answer['what']} for executor {order['executor']}: {answer['error']} ({answer['text']})"
+            if waited + pause > FORK_PATIENCE:
+                raise ForkRefusedError(
+                    f"the zygote {why}, tried {tries} times in {waited:.0f} s; look at the limits on processes and "
+                    f"open files (`ulimit -u`, `ulimit -n`, pids.max of the control group) and at the free memory"
+                )
+            if tries == 1 and self._on_wait is not None:
+                self._on_wait(f"the zygote {why}; it is tried again for up to {FORK_PATIENCE:g} s")
+            self._idle(pause)
+            pause = min(2 * pause, longest)
 
     def signal(self, executor: str, number: int) -> None:
         """Signal an executor's process group. Raises ZygoteError."""
-        try:
-            self.channel.send({"op": "kill", "executor": executor, "signal": number})
-        except OSError as error:
-            raise self._gone() from error
+        self._send({"op": "kill", "executor": executor, "signal": number})
+        self._unanswered += 1
 
-    def wait(self, op: str) -> Message:
-        """Block until a message of this kind comes; others are kept. Raises ZygoteError when the zygote goes."""
-        while True:
-            for message in self._inbox:
-                if message["op"] == op:
-                    self._inbox.remove(message)
-                    return message
-            self.pump()
+    @property
+    def answers(self) -> bool:
+        """Whether the zygote has sent all signals that it was told to send, as far as it was heard."""
+        return self._unanswered == 0
 
     def pump(self) -> None:
-        """Read what the zygote has said into the inbox, blocking for something. Raises ZygoteError when it is gone."""
+        """Read what the zygote has said, blocking for something. Raises ZygoteError when it is gone."""
         try:
             self.channel.receive()
             while (message := self.channel.pop()) is not None:
-                self._inbox.append(message)
+                if message["op"] == "signalled":
+                    self._unanswered -= 1
+                else:
+                    self._inbox.append(message)
         except ProtocolError as error:
             raise ZygoteError("the zygote cannot be understood") from error
-        if self.channel.closed and not self._inbox:
+        if self.channel.closed:  # what it said before that was read before
             raise self._gone()
 
     def exit_of(self, executor: str) -> Message | None:
@@ -168,6 +207,46 @@ class ZygoteClient:
             return self._log.read_text(errors="backslashreplace")[-2000:].strip()
         except OSError as error:
             return f"(its log cannot be read: {error.strerror})"
+
+    def _order(self, order: Message, descriptors: Sequence[int]) -> Message:
+        """Send an order; the answer, which is that the executor was spawned or why it was refused."""
+        self._send({"op": "spawn", **order}, descriptors)
+        answer = self._wait(("spawned", "refused"), ANSWER_LIMIT)
+        if answer is None:
+            raise ZygoteError(
+                f"the zygote has not answered in {ANSWER_LIMIT:g} s: it was to fork executor {order['executor']}; "
+                f"see {self._log}"
+            )
+        return answer
+
+    def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        try:
+            self.channel.send(message, descriptors)
+        except OSError as error:
+            raise self._gone() from error
+
+    def _wait(self, kinds: Sequence[str], seconds: float) -> Message | None:
+        """The next message of one of these kinds; others are kept. None when there is none in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for message in self._inbox:
+                if message["op"] in kinds:
+                    self._inbox.remove(message)
+                    return message
+            if not self._readable(deadline - time.monotonic()):
+                return None
+            self.pump()
+
+    def _idle(self, seconds: float) -> None:
+        """Let time pass; hear what the zygote says meanwhile."""
+        deadline = time.monotonic() + seconds
+        while self._readable(deadline - time.monotonic()):
+            self.pump()
+
+    def _readable(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        return bool(poll.poll(max(0.0, seconds) * 1000))
 
     def _gone(self) -> ZygoteError:
         text = f"the zygote is gone, see {self._log}"

@@ -1,41 +1,52 @@
-"""The zygote: a process that has imported and collected everything, and forks executors from that.
+"""The fork server: forks executors for the supervisors of a run, passes signals on, and tells of ends.
 
 It never touches CUDA, has one thread, and runs no case. Where executors start cold it has collected nothing: what it
 forks becomes a fresh interpreter that collects by itself (`harness.zygote.cold`). Each supervisor of the run
 connects to its socket; it may hold executors for all of them. When a supervisor goes, its executors go; when the run's
 controller goes, so does the zygote.
+
+It serves everybody, so it never waits for one process or one client: an end, a message, a time limit are events.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-import select
-import selectors
 import signal
 import socket
+import struct
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from harness import linux
 from harness.executor.become import detach
 from harness.protocol.wire import Channel, Message, ProtocolError
+from harness.zygote.loop import Loop
+from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, Orphans
+from harness.zygote.processes import LinuxProcesses, Processes
 
-#: Seconds to wait for a killed process to be gone before it is given up.
-KILL_WAIT = 10.0
+#: Descriptors that come with an order: the socket to the supervisor, then standard output and error, stacks, facts.
+ORDER_DESCRIPTORS = 5
+#: Seconds until new supervisors are let in again after one could not be, for want of descriptors.
+ACCEPT_PAUSE = 1.0
+#: Seconds that a supervisor may leave what it is sent unread, once the socket's buffer is full: it is stopped or hangs.
+SEND_LIMIT = 1
 
-#: Makes an executor of this process, a fork, given the supervisor's order and descriptors: its socket, then its files.
+#: Makes an executor of this process, a fork, given the supervisor's order and descriptors.
 BecomeExecutor = Callable[[Message, Sequence[int]], NoReturn]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Client:
     channel: Channel
     children: dict[str, _Child] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Child:
     executor: str
     pid: int
@@ -43,97 +54,213 @@ class _Child:
     client: _Client
 
 
-class ForkServer:
-    """The zygote's event loop."""
+@dataclass(eq=False)
+class _Order:
+    client: _Client
+    message: Message
+    descriptors: list[int]
 
-    def __init__(self, become: BecomeExecutor, listener: socket.socket, *, unfit: str = "", cold: str = "") -> None:
+
+class ForkServer:
+    """The zygote once it is ready."""
+
+    def __init__(
+        self,
+        become: BecomeExecutor,
+        listener: socket.socket,
+        *,
+        unfit: str = "",
+        cold: str = "",
+        life_line: int = 0,
+        processes: Processes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`become` makes an executor of a fork of this process. `unfit`: why there are none; `cold`: why they start
-        cold, each collecting by itself.
+        cold, each collecting by itself. At the end of `life_line`, a descriptor, the server ends.
         """
         self._become = become
         self._listener = listener
         self._unfit = unfit
         self._cold = cold
+        self._life_line = life_line
+        self._processes = processes or LinuxProcesses()
+        self._loop = Loop(clock)
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
-        self._selector = selectors.DefaultSelector()
+        self._orphans = Orphans(self._processes, self._loop, self._by_pid)
+        #: Executors whose supervisor is gone. Nothing is forked until they have ended, or had the time to.
+        self._abandoned: set[_Child] = set()
+        self._orders: deque[_Order] = deque()
+        self._listening = False
+        self._closing = False
+        self._given_up = False
         self._pid = os.getpid()
+        self._loop.watch(life_line, self._read_life_line)
+        self._set_listening(True)
+        if cold:
+            self._orphans.sweep(_ignore)  # what was imported before this zygote started over may have left processes
 
     def serve(self) -> NoReturn:
-        """Serve until the controller closes our standard input."""
-        if self._cold:
-            self._sweep()  # what was imported before this zygote started over may have left processes
-        self._selector.register(0, selectors.EVENT_READ)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        while True:
-            for key, _ in self._selector.select():
-                if key.fd == 0:
-                    if not os.read(0, 1024):
-                        self._shut_down()
-                elif key.fileobj is self._listener:
-                    self._accept()
-                elif isinstance(key.data, _Client):
-                    self._read(key.data)
-                elif isinstance(key.data, _Child) and key.data.pid in self._by_pid:
-                    self._reap(key.data)
+        """Serve until the controller closes the life line."""
+        while not self.over:
+            self.turn()
+        os._exit(0)
+
+    def turn(self) -> None:
+        """Wait for something to happen, and see to it."""
+        self._loop.turn()
+
+    def close(self) -> None:
+        """Close every descriptor of the server but the listener, for whoever goes on in this process."""
+        self._loop.close()
+        for client in self._clients:
+            client.channel.close()
+        for child in self._by_pid.values():
+            if child.pidfd >= 0:
+                os.close(child.pidfd)
+        for order in self._orders:
+            _close_all(order.descriptors)
+        self._orphans.close_descriptors()
+
+    @property
+    def over(self) -> bool:
+        """Whether the life line has ended, and all processes with it that could be ended."""
+        return self._closing and (self._given_up or not (self._by_pid or self._orphans.sweeping))
+
+    # Supervisors
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            print(f"harness zygote: a supervisor cannot be let in, tried again soon: {error}", file=sys.stderr)
+            self._set_listening(False)
+            self._loop.after(ACCEPT_PAUSE, lambda: self._set_listening(not self._closing))
+            return
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_LIMIT, 0))
         client = _Client(Channel(connection, "a supervisor"))
         self._clients.append(client)
-        self._selector.register(connection, selectors.EVENT_READ, client)
+        self._loop.watch(connection.fileno(), lambda: self._read(client))
         self._send(client, {"op": "hello", "pid": self._pid, "unfit": self._unfit, "cold": self._cold})
+
+    def _set_listening(self, wanted: bool) -> None:
+        if wanted and not self._listening:
+            self._loop.watch(self._listener.fileno(), self._accept)
+        elif self._listening and not wanted:
+            self._loop.unwatch(self._listener.fileno())
+        self._listening = wanted
 
     def _read(self, client: _Client) -> None:
         try:
-            client.channel.receive(max_fds=5)
+            client.channel.receive(max_fds=ORDER_DESCRIPTORS)
             while (message := client.channel.pop()) is not None:
-                if message["op"] == "spawn":
-                    self._spawn(client, message)
-                elif message["op"] == "kill":
-                    self._signal(client.children.get(message["executor"]), message["signal"])
+                self._handle(client, message)
         except ProtocolError as error:
             print(f"harness zygote: {error}", file=sys.stderr)
             client.channel.closed = True
         if client.channel.closed:
             self._drop(client)
 
+    def _handle(self, client: _Client, message: Message) -> None:
+        """Raises ProtocolError."""
+        match message:
+            case {"op": "spawn", "executor": str(name)}:
+                try:
+                    descriptors = client.channel.take_fds(ORDER_DESCRIPTORS)
+                except OSError as error:
+                    self._refuse(client, name, "receive the descriptors of an order", error)
+                    return
+                self._orders.append(_Order(client, message, descriptors))
+                self._fork_due()
+            case {"op": "kill", "executor": str(name), "signal": int(number)} if number in signal.valid_signals():
+                self._signal(client.children.get(name), number)
+                self._send(client, {"op": "signalled", "executor": name})
+            case _:
+                raise ProtocolError(f"a supervisor sent {repr(message)[:80]}, expected an order to spawn or to kill")
+
     def _drop(self, client: _Client) -> None:
-        """A supervisor is gone: end its executors, and be sure of it before anything else is started."""
-        self._selector.unregister(client.channel.socket)
+        """A supervisor is gone: end its executors, and fork nothing else before they have ended, or had the time to.
+
+        Whoever takes over the supervisor's devices is not to find them in use.
+        """
+        self._loop.unwatch(client.channel.fileno())
         client.channel.close()
         self._clients.remove(client)
-        for child in list(client.children.values()):
+        for order in [order for order in self._orders if order.client is client]:
+            self._orders.remove(order)
+            _close_all(order.descriptors)
+        children = set(client.children.values())
+        for child in children:
             self._signal(child, signal.SIGKILL)
-            _wait_readable(child.pidfd, KILL_WAIT)
-            self._reap(child)
+        self._abandoned |= children
+        if children:
+            self._loop.after(KILL_PATIENCE, lambda: self._give_up(children))
 
-    def _spawn(self, client: _Client, order: Message) -> None:
-        descriptors = client.channel.take_fds(5)
+    def _give_up(self, children: Iterable[_Child]) -> None:
+        """Wait no longer for executors of a supervisor that is gone."""
+        for child in self._abandoned.intersection(children):
+            if child.pid in self._by_pid:  # else it has ended, and what it left has not
+                stuck = self._processes.describe_stuck(child.pid)
+                print(f"harness zygote: executor {child.executor} cannot be killed: {stuck}", file=sys.stderr)
+            self._abandoned.discard(child)
+        self._fork_due()
+
+    def _send(self, client: _Client, message: Message) -> None:
+        if client.channel.closed:
+            return
+        try:
+            client.channel.send(message)
+        except OSError:
+            client.channel.closed = True
+            # The loop then sees the end of the stream, also of a supervisor that lives and does not read.
+            with contextlib.suppress(OSError):
+                client.channel.socket.shutdown(socket.SHUT_RDWR)
+
+    # Executors
+
+    def _fork_due(self) -> None:
+        """Fork what was ordered, unless executors of a supervisor that is gone still have to end."""
+        while self._orders and not self._abandoned:
+            self._fork(self._orders.popleft())
+
+    def _fork(self, order: _Order) -> None:
+        name = order.message["executor"]
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = self._processes.fork()
+        except OSError as error:
+            _close_all(order.descriptors)
+            self._refuse(order.client, name, "fork", error)
+            return
         if pid == 0:
-            self._leave_to_executor(order, descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        child = _Child(order["executor"], pid, os.pidfd_open(pid), client)
-        client.children[child.executor] = child
+            self._leave_to_executor(order)
+        _close_all(order.descriptors)
+        try:
+            pidfd = self._processes.open(pid)
+        except OSError as error:
+            self._processes.kill(pid)  # an orphan now, which the next sweep finds
+            self._refuse(order.client, name, "open a descriptor of an executor", error)
+            return
+        child = _Child(name, pid, pidfd, order.client)
+        order.client.children[name] = child
         self._by_pid[pid] = child
-        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
-        self._send(client, {"op": "spawned", "executor": child.executor, "pid": pid})
+        self._loop.watch(pidfd, lambda: self._ended(child))
+        self._send(order.client, {"op": "spawned", "executor": name, "pid": pid})
 
-    def _leave_to_executor(self, order: Message, descriptors: list[int]) -> NoReturn:
+    def _refuse(self, client: _Client, executor: str, what: str, error: OSError) -> None:
+        """The machine, or a limit on us, has no room for another process now. It may have later."""
+        code = errno.errorcode.get(error.errno or 0, "unknown error")
+        told = {"op": "refused", "executor": executor, "what": what, "error": code, "text": error.strerror}
+        self._send(client, told)
+
+    def _leave_to_executor(self, order: _Order) -> NoReturn:
         """In the child: drop every descriptor of the zygote, then become the executor."""
         try:
-            self._selector.close()
+            self.close()
             self._listener.close()
-            for client in self._clients:
-                client.channel.socket.close()
-            for child in self._by_pid.values():
-                os.close(child.pidfd)
             detach(self._pid)
-            self._become(order, descriptors)
+            self._become(order.message, order.descriptors)
         except BaseException:  # noqa: BLE001
             # An exception must never unwind into the zygote's own frames, which this process has a copy of.
             sys.excepthook(*sys.exc_info())
@@ -143,65 +270,55 @@ class ForkServer:
 
     def _signal(self, child: _Child | None, number: int) -> None:
         """Signal the executor's process group; it still exists, since we have not yet waited for its leader."""
-        if child is None or child.pid not in self._by_pid:
-            return
-        try:
-            os.killpg(child.pid, number)
-        except ProcessLookupError:
-            os.kill(child.pid, number)  # before its setsid
+        if child is not None and self._by_pid.get(child.pid) is child:
+            self._processes.kill_group(child.pid, number)
+
+    def _ended(self, child: _Child) -> None:
+        self._loop.unwatch(child.pidfd)
+        os.close(child.pidfd)
+        child.pidfd = -1
+        self._reap(child)
 
     def _reap(self, child: _Child) -> None:
-        """An executor has ended, or cannot be ended: sweep what it left, wait for it, tell its supervisor."""
-        if not _wait_readable(child.pidfd, 0):
-            return  # it cannot be killed; its supervisor's own ladder says so
-        self._selector.unregister(child.pidfd)
-        os.close(child.pidfd)
+        """An executor has ended: wait for it, kill what it left, then tell its supervisor."""
         self._signal(child, signal.SIGKILL)  # the zombie still holds the group's number: nobody else can be hit
-        _, status = os.waitpid(child.pid, 0)
-        del self._by_pid[child.pid]
-        del child.client.children[child.executor]
-        swept = self._sweep()
-        message = {
-            "op": "exit",
-            "executor": child.executor,
-            "status": os.waitstatus_to_exitcode(status),
-            "swept": swept,
-        }
-        self._send(child.client, message)
-
-    def _sweep(self) -> list[str]:
-        """Kill the orphans of dead executors: every child of ours that we did not fork. Returns their command lines."""
-        swept: list[str] = []
-        for _ in range(100):  # each round may orphan more
-            orphans = [pid for pid in linux.children() if pid not in self._by_pid]
-            if not orphans:
-                break
-            for pid in orphans:
-                described = linux.describe_process(pid)
-                if described is not None and described[0] != "Z":
-                    swept.append(described[1])
-                pidfd = os.pidfd_open(pid)
-                os.kill(pid, signal.SIGKILL)
-                if _wait_readable(pidfd, KILL_WAIT):
-                    os.waitpid(pid, 0)
-                os.close(pidfd)
-        return swept
-
-    def _send(self, client: _Client, message: Message) -> None:
-        if client.channel.closed:
+        status = self._processes.reap(child.pid)
+        if status is None:
+            self._loop.after(REAP_PAUSE, lambda: self._reap(child))
             return
-        try:
-            client.channel.send(message)
-        except OSError:
-            client.channel.closed = True  # its end of stream comes through the selector
+        del self._by_pid[child.pid]
+        self._orphans.sweep(lambda swept, stuck: self._tell_exit(child, status, swept, stuck))
 
-    def _shut_down(self) -> NoReturn:
+    def _tell_exit(self, child: _Child, status: int, swept: list[str], stuck: list[str]) -> None:
+        del child.client.children[child.executor]
+        self._abandoned.discard(child)
+        message = {"op": "exit", "executor": child.executor, "status": status, "swept": swept, "stuck": stuck}
+        self._send(child.client, message)
+        if child.client.channel.closed:
+            for text in stuck:
+                print(f"harness zygote: executor {child.executor} left {text}", file=sys.stderr)
+        self._fork_due()
+
+    # The end
+
+    def _read_life_line(self) -> None:
+        if os.read(self._life_line, 1024):
+            return
+        self._closing = True
+        self._loop.unwatch(self._life_line)
+        self._set_listening(False)
         for client in list(self._clients):
             self._drop(client)
-        os._exit(0)
+        self._loop.after(2 * KILL_PATIENCE, self._stop)  # executors, then what they leave
+
+    def _stop(self) -> None:
+        self._given_up = True
 
 
-def _wait_readable(descriptor: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _ignore(swept: list[str], stuck: list[str]) -> None:
+    """Nobody is there to be told."""

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from harness import linux
-from harness.checks.process import Patience, ProcessState, await_programs, capture, compare, new_children
+from harness.checks.process import (
+    Patience,
+    ProcessState,
+    await_programs,
+    capture,
+    compare,
+    describe_stuck,
+    new_children,
+    stuck_text,
+)
 from harness.outcome import Outcome
 
 _STATE = ProcessState(folder="/a", limits={"RLIMIT_AS": (1, 2)}, descriptors={0: (1, 1), 3: (1, 2)})
@@ -58,11 +67,35 @@ def test_only_new_living_strangers_are_findings() -> None:
         12: ("S", "python -c from multiprocessing.resource_tracker import main"),
         13: None,
         14: ("R", "x" * 1000),
+        15: ("S", "/usr/lib/python3/dist-packages/torch/bin/torch_shm_manager"),
+        16: ("S", "python -m harness.zygote 12"),
     }
-    problems = new_children([10], processes, processes.__getitem__)
-    assert [problem.text[:40] for problem in problems] == ["left a child process running: 14 " + "'" + "x" * 6]
+    problems = new_children([10], processes, processes.__getitem__, "python -m harness.zygote 12")
+    assert [problem.text[:60] for problem in problems] == [
+        "left a child process running: 14 " + "'" + "x" * 26,
+        "left a child process running: 16, a fork of the case",
+    ]
     assert problems[0].outcome is Outcome.LEAKED
     assert len(problems[0].text) < 300
+
+
+@pytest.mark.parametrize(
+    ("state", "wait_channel", "end"),
+    [
+        ("D", "nv_wait", "state D, uninterruptible sleep in nv_wait"),
+        ("t", "ptrace_stop", "state t, held by a debugger in ptrace_stop"),
+        ("R", "", "state R, running"),
+        ("?", "", "state ?, unknown"),
+    ],
+)
+def test_a_process_that_cannot_be_killed_is_named(state: str, wait_channel: str, end: str) -> None:
+    assert stuck_text(7, "sleep 9", state, wait_channel) == f"process 7 'sleep 9': {end}"
+
+
+def test_a_real_process_is_named(child: subprocess.Popen[bytes]) -> None:
+    assert describe_stuck(child.pid).startswith(f"process {child.pid} ")
+    assert "input()" in describe_stuck(child.pid)
+    assert ": state " in describe_stuck(child.pid)
 
 
 @pytest.fixture

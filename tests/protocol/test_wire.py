@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 
 import pytest
@@ -78,5 +79,54 @@ def test_descriptors_travel_with_a_message() -> None:
     os.close(received)
     assert os.read(reading, 100) == b"through"
     os.close(reading)
+    ours.close()
+    theirs.close()
+
+
+def test_received_descriptors_are_not_inherited_by_programs() -> None:
+    ours, theirs = _pair()
+    with open(os.devnull) as file:
+        theirs.send({"op": "take"}, [file.fileno()])
+    ours.receive(max_fds=1)
+    (received,) = ours.take_fds(1)
+    assert not os.get_inheritable(received)
+    os.close(received)
+    ours.close()
+    theirs.close()
+
+
+def test_descriptors_that_nobody_took_are_closed_with_the_channel() -> None:
+    ours, theirs = _pair()
+    reading, writing = os.pipe()
+    theirs.send({"op": "take"}, [writing])
+    os.close(writing)
+    ours.receive(max_fds=1)
+    ours.close()
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    theirs.close()
+
+
+def test_descriptors_that_there_is_no_room_for_are_told_as_such() -> None:
+    """The message is there all the same; what came of its descriptors is closed, since it is not known which it was."""
+    ours, theirs = _pair()
+    reading, writing = os.pipe()
+    theirs.send({"op": "take"}, [writing, writing])
+    os.close(writing)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+    try:
+        ours.receive(max_fds=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert ours.pop() == {"op": "take"}
+    with pytest.raises(OSError, match="Too many open files"):
+        ours.take_fds(2)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    with pytest.raises(ProtocolError, match="sent 0 descriptors, expected 2"):
+        ours.take_fds(2)
     ours.close()
     theirs.close()

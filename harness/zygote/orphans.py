@@ -1,0 +1,152 @@
+"""Kills what executors leave running, and remembers what cannot be killed.
+
+The zygote adopts the orphans of its executors: a child of the zygote that it did not fork is one. Nothing here waits:
+the end of a process is an event of the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
+
+from harness.checks.process import CLEANERS, FORK_OF_CASE, KEPT_HELPERS
+from harness.zygote.loop import Loop
+from harness.zygote.processes import Processes
+
+#: Seconds that a killed process is given to be gone. A process that holds a GPU needs some, for the driver to clear up.
+#: Less than the kill ladder waits after SIGKILL, so that a leftover that cannot be killed does not make its dead
+#: executor look as if it could not be killed either.
+KILL_PATIENCE = 5.0
+#: Seconds that a helper which removes shared memory is given to do so, before it is killed. It takes milliseconds.
+CLEANER_PATIENCE = 2.0
+#: Seconds between two tries to wait for a process that has ended and that a debugger has not let go of.
+REAP_PAUSE = 0.1
+
+#: The start of the command line of the zygote and of executors, forked and cold.
+_OURS = f"{sys.executable} -m harness.zygote"
+
+
+@dataclass
+class Sweep:
+    """What one executor left running: all that was found, by process id, and what of it has not ended yet."""
+
+    done: Callable[[list[str], list[str]], None]
+    found: dict[int, str] = field(default_factory=dict)
+    dying: set[int] = field(default_factory=set)
+    over: bool = False
+
+
+@dataclass
+class _Orphan:
+    pid: int
+    pidfd: int
+    sweep: Sweep
+
+
+class Orphans:
+    """Every child of the zygote that it did not fork."""
+
+    def __init__(self, processes: Processes, loop: Loop, ours: Container[int]) -> None:
+        """`ours` are the process ids of the executors."""
+        self._processes = processes
+        self._loop = loop
+        self._ours = ours
+        self._known: dict[int, _Orphan] = {}
+        self._sweeps = 0
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether anything is still given time to end."""
+        return self._sweeps > 0
+
+    def sweep(self, done: Callable[[list[str], list[str]], None]) -> None:
+        """Kill every orphan there is, and what each of them leaves when it ends.
+
+        `done` is called once they are gone, or after `KILL_PATIENCE`, with the command lines of those that were killed
+        and with a text about each that could not be. An orphan that could not be killed is not waited for again.
+        """
+        sweep = Sweep(done)
+        self._sweeps += 1
+        self._kill_new(sweep)
+        if sweep.dying:
+            self._loop.after(KILL_PATIENCE, lambda: self._finish(sweep))
+        else:
+            self._finish(sweep)
+
+    def close_descriptors(self) -> None:
+        """In a fork of this process: the descriptors belong to the zygote."""
+        for orphan in self._known.values():
+            if orphan.pidfd >= 0:
+                os.close(orphan.pidfd)
+
+    def _kill_new(self, sweep: Sweep) -> None:
+        """Kill the orphans that are not known yet; of those that end at once, their children as well.
+
+        Helpers that clear up are left some time to do so first.
+        """
+        ended = True
+        while ended:
+            ended = False
+            for pid in self._processes.children():
+                if pid not in self._ours and pid not in self._known:
+                    ended = self._kill(pid, sweep) or ended
+
+    def _kill(self, pid: int, sweep: Sweep) -> bool:
+        """Kill one; whether it has ended already."""
+        state, command = self._processes.describe(pid) or ("X", "")
+        if state not in "ZX" and not _has(command, KEPT_HELPERS):
+            sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
+        clears_up = _has(command, CLEANERS)
+        if not clears_up:
+            self._processes.kill(pid)
+        if self._processes.reap(pid) is not None:
+            return True
+        try:
+            pidfd = self._processes.open(pid)
+        except OSError as error:
+            # A later sweep waits for it.
+            print(f"harness zygote: the end of process {pid} is not looked at: {error}", file=sys.stderr)
+            return False
+        orphan = self._known[pid] = _Orphan(pid, pidfd, sweep)
+        sweep.dying.add(pid)
+        self._loop.watch(pidfd, lambda: self._ended(orphan))
+        if clears_up:
+            self._loop.after(CLEANER_PATIENCE, lambda: self._kill_late(orphan))
+        return False
+
+    def _kill_late(self, orphan: _Orphan) -> None:
+        if self._known.get(orphan.pid) is orphan:
+            self._processes.kill(orphan.pid)
+
+    def _ended(self, orphan: _Orphan) -> None:
+        self._loop.unwatch(orphan.pidfd)
+        os.close(orphan.pidfd)
+        orphan.pidfd = -1
+        self._reap(orphan)
+
+    def _reap(self, orphan: _Orphan) -> None:
+        if self._processes.reap(orphan.pid) is None:
+            self._loop.after(REAP_PAUSE, lambda: self._reap(orphan))
+            return
+        del self._known[orphan.pid]
+        sweep = orphan.sweep
+        sweep.dying.discard(orphan.pid)
+        if sweep.over:
+            print(f"harness zygote: process {orphan.pid}, which could not be killed, has ended", file=sys.stderr)
+        self._kill_new(sweep)  # its children are ours now
+        if not sweep.dying:
+            self._finish(sweep)
+
+    def _finish(self, sweep: Sweep) -> None:
+        if sweep.over:
+            return
+        sweep.over = True
+        self._sweeps -= 1
+        swept = [command for pid, command in sweep.found.items() if pid not in sweep.dying]
+        sweep.done(swept, [self._processes.describe_stuck(pid) for pid in sorted(sweep.dying)])
+
+
+def _has(command: str, words: Iterable[str]) -> bool:
+    return any(word in command for word in words)

@@ -1,0 +1,97 @@
+"""Stands for the processes of a zygote: they end when they are told to, and at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from harness.checks.process import stuck_text
+
+
+def no_room(code: int = errno.EAGAIN) -> OSError:
+    """What the kernel says when it has no room for another process."""
+    return OSError(code, os.strerror(code))
+
+
+class FakeProcesses:
+    """Implements `harness.zygote.processes.Processes`. A descriptor of a process is the end of a pipe."""
+
+    def __init__(self) -> None:
+        self.fork_errors: list[OSError] = []
+        self.open_errors: list[OSError] = []
+        self.commands: dict[int, str] = {}
+        self.signals: list[tuple[int, int]] = []
+        #: Those that SIGKILL does not end.
+        self.immortal: set[int] = set()
+        #: Those whose end can be seen, and which cannot be waited for yet.
+        self.held: set[int] = set()
+        #: What each leaves to its parent's parent when it ends.
+        self.leaves: dict[int, list[int]] = {}
+        self.reaped: list[int] = []
+        self._codes: dict[int, int] = {}
+        self._hidden: set[int] = set()
+        self._writers: dict[int, list[int]] = {}
+        self._next = 1000
+
+    def add(self, command: str, *, left_by: int | None = None) -> int:
+        """A process that the zygote did not fork: a child of it now, or once `left_by` has ended."""
+        pid = self._next = self._next + 1
+        self.commands[pid] = command
+        if left_by is not None:
+            self.leaves.setdefault(left_by, []).append(pid)
+            self._hidden.add(pid)
+        return pid
+
+    def end(self, pid: int, code: int = 0) -> None:
+        """The process ends now."""
+        if pid in self._codes:
+            return
+        self._codes[pid] = code
+        self._hidden -= set(self.leaves.pop(pid, []))
+        for writer in self._writers.pop(pid, []):
+            os.close(writer)
+
+    def fork(self) -> int:
+        if self.fork_errors:
+            raise self.fork_errors.pop(0)
+        return self.add("an executor")
+
+    def open(self, pid: int) -> int:
+        if self.open_errors:
+            raise self.open_errors.pop(0)
+        reader, writer = os.pipe()
+        if pid in self._codes:
+            os.close(writer)
+        else:
+            self._writers.setdefault(pid, []).append(writer)
+        return reader
+
+    def kill(self, pid: int) -> None:
+        self.kill_group(pid, signal.SIGKILL)
+
+    def kill_group(self, pid: int, number: int) -> None:
+        self.signals.append((pid, number))
+        if number == signal.SIGKILL and pid not in self.immortal:
+            self.end(pid, -number)
+
+    def reap(self, pid: int) -> int | None:
+        if pid not in self._codes or pid in self.held:
+            return None
+        del self.commands[pid]
+        self.reaped.append(pid)
+        return self._codes[pid]
+
+    def children(self) -> list[int]:
+        return [pid for pid in self.commands if pid not in self._hidden]
+
+    def describe(self, pid: int) -> tuple[str, str] | None:
+        return None if pid not in self.commands else ("Z" if pid in self._codes else "S", self.commands[pid])
+
+    def describe_stuck(self, pid: int) -> str:
+        return stuck_text(pid, self.commands[pid], "D", "nv_wait")
+
+    def close(self) -> None:
+        """Close what is still open."""
+        for pid in list(self._writers):
+            self.end(pid)
