@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from harness import linux
+from harness.executor import failure
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
@@ -35,9 +36,21 @@ def become_executor(
     Nothing of the zygote's that could be shared by mistake (standard streams, session, process group, temporary folder,
     signal handlers) survives. A `cold` one has collected by itself, and says when it is ready.
     """
+    control, *files = descriptors
+    channel = Channel(socket.socket(fileno=control), "the supervisor")
+    try:
+        executor = _become(collected, order, files, channel, cold=cold)
+    except Exception as error:  # noqa: BLE001 - no case has run yet: all of it is ours
+        failure.end_process(error, channel)
+    executor.serve()
+
+
+def _become(
+    collected: CollectedSession, order: Message, files: Sequence[int], channel: Channel, *, cold: bool
+) -> Executor:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    control, out, err, stacks, facts = descriptors
+    out, err, stacks, facts = files
     _new_standard_streams(out, err)
     for name, value in order["env"].items():
         if value is None:
@@ -52,12 +65,11 @@ def become_executor(
     if order["workerinput"] is not None:
         # What tests and plugins ask to know which xdist worker they are in.
         collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
-    channel = Channel(socket.socket(fileno=control), "the supervisor")
     if cold:
         channel.send({"op": "ready"})
     if order["library"] is not None:
         _load_software_device(order["library"])
-    Executor(collected, channel, (stacks, facts), kind=order["kind"], leak_check=order["leak_check"]).serve()
+    return Executor(collected, channel, (stacks, facts), kind=order["kind"], leak_check=order["leak_check"])
 
 
 def _load_software_device(library: str) -> None:

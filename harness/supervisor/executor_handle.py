@@ -15,6 +15,8 @@ from enum import Enum
 from pathlib import Path
 
 from harness.devices.device import Kind
+from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.reports import Failure, unpack_failure
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
@@ -136,6 +138,8 @@ class ExecutorHandle:
         self.swept: list[str] = []
         self.unkillable = False
         self.garbled = ""
+        #: What the harness's own code raised in it. It then ends.
+        self.harness_error: Failure | None = None
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
         self.temp = temp
@@ -143,6 +147,7 @@ class ExecutorHandle:
         outputs.empty()
         self.marks = (0, 0)
         self._facts_start = 0
+        self._spoke = False
         temp.mkdir(mode=0o700, parents=True)
         ours, theirs = socket.socketpair()
         order: Message = {
@@ -171,9 +176,11 @@ class ExecutorHandle:
         if heard is NoMessage.DEADLINE:
             self.kill()
         how = f"was not ready after {START_LIMIT:g} s" if heard is NoMessage.DEADLINE else "ended before it was ready"
-        words = self._link.last_words()
+        said = f"the log ends with:\n{self._link.last_words()}"
+        if self.harness_error is not None:
+            said = f"the harness failed in it:\n{self.harness_error.traceback}"
         self.close()
-        raise ZygoteError(f"executor {self.name}, started cold, {how}; the log ends with:\n{words}")
+        raise ZygoteError(f"executor {self.name}, started cold, {how}; {said}")
 
     def send(self, message: Message) -> None:
         """Send a request; when the executor is gone already, the next `receive` tells."""
@@ -185,8 +192,13 @@ class ExecutorHandle:
         while True:
             try:
                 if (message := self._channel.pop()) is not None:
-                    return message
+                    self._spoke = True
+                    if message["op"] != "harness_error":
+                        return message
+                    self.harness_error = unpack_failure(message)
+                    continue
                 if self.exit_status is not None and self._channel.closed:
+                    self._note_silent_end()
                     return NoMessage.EXITED
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -240,6 +252,13 @@ class ExecutorHandle:
         self._channel.receive()
         if self._channel.closed:
             self._poll.unregister(self._channel.socket)
+
+    def _note_silent_end(self) -> None:
+        """An executor that failed before it had a channel can tell by its exit status alone; a case may have any."""
+        silent = not self._spoke and not self.outputs.facts.size()
+        if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
+            words = f"the zygote's log ends with:\n{self._link.last_words()}"
+            self.harness_error = Failure("its executor ended before it could say why", words)
 
     def _note_exit(self) -> None:
         message = self._link.exit_of(self.name)

@@ -62,6 +62,6 @@ class ExitBisect:
             if not attempt.usable:
                 break
         good = handle.exit_status is None and leave(handle, self._case_timeout, light=False)
-        bad = not good or handle.exit_status != 0
+        bad = (not good or handle.exit_status != 0) and handle.harness_error is None
         self._slot.dispose(handle, "rehearsal")
         return bad

@@ -121,6 +121,8 @@ class Supervisor:
             self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
             return
         self._dispose(handle, "retired")
+        if handle.harness_error is not None:
+            return  # which says nothing of its cases, and is told as a finding
         if not ended or handle.exit_status != 0:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
@@ -179,7 +181,7 @@ class Supervisor:
         first = self._attempt(handle, history, following=following, leave=last, light=light)
         sick = any(self._pool.drained(device) is not None for device in self._pool.known(first.devices))
         doubtful = (first.outcome.breaks_executor and not first.alone) or (first.outcome.is_red and sick)
-        if not first.evidence.zygote_lost and not doubtful:
+        if not first.evidence.lost_by_harness and not doubtful:
             return first
         if missing := self.missing_devices(case.devices):
             return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from harness import linux
 from harness.executor.become import detach
+from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
 
 #: Seconds to wait for a killed process to be gone before it is given up.
@@ -139,7 +140,7 @@ class ForkServer:
             sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
         finally:
-            os._exit(1)
+            os._exit(EXIT_HARNESS_ERROR)
 
     def _signal(self, child: _Child | None, number: int) -> None:
         """Signal the executor's process group; it still exists, since we have not yet waited for its leader."""
