@@ -12,7 +12,7 @@ from harness.supervisor.executor_handle import ExecutorHandle
 
 
 class CaseRunner(Protocol):
-    """Runs cases again. Methods that need a device raise `harness.supervisor.device_pool.NoDeviceError`."""
+    """Runs cases again. Methods that need a device raise `harness.errors.NoDeviceError`."""
 
     def missing_devices(self, count: int) -> str:
         """Why there are fewer healthy devices than `count`, or an empty text."""

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from harness.devices.device import Device
 from harness.devices.health import Health
+from harness.errors import NoDeviceError
 from harness.outcome import Outcome
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
-from harness.supervisor.device_pool import DevicePool, NoDeviceError
+from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteError

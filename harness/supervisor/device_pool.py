@@ -13,13 +13,9 @@ from typing import Literal
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
 from harness.devices.visibility import combinable
-from harness.errors import HarnessError
+from harness.errors import NoDeviceError
 from harness.scheduling import leases
 from harness.supervisor.executor_slot import Record
-
-
-class NoDeviceError(HarnessError):
-    """There is no healthy device, or there are too few, for what is to be run."""
 
 
 class DevicePool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.errors import NoDeviceError
 from harness.supervisor.attempt import CaseRequest, leave, run_attempt
 from harness.supervisor.case_runner import CaseRunner
-from harness.supervisor.device_pool import NoDeviceError
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
 

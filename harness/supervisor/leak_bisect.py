@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from harness.checks import batch
 from harness.diagnosis.leaks import Culprits
+from harness.errors import NoDeviceError
 from harness.outcome import Outcome
 from harness.supervisor import leak_trials
 from harness.supervisor.case_runner import CaseRunner
-from harness.supervisor.device_pool import NoDeviceError
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.supervisor.leak_trials import LeakTrials

@@ -10,6 +10,7 @@ import pytest
 from harness.context import RunContext
 from harness.devices.device import Device
 from harness.devices.visibility import DEVICE_VARIABLES
+from harness.errors import NoDeviceError
 from harness.fixtures import kept
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
@@ -19,7 +20,7 @@ from harness.supervisor.attempt import Attempt, CaseRequest, leave, run_attempt
 from harness.supervisor.case import Case, ruling_line
 from harness.supervisor.case_history import CaseHistory, message, result
 from harness.supervisor.device_monitor import DeviceMonitor
-from harness.supervisor.device_pool import DevicePool, NoDeviceError
+from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.supervisor.exit_bisect import ExitBisect
