@@ -258,6 +258,15 @@ class Bisected(_Line):
     reproduce: str
 
 
+class Waiting(_Line):
+    """A worker has waited long for something that another one has."""
+
+    event: Literal["waiting"]
+    worker: str
+    message: str
+    """For what, for how long, and who has it."""
+
+
 class Finding(_Line):
     """Something that makes the run red and belongs to no single case."""
 
@@ -288,6 +297,7 @@ Event = Annotated[
     | Levels
     | Batch
     | Bisected
+    | Waiting
     | Finding
     | End,
     Field(discriminator="event"),
