@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,16 @@ class RunContext:
 
     def reproduce(self, case: str, environment: Mapping[str, str | None]) -> str:
         """One shell line that runs `case` again alone, with the same seed, under `environment`."""
-        path, separator, rest = case.partition("::")
-        location = os.path.relpath(os.path.join(self.rootdir, path), self.invocation_dir) + separator + rest
+        return self._command([case], environment, ["--isolation=case"])
+
+    def reproduce_leak(self, cases: Sequence[str], times: int, environment: Mapping[str, str | None]) -> str:
+        """One shell line that runs these cases in one process, each so many `times`, and looks for what they leak."""
+        options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
+        return self._command(cases, environment, options)
+
+    def _command(self, cases: Sequence[str], environment: Mapping[str, str | None], options: Sequence[str]) -> str:
         words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
-        words += ["pytest", shlex.quote(location), "--isolation=case"]
+        words += ["pytest", *(shlex.quote(self._location(case)) for case in cases), *options]
         words += [] if self.device == "auto" else [f"--device={self.device}"]
         words += [f"--inject={shlex.quote(each)}" for each in self.inject]
         words += [f"--start={self.start}"] if self.start == "cold" else []
@@ -84,3 +90,8 @@ class RunContext:
         if self.plugin_argument:
             words[-1:-1] = ["-p", "harness.plugin"]
         return " ".join(words)
+
+    def _location(self, case: str) -> str:
+        """A case as it is named in the folder that the run was started in."""
+        path, separator, rest = case.partition("::")
+        return os.path.relpath(os.path.join(self.rootdir, path), self.invocation_dir) + separator + rest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -387,13 +387,22 @@ class Supervisor:
             return rules.on_verification(attempts[:loops], attempts[loops:], history.case.limit)
         return rules.on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
 
-    def add_finding(self, kind: str, text: str, cases: Sequence[str]) -> None:
-        self._record({"event": "finding", "kind": kind, "message": text, "cases": list(cases)})
+    def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
+        """Write down a finding: a fact that no one case can be blamed for."""
+        line = {"event": "finding", "kind": kind, "message": text, "cases": list(cases)}
+        self._record(line if reproduce is None else {**line, "reproduce": reproduce})
+
+    def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
+        """A shell line that runs these cases in one process, each so many times, on the devices of `handle`."""
+        return self._context.reproduce_leak(cases, times, _device_variables(handle.binding.environment))
 
     def _reproduce(self, history: CaseHistory) -> str:
-        attempt = history.decisive
-        shown = {name: value for name, value in attempt.environment.items() if name in DEVICE_VARIABLES and value}
-        return self._context.reproduce(history.case.id, shown)
+        return self._context.reproduce(history.case.id, _device_variables(history.decisive.environment))
+
+
+def _device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Those of an executor's environment that say which devices it has."""
+    return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}
 
 
 def _needs_own_process(case: Case) -> bool:
