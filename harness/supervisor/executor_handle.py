@@ -23,6 +23,8 @@ from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 #: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
 LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 _OUTPUT_KEPT = 1 << 20
+#: Seconds that one look for messages may take: poll refuses a month, which is a fair limit for a case all the same.
+_LONGEST_POLL = 3600.0
 
 
 class NoMessage(Enum):
@@ -159,9 +161,13 @@ class ExecutorHandle:
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
         }
-        with theirs:
-            self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
         self._channel = Channel(ours, f"executor {name}")
+        with theirs:
+            try:
+                self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
+            except ZygoteError:
+                self.close()
+                raise
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(link.channel, select.POLLIN)
@@ -203,7 +209,7 @@ class ExecutorHandle:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return NoMessage.DEADLINE
-                for descriptor, _ in self._poll.poll(remaining * 1000):
+                for descriptor, _ in self._poll.poll(min(remaining, _LONGEST_POLL) * 1000):
                     if descriptor == self._channel.fileno():
                         self._hear()
                     else:

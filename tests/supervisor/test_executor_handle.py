@@ -140,6 +140,12 @@ def test_there_is_no_message_at_a_deadline_that_has_passed(tmp_path: Path) -> No
         assert handle.receive(time.monotonic()) is NoMessage.DEADLINE
 
 
+def test_a_deadline_may_be_years_away(tmp_path: Path) -> None:
+    with handle_on(tmp_path, lambda executor: executor.say("done")) as (handle, _):
+        handle.send({"op": "run"})
+        assert handle.receive(time.monotonic() + 1e9) == {"op": "done"}
+
+
 def test_a_message_that_is_there_is_heard_whatever_the_deadline(tmp_path: Path) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
         zygote.executors[0].say("one")
