@@ -179,10 +179,14 @@ class Executor:
 
     def _left_behind(self) -> list[Problem]:
         """What the case left that may have kept us from looking it over; nothing: that was a mistake of ours."""
-        problems = process.compare(self._state, process.capture(self._state.descriptors))
-        with contextlib.suppress(Exception):  # the error that brought us here is the one that is told
-            problems += self._inspector.end()[0]
+        problems: list[Problem] = []
+        for look in (self._changes_of_process, lambda: self._inspector.end()[0]):
+            with contextlib.suppress(Exception):  # the error that brought us here is the one that is told
+                problems += look()
         return problems
+
+    def _changes_of_process(self) -> list[Problem]:
+        return process.compare(self._state, process.capture(self._state.descriptors))
 
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
         """Have pytest run the case under the watchdog, which goes on; says what broke it off, if anything did."""

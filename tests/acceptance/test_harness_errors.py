@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.conftest import MakeProject
-from tests.acceptance.expected import check_journal, compare_junit
+from tests.acceptance.expected import check_journal, compare, compare_junit, expected
 from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import kinds
 
@@ -206,3 +206,57 @@ def with_hook(project: Project, hook: str, error: str) -> Project:
     project.write("suites/own/conftest.py", _CONFTEST.format(error=error) + _HOOKS[hook])
     project.write("suites/own/test_own.py", _SUITE.replace("from suites.own import defect", "class defect: pass"))
     return project
+
+
+_CASES_DOING = """
+import os, resource, subprocess
+import pytest
+
+EXPECTED = {
+    "test_limits_files": "contaminated: left RLIMIT_FSIZE at",
+    "test_limits_files_for_a_while": "passed",
+    "test_breaks_what_is_asked": "contaminated: left ",
+    "test_uses_up_descriptors": "contaminated: left ",
+    "test_after": "passed",
+}
+
+def limit_files(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+def test_limits_files():
+    limit_files(0)
+
+@pytest.fixture
+def no_files():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    limit_files(0)
+    yield
+    limit_files(before)
+
+def test_limits_files_for_a_while(no_files):
+    pass
+
+def test_breaks_what_is_asked():
+    os.getcwd = None
+
+HOARD = []
+
+def test_uses_up_descriptors():
+    HOARD.append(subprocess.Popen(["sleep", "1000"]))
+    try:
+        while True:
+            HOARD.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+def test_after():
+    pass
+"""
+
+
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_what_a_case_did_to_us_is_its_own_doing(make_project: MakeProject, mode: str) -> None:
+    """Our code raises in a process that a case has left unfit for it."""
+    project = make_project()
+    project.write("suites/own/test_own.py", _CASES_DOING)
+    compare(project.run("-n0", f"--isolation={mode}"), expected(project, mode))
