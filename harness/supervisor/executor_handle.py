@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
 #: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
 LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
+#: Seconds that an executor may leave a request unread which does not fit into the socket: it waits for nothing else.
+SEND_LIMIT = 30.0
 _OUTPUT_KEPT = 1 << 20
 #: Seconds that one look for messages may take: poll refuses a month, which is a fair limit for a case all the same.
 _LONGEST_POLL = 3600.0
@@ -161,6 +164,8 @@ class ExecutorHandle:
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
         }
+        seconds, rest = divmod(SEND_LIMIT, 1.0)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
         self._channel = Channel(ours, f"executor {name}")
         with theirs:
             try:
@@ -189,8 +194,10 @@ class ExecutorHandle:
         raise ZygoteError(f"executor {self.name}, started cold, {how}; {said}")
 
     def send(self, message: Message) -> None:
-        """Send a request; when the executor is gone already, the next `receive` tells."""
-        with contextlib.suppress(OSError):  # a dead executor's story is told by its exit status, which `receive` sees
+        """Send a request; when the executor is gone, or does not read, the next `receive` tells."""
+        with contextlib.suppress(
+            OSError
+        ):  # `receive` sees the exit of a dead executor, and the deadline of a stuck one
             self._channel.send(message)
 
     def receive(self, deadline: float) -> Message | NoMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -207,6 +208,21 @@ def test_to_speak_to_one_that_is_gone_is_no_error(tmp_path: Path) -> None:
         assert handle.wait_exit(time.monotonic() + PATIENCE)
         handle.close()
         handle.send({"op": "run"})
+
+
+def test_to_speak_to_one_that_does_not_read_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a signal has stopped, say."""
+    monkeypatch.setattr(executor_handle, "SEND_LIMIT", 0.05)
+    free = threading.Event()
+
+    def stuck(_: FakeExecutor) -> None:
+        assert free.wait(PATIENCE)
+
+    with handle_on(tmp_path, stuck) as (handle, _):
+        handle.send({"op": "run"})
+        handle.send({"op": "round", "cases": ["x" * (4 << 20)]})
+        assert handle.receive(time.monotonic()) is NoMessage.DEADLINE
+        free.set()
 
 
 # Cold executors, which collect before they are ready.
