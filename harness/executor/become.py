@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import io
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from harness import linux
-from harness.executor import failure
+from harness.executor import failure, streams
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
@@ -51,7 +50,7 @@ def _become(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     out, err, stacks, facts = files
-    _new_standard_streams(out, err)
+    streams.replace(out, err)
     for name, value in order["env"].items():
         if value is None:
             os.environ.pop(name, None)
@@ -82,31 +81,3 @@ def _load_software_device(library: str) -> None:
     except Exception:  # noqa: BLE001 - whatever went wrong stands in what the process printed
         sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)
-
-
-def _new_standard_streams(out: int, err: int) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
-        os.dup2(source, target, inheritable=True)
-    for source in (null, out, err):
-        os.close(source)
-    linux.line_buffer_c_stdio()
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
-    # Unbuffered, since what is still in a buffer is lost in a crash; visible escapes, since any text may be printed.
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(
-            _Unbuffered(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
-        )
-        for number in (1, 2)
-    )
-
-
-class _Unbuffered(io.FileIO):
-    """A raw file that writes all it is given, which is what the text layer expects of a buffered one."""
-
-    def write(self, data: object) -> int:
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        done = 0
-        while done < len(view):
-            done += super().write(view[done:])
-        return done

@@ -26,7 +26,7 @@ from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
 from harness.devices import health
 from harness.devices.device import Kind
-from harness.executor import failure, seeding, short_exit
+from harness.executor import failure, seeding, short_exit, streams
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
@@ -123,6 +123,7 @@ class Executor:
             config.hook.pytest_report_teststatus(report=report, config=config)
         message = reports.pack(config, report)
         self._flush_output()
+        streams.expect_room(self._streams)
         message["out"] = [_size(1), _size(2)]
         self._guarded(lambda: _write(self._facts, encode(message)))
 
