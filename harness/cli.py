@@ -302,6 +302,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
             line(f"    reproduce: {one_line(verdict.reproduce, 4096)}")
     for finding in ledger.findings:
         line(f"FINDING {finding.kind}: {one_line(finding.message)}", "bold red")
+        if finding.reproduce:
+            line(f"    reproduce: {finding.reproduce}")
     for bisected in ledger.bisected:
         line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
         line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,28 @@ class RunContext:
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
         """One shell line that runs `case` of `file` again alone, with the same id and seed, under `environment`."""
-        path, separator, rest = case.partition("::")
+        return self._command([(case, file)], environment, ["--isolation=case"])
+
+    def reproduce_leak(
+        self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None]
+    ) -> str:
+        """One shell line that runs these cases in one process, each so many `times`, and looks for what they leak.
+
+        `cases` are pairs of id and file.
+        """
+        options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
+        return self._command(cases, environment, options)
+
+    def _command(
+        self, cases: Sequence[tuple[str, Path]], environment: Mapping[str, str | None], options: Sequence[str]
+    ) -> str:
         words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
-        words += ["pytest", shlex.quote(self._from_here(file) + separator + rest), *self._root_options(file, path)]
-        words += ["--isolation=case"]
+        words.append("pytest")
+        for case, file in cases:
+            path, separator, rest = case.partition("::")
+            words.append(shlex.quote(self._from_here(file) + separator + rest))
+        path, _, _ = cases[0][0].partition("::")
+        words += [*self._root_options(cases[0][1], path), *options]
         words += [] if self.device == "auto" else [f"--device={self.device}"]
         words += [f"--inject={shlex.quote(each)}" for each in self.inject]
         words += [f"--start={self.start}"] if self.start == "cold" else []

@@ -1,4 +1,4 @@
-"""The base class of every error that this package raises on purpose."""
+"""The root of every error this package raises on purpose, and those that several rooms know."""
 
 from __future__ import annotations
 
@@ -11,3 +11,7 @@ class HarnessError(Exception):
         own = super().__str__()
         cause = self.__cause__
         return own if cause is None else f"{own}: {cause}"
+
+
+class NoDeviceError(HarnessError):
+    """There is no device for what is to be run: too few are healthy, or one does not become free."""

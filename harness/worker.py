@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +17,7 @@ import pytest
 from harness import linux
 from harness.caseid import case_seed
 from harness.context import RunContext
-from harness.devices import capabilities
+from harness.devices import capabilities, health_events
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
@@ -29,6 +30,7 @@ from harness.gating.waivers import Waiver
 from harness.options import case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, digest
+from harness.scheduling import device_locks
 from harness.scheduling.device_locks import DeviceLocks
 from harness.softdevice import faults
 from harness.supervisor import compiler_caches
@@ -51,6 +53,8 @@ from harness.zygote.spec import ZygoteSpec, executor_environment
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 #: How often a zygote may die before it is ready: then it is no accident any more.
 _STARTS = 5
+#: Time limits of a case that one attempt may take: it runs once more, and a suspected leak twice seven times.
+_ATTEMPT_FACTOR = 20
 
 CASE_ID = pytest.StashKey[str]()
 _PREPARED = pytest.StashKey[tuple[str, Case]]()
@@ -89,6 +93,7 @@ class Worker:
             folder=Path(context.temp_dir) / "drained",
             record=self.journal.append,
             examine=context.health and context.isolation != "none",
+            nvml_limit=health_events.LIMIT * context.timeout_multiplier,
         )
         self._own: list[ZygoteProcess] = []
         self._was_linked = False
@@ -222,7 +227,22 @@ class Worker:
         """
         workers = 1 if workerinput is None else int(workerinput["workercount"])
         enabled = self._pool.device.backend.hardware and workers <= len(self._inventory.usable)
-        return DeviceLocks(Path(self.context.temp_dir) / "turns", enabled=enabled)
+        # Between two looks at who waits a worker makes all the attempts at one case, and its repetitions.
+        attempts = max(self.policy.repeat * (1 + self.policy.retries), 2 * self.policy.verify)
+        longest = _ATTEMPT_FACTOR * attempts * self.context.case_timeout
+        return DeviceLocks(
+            Path(self.context.temp_dir) / "turns",
+            enabled=enabled,
+            worker=self.name,
+            limit=max(device_locks.LIMIT, longest) * self.context.timeout_multiplier,
+            first_word=device_locks.FIRST_WORD * self.context.timeout_multiplier,
+            tell=self._tell_wait,
+        )
+
+    def _tell_wait(self, text: str) -> None:
+        """Say at once what this worker waits for: at the terminal, of which a worker of xdist has standard error."""
+        self.journal.append({"event": "wait", "worker": self.name, "message": text})
+        print(f"\nharness: {text}", file=sys.stderr, flush=True)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
         visible: dict[str, str | None] = {**masks_for(devices)}

@@ -8,7 +8,7 @@ reads at every call (`State`), so that a test can have it change while the proce
     …start a process with `environ`…
     state.set(0, ecc_uncorrected=1, temperature=91)  # GPU 0 from now on
     state.set(1, lost=1)                             # or lost_from=20: from the 20th question about it on
-    state.set(1, nvmlDeviceGetTemperature=999)       # the status that one call returns
+    state.set(1, nvmlDeviceGetTemperature=999)       # the status that one call returns; 997: it does not return
     state.xid(0, 79)                                 # an event, to every process that watches GPU 0 now
 
 The words, and what their numbers mean, stand at the top of the C file.

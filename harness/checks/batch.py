@@ -19,6 +19,10 @@ _KIB, _MIB = 1 << 10, 1 << 20
 Counted = Sequence[Sequence[Mapping[str, int]]]
 
 
+#: Times that it may be worth while to run cases again in one process.
+_MOST_RUNS = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """How much of a meter may grow without a suspicion over a batch, and without guilt in a repetition of it.
@@ -137,6 +141,15 @@ def suspicions(grown: Mapping[str, int], cases: int) -> dict[str, int]:
         if allowed is not None and amount > allowed:
             found[name] = amount
     return found
+
+
+def runs_to_suspect(leak: Leak, cases: int) -> int:
+    """How often so many cases that leak together must run in one process until half of that would be suspected.
+
+    Once, where no number of runs is enough.
+    """
+    growths = (suspicions({leak.meter: times * leak.amount // 2}, times * cases) for times in range(1, _MOST_RUNS))
+    return next((times for times, found in enumerate(growths, start=1) if found), 1)
 
 
 def leaks_together(rounds: Counted, among: Sequence[int]) -> list[Leak]:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import pynvml
 
+from harness.devices.call_thread import CallThread, StuckError
 from harness.devices.device import Device
 from harness.text import one_line
 
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 #: `note`: worth knowing; the device is none the worse. `suspect`: worth a health check. `fatal`: no more cases on it.
 Severity = Literal["note", "suspect", "fatal"]
+
+#: Seconds that NVML may take for a reading. A driver whose GPU hangs has been seen to take a minute for one call.
+LIMIT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class HealthReading:
     - `temperature`: of the GPU, in degrees Celsius. `replays`: the counter of PCIe packets sent again.
     - `xids`: pairs of an Xid and how often it came since the watch began, by number.
     - `faults`: questions that got an error instead of an answer.
+    - `hang`: that NVML did not answer at all, told once; no later reading has anything to tell.
     """
 
     lost: str = ""
@@ -54,11 +59,12 @@ class HealthReading:
     replays: int | None = None
     xids: tuple[tuple[int, int], ...] | None = None
     faults: tuple[str, ...] = ()
+    hang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthEvent:
-    """One thing that NVML told. `kind` is one word: lost, ecc, rows, pages, xid, throttled, pcie or nvml."""
+    """One thing that NVML told. `kind` is one word: lost, hang, ecc, rows, pages, xid, throttled, pcie, nvml."""
 
     kind: str
     text: str
@@ -87,6 +93,8 @@ def standing(signs: HealthReading) -> tuple[HealthEvent, ...]:
 def _flags(before: HealthReading, after: HealthReading, pending: Severity) -> Iterator[HealthEvent]:
     if after.lost and not before.lost:
         yield HealthEvent("lost", f"the device is lost: {after.lost}", "fatal")
+    if after.hang and not before.hang:
+        yield HealthEvent("hang", after.hang, "suspect")
     if after.rows_failed and before.rows_failed is False:
         yield HealthEvent("rows", "a row of memory could not be remapped: have the gpu replaced", "fatal")
     if after.rows_pending and before.rows_pending is False:
@@ -238,14 +246,16 @@ class _Watched:
 
 @dataclass(slots=True)
 class _Questions:
-    """Puts questions to NVML about one device, and none once it is lost."""
+    """Puts questions to NVML about one device, and none once it is lost. `begin` hears of each beforehand."""
 
+    begin: Callable[[str], object]
     lost: str = ""
     faults: list[str] = field(default_factory=list)
 
     def __call__(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
         if self.lost:
             return None
+        self.begin(what)
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
@@ -262,30 +272,22 @@ class HealthWatch:
 
     For a process that lives, such as a supervisor; neither CUDA nor torch is woken. It raises nothing on account of a
     device or driver: `notes` says what cannot be watched, and such values are None. A reading takes as long as the
-    driver does, and a driver whose GPU hangs has been seen to take a minute.
+    driver does. NVML is asked in a thread of its own, and no more once it has not answered for `limit` seconds.
     """
 
-    def __init__(self, devices: Sequence[Device]) -> None:
-        """HealthWatch `devices` from now on. The CPU has no signs; one that is at fault is lost."""
+    def __init__(self, devices: Sequence[Device], *, limit: float = LIMIT) -> None:
+        """Watch `devices` from now on. The CPU has no signs; one that is at fault is lost."""
         self._watched = {device.uuid: _Watched(lost=device.fault or "") for device in devices}
         self._events: Any = None
         self._open = False
         self._notes: list[str] = []
+        self._limit = limit
+        self._thread = CallThread("nvml", limit=limit)
+        self._asked = ""
+        self._hang = ""
         whole = [device for device in devices if device.backend.hardware and device.fault is None]
-        if not whole:
-            return
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            self._notes.append(f"no signs of trouble are seen: nvml does not answer: {one_line(str(error))}")
-            return
-        self._open = True
-        try:
-            self._events = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError as error:
-            self._notes.append(f"no xids are seen: event set: {one_line(str(error))}")
-        for device in whole:
-            self._find(device)
+        if whole:
+            self._call(lambda: self._start(whole))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -295,10 +297,73 @@ class HealthWatch:
     def read(self, uuid: str) -> HealthReading:
         """The signs of the device now. Raises KeyError for one that is not watched, and for any after `close`."""
         watched = self._watched[uuid]
+        if not self._thread.stuck:
+            if watched.handle is None:
+                return HealthReading(lost=watched.lost)
+            reading = self._call(lambda: self._read(watched))
+            if reading is not None:
+                return reading
+        hang, self._hang = self._hang, ""
+        return HealthReading(hang=hang)
+
+    def close(self) -> None:
+        """Let go of NVML. May be called more than once."""
+        self._watched.clear()
+        if self._open and not self._thread.stuck:
+            self._open = False
+            self._call(self._stop)
+        self._thread.close()
+
+    def __enter__(self) -> HealthWatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, function: Callable[[], T]) -> T | None:
+        """What `function` returns, called in the thread; None when NVML does not answer, which is then noted."""
+        try:
+            return self._thread.call(function)
+        except StuckError:
+            self._hang = f"nvml did not answer within {self._limit:g} s ({self._asked}); it is not asked any more"
+            self._notes.append(self._hang)
+            return None
+
+    # What follows runs in the thread.
+
+    def _ask_about(self, what: str) -> None:
+        self._asked = what
+
+    def _start(self, devices: Sequence[Device]) -> None:
+        self._ask_about("start")
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self._notes.append(f"no signs of trouble are seen: nvml does not answer: {one_line(str(error))}")
+            return
+        self._open = True
+        self._ask_about("event set")
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            self._notes.append(f"no xids are seen: event set: {one_line(str(error))}")
+        for device in devices:
+            self._find(device)
+
+    def _stop(self) -> None:
+        self._ask_about("shutdown")
+        try:
+            if self._events is not None:
+                pynvml.nvmlEventSetFree(self._events)
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError as error:
+            self._notes.append(f"nvml was not shut down: {one_line(str(error))}")
+
+    def _read(self, watched: _Watched) -> HealthReading:
         gpu = watched.handle
-        if gpu is None:
-            return HealthReading(lost=watched.lost)
-        ask = _Questions()
+        ask = _Questions(self._ask_about)
         corrected, uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
         total, volatile = pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_VOLATILE_ECC
         ecc_corrected = ask("corrected errors", total, gpu, corrected, volatile)
@@ -327,31 +392,10 @@ class HealthWatch:
             faults=tuple(ask.faults),
         )
 
-    def close(self) -> None:
-        """Let go of NVML. May be called more than once."""
-        self._watched.clear()
-        if not self._open:
-            return
-        self._open = False
-        try:
-            if self._events is not None:
-                pynvml.nvmlEventSetFree(self._events)
-            pynvml.nvmlShutdown()
-        except pynvml.NVMLError as error:
-            self._notes.append(f"nvml was not shut down: {one_line(str(error))}")
-
-    def __enter__(self) -> HealthWatch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _find(self, device: Device) -> None:
         """Get hold of the device's GPU, and have its Xids reported."""
         watched = self._watched[device.uuid]
-        ask = _Questions()
+        ask = _Questions(self._ask_about)
         watched.handle = ask("handle", pynvml.nvmlDeviceGetHandleByUUID, device.mig_parent or device.uuid)
         if watched.handle is None:
             watched.lost = ask.lost or next(iter(ask.faults), "handle: nvml gives none")
@@ -363,6 +407,7 @@ class HealthWatch:
                 watched.instance = ask("gpu instance", pynvml.nvmlDeviceGetGpuInstanceId, instance)
         if self._events is None:
             return
+        self._ask_about("xids")
         kind = pynvml.nvmlEventTypeXidCriticalError
         try:
             pynvml.nvmlDeviceRegisterEvents(watched.handle, kind, self._events)
@@ -375,6 +420,7 @@ class HealthWatch:
         """Take the Xids that have come. One of a GPU counts for all that is watched of it, of an instance for that."""
         if self._events is None:
             return
+        self._ask_about("xids")
         for _ in range(_MOST_EVENTS):
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import io
 import os
 import signal
 import socket
@@ -14,6 +13,7 @@ from typing import NoReturn
 
 from harness import linux
 from harness.backends.table import BACKENDS
+from harness.executor import failure, streams
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
@@ -36,10 +36,22 @@ def become_executor(
     Nothing of the zygote's that could be shared by mistake (standard streams, session, process group, temporary folder,
     signal handlers) survives. A `cold` one has collected by itself, and says when it is ready.
     """
+    control, *files = descriptors
+    channel = Channel(socket.socket(fileno=control), "the supervisor")
+    try:
+        executor = _become(collected, order, files, channel, cold=cold)
+    except Exception as error:  # noqa: BLE001 - no case has run yet: all of it is ours
+        failure.end_process(error, channel)
+    executor.serve()
+
+
+def _become(
+    collected: CollectedSession, order: Message, files: Sequence[int], channel: Channel, *, cold: bool
+) -> Executor:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    control, out, err, stacks, facts = descriptors
-    _new_standard_streams(out, err)
+    out, err, stacks, facts = files
+    streams.replace(out, err)
     for name, value in order["env"].items():
         if value is None:
             os.environ.pop(name, None)
@@ -53,14 +65,13 @@ def become_executor(
     if order["workerinput"] is not None:
         # What tests and plugins ask to know which xdist worker they are in.
         collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
-    channel = Channel(socket.socket(fileno=control), "the supervisor")
     if cold:
         channel.send({"op": "ready"})
     if order["library"] is not None:
         _load_software_device(order["library"])
-    Executor(
+    return Executor(
         collected, channel, (stacks, facts), backend=BACKENDS[order["kind"]], leak_check=order["leak_check"]
-    ).serve()
+    )
 
 
 def _load_software_device(library: str) -> None:
@@ -73,31 +84,3 @@ def _load_software_device(library: str) -> None:
     except Exception:  # noqa: BLE001 - whatever went wrong stands in what the process printed
         sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)
-
-
-def _new_standard_streams(out: int, err: int) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
-        os.dup2(source, target, inheritable=True)
-    for source in (null, out, err):
-        os.close(source)
-    linux.line_buffer_c_stdio()
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
-    # Unbuffered, since what is still in a buffer is lost in a crash; visible escapes, since any text may be printed.
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(
-            _Unbuffered(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
-        )
-        for number in (1, 2)
-    )
-
-
-class _Unbuffered(io.FileIO):
-    """A raw file that writes all it is given, which is what the text layer expects of a buffered one."""
-
-    def write(self, data: object) -> int:
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        done = 0
-        while done < len(view):
-            done += super().write(view[done:])
-        return done

@@ -5,12 +5,14 @@ Everything here runs beside somebody's test, in a process that may be dying. It 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import pytest
@@ -21,11 +23,13 @@ from harness.checks import poison, process
 from harness.checks.inspector import Inspector, LeakCheck
 from harness.checks.meters.table import Meters, growths
 from harness.checks.origins import Origins, record_history
+from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
 from harness.devices import health
-from harness.executor import seeding, short_exit
+from harness.executor import failure, seeding, short_exit, streams
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, Current, kept
+from harness.outcome import Outcome
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.wire import Channel, Message, encode
@@ -63,27 +67,33 @@ class Executor:
 
     def serve(self) -> NoReturn:
         """Handle requests. The end of the stream means that the supervisor is gone: so are we."""
-        while True:
-            while (message := self._channel.pop()) is None:
-                self._channel.receive()
-                if self._channel.closed:
-                    os._exit(0)
-            if message["op"] == "run":
-                self._has_subtests = False
-                try:
-                    self._run(message)
-                except MemoryError:
-                    os._exit(EXIT_NO_MEMORY)
-            elif message["op"] == "examine":
-                self._examine(message)
-            elif message["op"] == "again":
-                self._again(message)
-            elif message["op"] == "repeat":
-                self._repeat(message)
-            elif message["op"] == "round":
-                self._round(message)
-            else:
-                self._leave(message)
+        try:
+            while True:
+                while (message := self._channel.pop()) is None:
+                    self._channel.receive()
+                    if self._channel.closed:
+                        os._exit(0)
+                self._handle(message)
+        except MemoryError:
+            os._exit(EXIT_NO_MEMORY)
+        except BaseException as error:  # noqa: BLE001 - what comes here is our own: cases and hooks were asked before
+            self._expect_own_channel()
+            failure.end_process(error, self._channel)
+
+    def _handle(self, message: Message) -> None:
+        if message["op"] == "run":
+            self._has_subtests = False
+            self._run(message)
+        elif message["op"] == "examine":
+            self._examine(message)
+        elif message["op"] == "again":
+            self._again(message)
+        elif message["op"] == "repeat":
+            self._repeat(message)
+        elif message["op"] == "round":
+            self._round(message)
+        else:
+            self._leave(message)
 
     def _examine(self, message: Message) -> None:
         """Look whether the device computes rightly; each step is told before it begins, in case it is the last."""
@@ -114,6 +124,7 @@ class Executor:
             config.hook.pytest_report_teststatus(report=report, config=config)
         message = reports.pack(config, report)
         self._flush_output()
+        streams.expect_room(self._streams)
         message["out"] = [_size(1), _size(2)]
         self._guarded(lambda: _write(self._facts, encode(message)))
 
@@ -123,11 +134,27 @@ class Executor:
             self._send({"op": "unknown", "known": self._known_instead(message["case"])})
             return
         self._inspector.begin()
-        interruption = self._protocol(item, message)
+        done: Message = {"op": "done", **self._protocol(item, message)}
+        problems: list[Problem] = []
+        try:
+            self._look_over(item, problems, done, levels=message["levels"])
+        except Exception as error:
+            self._watchdog.stop()
+            problems = problems or self._left_behind()
+            if not problems:  # then it is none of the case's doing
+                raise
+            text = f"left the process so that it cannot be looked over: {error!r}"
+            problems.append(Problem(Outcome.CONTAMINATED, text))
+        if problems:
+            done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
+        self._send(done)
+
+    def _look_over(self, item: pytest.Item, problems: list[Problem], done: Message, *, levels: bool) -> None:
+        """Look at the process after a case; what is wrong goes to `problems`, all else that is told to `done`."""
         poisoned = poison.sticky_error()
         self._watchdog.stop()
         state = process.capture(self._state.descriptors)
-        problems = process.compare(self._state, state)
+        problems += process.compare(self._state, state)
         problems += process.changed_streams(self._streams, (sys.stdout, sys.stderr))
         if state.alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -139,25 +166,19 @@ class Executor:
             problems += process.new_children(self._children, now, linux.describe_process, own)
             self._children = now
         self._state = state
-        done: Message = {"op": "done"}
         self._poisoned = bool(poisoned)
-        if not poisoned:  # else whoever asks CUDA for anything fails
-            changed, suspicions = self._inspector.end(levels=message["levels"], keeps=bool(kept(item)))
+        if poisoned:  # whoever asks CUDA for anything fails
+            done["poison"] = poisoned
+        else:
+            changed, suspicions = self._inspector.end(levels=levels, keeps=bool(kept(item)))
             problems += changed
-            if levels := self._inspector.levels:
-                done["levels"] = levels
+            if self._inspector.levels:
+                done["levels"] = self._inspector.levels
             done["suspicions"] = suspicions
             if blind := self._inspector.blind():
                 done["blind"] = blind
         if struck := self._faults_struck():
             done["struck"] = struck
-        if interruption:
-            done["interruption"] = interruption
-        if poisoned:
-            done["poison"] = poisoned
-        if problems:
-            done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
-        self._send(done)
 
     def _known_instead(self, case: str) -> str:
         """What was collected in place of a `case` that was not, and where."""
@@ -167,8 +188,19 @@ class Executor:
         such = "" if example is None else f", such as {example!r}"
         return f"{len(known)} cases{such}, in the root folder {self._collected.session.config.rootpath}"
 
-    def _protocol(self, item: pytest.Item, message: Message) -> str:
-        """Have pytest run the case under the watchdog, which goes on; says what interrupted it, or nothing."""
+    def _left_behind(self) -> list[Problem]:
+        """What the case left that may have kept us from looking it over; nothing: that was a mistake of ours."""
+        problems: list[Problem] = []
+        for look in (self._changes_of_process, lambda: self._inspector.end()[0]):
+            with contextlib.suppress(Exception):  # the error that brought us here is the one that is told
+                problems += look()
+        return problems
+
+    def _changes_of_process(self) -> list[Problem]:
+        return process.compare(self._state, process.capture(self._state.descriptors))
+
+    def _protocol(self, item: pytest.Item, message: Message) -> Message:
+        """Have pytest run the case under the watchdog, which goes on; says what broke it off, if anything did."""
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
         item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
         seeding.seed_everything(message["seed"], self._backend)
@@ -176,8 +208,22 @@ class Executor:
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         except (KeyboardInterrupt, pytest.exit.Exception) as error:
-            return f"raised {type(error).__name__}: {error}".rstrip(": ")
-        return ""
+            return {"interruption": f"raised {type(error).__name__}: {error}".rstrip(": ")}
+        except MemoryError:
+            raise
+        except BaseException as error:
+            if not failure.is_of_others(error):
+                raise
+            return {"hook_error": failure.describe(error)}
+        return {}
+
+    def _run_unheard(self, message: Message) -> None:
+        """Run a case whose outcome nobody asks for. When a hook breaks it off this process can tell nothing more."""
+        broken_off = self._protocol(self._collected.items[message["case"]], message)
+        self._watchdog.stop()
+        if "hook_error" in broken_off:
+            sys.stderr.write(broken_off["hook_error"]["traceback"])
+            os._exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
         """How often each injected fault has struck since the last case, by name."""
@@ -190,8 +236,7 @@ class Executor:
     def _again(self, message: Message) -> None:
         """Run a case a second time, unheard: what it left at first only was lazily made, and is no leak."""
         self._mute()
-        self._protocol(self._collected.items[message["case"]], message)
-        self._watchdog.stop()
+        self._run_unheard(message)
         self._listen()
         self._send({"op": "grown", "growths": self._inspector.grown()})
 
@@ -208,8 +253,7 @@ class Executor:
             if message["history"] and number >= message["warmup"]:
                 record_history(message["history"])
                 origins = origins or Origins()
-            self._protocol(self._collected.items[message["case"]], message)
-            self._watchdog.stop()
+            self._run_unheard(message)
             after = meters.read()
             grown.append(growths(before, after))
             before = after
@@ -225,11 +269,9 @@ class Executor:
         grown = []
         for entry in message["cases"]:
             self._rounds.before_case()
-            item = self._collected.items[entry["case"]]
-            self._protocol(item, entry)
-            self._watchdog.stop()
+            self._run_unheard(entry)
             changes = self._rounds.after_case()
-            grown.append({} if kept(item) else changes)
+            grown.append({} if kept(self._collected.items[entry["case"]]) else changes)
         told = self._rounds.origins() if message["last"] else {}
         self._send({"op": "round", "cases": grown, "origins": told})
 
@@ -245,12 +287,7 @@ class Executor:
 
     def _guarded(self, speak: Callable[[], object]) -> None:
         """Say something, if we are who is listened to and the case has left us the means."""
-        while os.getpid() != self._pid:
-            # A copy of us that a case forked and forgot. It waits to be found, as a child process left running.
-            signal.pause()
-        for number in (self._channel.fileno(), self._facts):
-            if process.identity(number) != self._state.descriptors[number]:
-                os._exit(EXIT_CHANNEL_GONE)
+        self._expect_own_channel()
         try:
             speak()
         except MemoryError:
@@ -261,6 +298,20 @@ class Executor:
                 os._exit(EXIT_NO_MEMORY)
         except BrokenPipeError:
             os._exit(0)
+        except OSError as error:
+            if error.errno != errno.EFBIG:  # a limit of the case's on the size of files, which is not for ours
+                raise
+            with self._limits_lifted():
+                speak()
+
+    def _expect_own_channel(self) -> None:
+        """Return if we are who the supervisor listens to and can be heard; end or wait otherwise."""
+        while os.getpid() != self._pid:
+            # A copy of us that a case forked and forgot. It waits to be found, as a child process left running.
+            signal.pause()
+        for number in (self._channel.fileno(), self._facts):
+            if process.identity(number) != self._state.descriptors[number]:
+                os._exit(EXIT_CHANNEL_GONE)
 
     def _flush_output(self) -> None:
         """Have all that was printed in the files, whose sizes then tell one phase's output from the next's."""
@@ -270,6 +321,17 @@ class Executor:
             except (OSError, ValueError):
                 continue  # the case closed it; the check of the descriptors tells
         linux.flush_c_stdio()
+
+    @contextlib.contextmanager
+    def _limits_lifted(self) -> Iterator[None]:
+        """Have the limits that we began with, as far as may be, and then again those that the case has left."""
+        left = {name: resource.getrlimit(getattr(resource, name)) for name in self._limits}
+        self._restore_limits()
+        try:
+            yield
+        finally:
+            for name, limits in left.items():
+                resource.setrlimit(getattr(resource, name), limits)
 
     def _restore_limits(self) -> None:
         for name, (soft, _) in self._limits.items():
@@ -282,9 +344,9 @@ class Executor:
         """Tear down what is still set up, then end the way the request says, under the watchdog."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
+        if not self._poisoned:
+            self._inspector.collect()
         try:
-            if not self._poisoned:
-                self._inspector.collect()
             _compat.tear_down_all(self._collected.session)
         except BaseException as error:  # noqa: BLE001 - whatever a fixture raises is told, then we end
             bye["error"] = f"tearing down what the last cases shared raised {error!r}"
@@ -296,7 +358,7 @@ class Executor:
                 bye["grown"] = grown
         self._send(bye)
         if message["light"]:
-            short_exit.clear(self._collected)
+            self._clear()
             self._flush_output()
             linux.c_exit(0)
             raise AssertionError("exit returned")
@@ -304,10 +366,24 @@ class Executor:
         linux.interpreter_exit(0)
         raise AssertionError("Py_Exit returned")
 
+    def _clear(self) -> None:
+        """Do what the interpreter would do at its end. What cases left to be called then may raise."""
+        try:
+            short_exit.clear(self._collected)
+        except BaseException:  # noqa: BLE001 - the end of the process shows it, as that of any other would
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+
 
 def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+    """Append all of `data` to a file of ours, or nothing: half a line could not be told from what a case wrote."""
+    left = data
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError:
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (len(data) - len(left)))
+        raise
 
 
 def _size(descriptor: int) -> int:

@@ -74,6 +74,22 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
     return report
 
 
+class Failure(NamedTuple):
+    """An exception that was raised in another process, in one line, and its traceback."""
+
+    error: str
+    traceback: str
+
+
+def unpack_failure(message: object) -> Failure:
+    """The exception that `message` holds. Raises ProtocolError when it holds none."""
+    match message:
+        case {"error": str(error), "traceback": str(traceback)}:
+            return Failure(error, traceback)
+        case other:
+            raise ProtocolError(f"an executor sent {other!r}, expected an error and its traceback")
+
+
 class RecordedWarning(NamedTuple):
     """A warning and the moment of pytest's in which it was recorded."""
 

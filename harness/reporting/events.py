@@ -277,6 +277,8 @@ class Finding(_Line):
     message: str
     cases: tuple[str, ...] = ()
     """Ids of the cases it concerns, where there are any."""
+    reproduce: str | None = None
+    """The command that shows it again, where there is one."""
 
 
 class Wait(_Line):

@@ -248,7 +248,7 @@ def _block(lines: Sequence[str]) -> str:
 
 def _finding_line(finding: Finding) -> str:
     cases = f" [{', '.join(finding.cases[:20])}{', …' if len(finding.cases) > 20 else ''}]" if finding.cases else ""
-    return f"{finding.kind}: {finding.message}{cases}"
+    return "\n".join([f"{finding.kind}: {finding.message}{cases}", *_command(finding.reproduce)])
 
 
 def _costs(ledger: Ledger) -> list[int]:

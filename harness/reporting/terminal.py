@@ -76,7 +76,9 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines += [f"GATED {count} cases - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
     if not_run:
         lines.append(f"NOT_RUN {len(not_run)} cases, the first {not_run[0].case} - {not_run[0].message}")
-    lines += [f"FINDING {finding.kind}: {one_line(finding.message)}" for finding in ledger.findings]
+    for finding in ledger.findings:
+        lines.append(f"FINDING {finding.kind}: {one_line(finding.message)}")
+        lines += [f"    {finding.reproduce}"] if finding.reproduce else []
     lines += _kept(ledger)
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)

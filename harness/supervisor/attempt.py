@@ -14,7 +14,7 @@ from harness.checks.meters.table import meter_of
 from harness.checks.process import Problem
 from harness.outcome import Outcome
 from harness.protocol import reports
-from harness.protocol.reports import RecordedWarning
+from harness.protocol.reports import Failure, RecordedWarning
 from harness.protocol.wire import Message, ProtocolError, decode
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.verdict import Evidence, Judgement, Phase, judge, phase_of
@@ -82,8 +82,9 @@ class Attempt:
         seen = self.evidence
         # What went wrong and seems to leak as well is not looked into: nothing is to inherit what it left.
         leaky = self.outcome.is_red and bool(self.suspicions)
-        harmed = seen.problems or seen.poison or seen.interruption or seen.late or seen.unknown or self.spent or leaky
-        return seen.done and seen.exit_status is None and not harmed and not self.evidence.zygote_lost
+        broken_off = seen.interruption or seen.hook_error is not None
+        harmed = seen.problems or seen.poison or broken_off or seen.late or seen.unknown or self.spent or leaky
+        return seen.done and seen.exit_status is None and not harmed and not seen.lost_by_harness
 
 
 def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:
@@ -138,6 +139,7 @@ class _Listener:
     unknown: str = ""
     poison: str = ""
     interruption: str = ""
+    hook_error: Failure | None = None
     zygote_lost: str = ""
     garbled: str = ""
     leaving: bool = False
@@ -170,6 +172,8 @@ class _Listener:
             garbled=self.garbled or self.handle.garbled,
             unknown=self.unknown,
             zygote_lost=self.zygote_lost,
+            harness_error=None if self.spent else self.handle.harness_error,
+            hook_error=self.hook_error,
             unkillable=self.handle.unkillable,
         )
 
@@ -188,13 +192,17 @@ class _Listener:
             self._take_facts()
         except ProtocolError as error:
             self.garbled, self.over = str(error), False
-        if self.over and self.suspicions and not (self.interruption or self.poison or self.problems):
+        if self.over and self.suspicions and not (self._broken_off or self.poison or self.problems):
             self._look_again()
-        if self.over and request.leave and not (self.interruption or self.spent):
+        if self.over and request.leave and not (self._broken_off or self.spent):
             self.leaving = True
             self.late = not leave(handle, request.limit, light=request.light)
         if self.late or not (self.over or self.unknown):
             handle.kill()
+
+    @property
+    def _broken_off(self) -> bool:
+        return bool(self.interruption) or self.hook_error is not None
 
     def _look_again(self) -> None:
         """Run the case a second time in the same process: what grew the first time only is no suspicion any more.
@@ -222,6 +230,8 @@ class _Listener:
             self.over = True
             self.poison = str(message.get("poison", ""))
             self.interruption = str(message.get("interruption", ""))
+            if "hook_error" in message:
+                self.hook_error = reports.unpack_failure(message["hook_error"])
             self.problems = _problems(message.get("problems", []))
             self.blind = [str(text) for text in message.get("blind", [])]
             self.suspicions = {str(name): int(amount) for name, amount in message.get("suspicions", {}).items()}

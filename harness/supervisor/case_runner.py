@@ -12,7 +12,7 @@ from harness.supervisor.executor_handle import ExecutorHandle
 
 
 class CaseRunner(Protocol):
-    """Runs cases again. Methods that need a device raise `harness.supervisor.device_pool.NoDeviceError`."""
+    """Runs cases again. Methods that need a device raise `harness.errors.NoDeviceError`."""
 
     def missing_devices(self, count: int) -> str:
         """Why there are fewer healthy devices than `count`, or an empty text."""
@@ -38,6 +38,10 @@ class CaseRunner(Protocol):
         """Show pytest that a case is red, after it was shown another outcome."""
         ...
 
-    def add_finding(self, kind: str, message: str, cases: Sequence[str]) -> None:
+    def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
+        """A shell line that runs these cases in one process, each so many times, on the devices of `handle`."""
+        ...
+
+    def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
         """Write down a finding: a fact that no one case can be blamed for."""
         ...

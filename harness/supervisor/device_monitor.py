@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from harness.devices.device import Device
 from harness.devices.health import Health
+from harness.errors import NoDeviceError
 from harness.outcome import Outcome
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
-from harness.supervisor.device_pool import DevicePool, NoDeviceError
+from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteError
@@ -53,18 +54,28 @@ class DeviceMonitor:
             if not new:
                 return ""
             self._retire()
-            for device in new:
-                for _, event in self._pool.new_events([device.uuid]):
-                    if event.severity == "fatal":
-                        self._pool.drain(device, event.text, "at the start", [])
-                    else:
-                        self._add_finding("device_sign", f"device {device.uuid} at the start: {event.text}", [])
-                if self._pool.drained(device) is None:
-                    self._examine(device, "at the start", [])
+            try:
+                for device in new:
+                    self._look_at_first(device)
+            except NoDeviceError as error:
+                return str(error)
             self._slot.release()
 
+    def _look_at_first(self, device: Device) -> None:
+        """Raises NoDeviceError."""
+        for _, event in self._pool.new_events([device.uuid]):
+            if event.severity == "fatal":
+                self._pool.drain(device, event.text, "at the start", [])
+            else:
+                self._add_finding("device_sign", f"device {device.uuid} at the start: {event.text}", [])
+        if self._pool.drained(device) is None:
+            self._examine(device, "at the start", [])
+
     def after_attempt(self, case: Case, handle: ExecutorHandle, attempt: Attempt) -> Attempt:
-        """Read health events, and examine the devices where there is reason; returns the attempt with notes on that."""
+        """Read health events, and examine the devices where there is reason; returns the attempt with notes on that.
+
+        Raises NoDeviceError.
+        """
         if not self._pool.monitored:
             return attempt
         moment = f"after {case.id} {'was ' if attempt.outcome is Outcome.POISONED else ''}{attempt.outcome}"
@@ -77,33 +88,51 @@ class DeviceMonitor:
                 self._pool.drain(device, event.text, moment, [case.id])
             elif event.severity == "suspect":
                 suspect.add(device.uuid)
+            if event.kind == "hang":  # of which no later reading tells any more
+                self._add_finding("device_sign", f"device {device.uuid} {moment}: {event.text}", [case.id])
         for device in self._pool.known(handle.binding.devices):
             if handle.unkillable:
                 self._pool.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
             elif device.uuid in suspect and self._pool.drained(device) is None:
                 with self._slot.set_aside():
                     found = self._examine(device, moment, [case.id])
-                notes.append(f"device {device.uuid} examined afterwards: {found.text}")
+                notes.append(f"device {device.uuid} examined afterwards: {found}")
         return replace(attempt, notes=tuple(notes))
 
-    def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> Health:
-        """Find out in a process of its own whether a device computes correctly; it is drained when it does not."""
+    def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> str:
+        """Find out in a process of its own whether a device computes correctly, in words; if not, it is drained.
+
+        What goes wrong by the harness's own doing says nothing of the device, and is tried once more. Raises
+        NoDeviceError, ZygoteError.
+        """
         with self._slot.activities.doing(f"examining device {device.uuid} {moment}"):
             return self._examine_now(device, moment, cases)
 
-    def _examine_now(self, device: Device, moment: str, cases: Sequence[str]) -> Health:
-        handle = self._slot.spawn(self._bind([device]))
+    def _examine_now(self, device: Device, moment: str, cases: Sequence[str]) -> str:
         try:
-            found = examination.examine(handle, seed=self._seed, limit=self._limit)
-        except ZygoteError:  # which says nothing of the device
+            handle, found = self._examine_once(device)
+        except ZygoteError:
             self._slot.drop_zygote()
-            handle = self._slot.spawn(self._bind([device]))
-            found = examination.examine(handle, seed=self._seed, limit=self._limit)
-        self._slot.dispose(handle, "examination", hold=True)
+            handle, found = self._examine_once(device)
+        if handle.harness_error is not None:
+            handle, found = self._examine_once(device)
+        if handle.harness_error is not None:
+            self._pool.leave_unexamined(device)
+            text = f"not known, the harness failed: {handle.harness_error.error}"
+            self._add_finding("unexamined_device", f"device {device.uuid} {moment}: {text}; it is used", cases)
+            return text
         self._pool.record_examination(
             device, healthy=found.healthy, text=found.text, moment=moment, seconds=found.seconds, cases=cases
         )
         for _, event in self._pool.new_events([device.uuid]):
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
-        return found
+            elif event.kind == "hang":
+                self._add_finding("device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases)
+        return found.text
+
+    def _examine_once(self, device: Device) -> tuple[ExecutorHandle, Health]:
+        handle = self._slot.spawn(self._bind([device]))
+        found = examination.examine(handle, seed=self._seed, limit=self._limit)
+        self._slot.dispose(handle, "examination", hold=True)
+        return handle, found

@@ -10,25 +10,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from harness.devices import health_events
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
 from harness.devices.visibility import combinable
-from harness.errors import HarnessError
+from harness.errors import NoDeviceError
 from harness.scheduling import leases
 from harness.supervisor.executor_slot import Record
-
-
-class NoDeviceError(HarnessError):
-    """There is no healthy device, or there are too few, for what is to be run."""
 
 
 class DevicePool:
     """Which devices this worker may use. `device` is the one that it uses now."""
 
     def __init__(
-        self, leased: Device, usable: Sequence[Device], *, worker: str, folder: Path, record: Record, examine: bool
+        self,
+        leased: Device,
+        usable: Sequence[Device],
+        *,
+        worker: str,
+        folder: Path,
+        record: Record,
+        examine: bool,
+        nvml_limit: float = health_events.LIMIT,
     ) -> None:
-        """`usable` are the devices of the run, the leased one among them; with `examine`, GPUs are looked after."""
+        """`usable` are the devices of the run, the leased one among them; with `examine`, GPUs are looked after.
+
+        `nvml_limit`: seconds that NVML may take to tell how a device fares.
+        """
         self.device = leased
         self._usable = tuple(usable)
         self._worker = worker
@@ -37,7 +45,7 @@ class DevicePool:
         self._monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
-        self._watch = HealthWatch(self._usable) if self._monitored else None
+        self._watch = HealthWatch(self._usable, limit=nvml_limit) if self._monitored else None
 
     @property
     def monitored(self) -> bool:
@@ -83,6 +91,10 @@ class DevicePool:
         self._record_state(device, "healthy" if healthy else "sick", text, moment, seconds)
         if not healthy:
             self.drain(device, text, moment, cases)
+
+    def leave_unexamined(self, device: Device) -> None:
+        """Use a device whose examination failed for a reason of the harness's own, which says nothing of the device."""
+        self._examined.add(device.uuid)
 
     def drain(self, device: Device, why: str, moment: str, cases: Sequence[str]) -> None:
         """No more cases for this device; the run is red for it. `cases` are those it may have to do with."""

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,12 +17,18 @@ from pathlib import Path
 
 from harness.backends.backend import Kind
 from harness.checks.process import describe_stuck
+from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.reports import Failure, unpack_failure
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
 #: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
 LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
+#: Seconds that an executor may leave a request unread which does not fit into the socket: it waits for nothing else.
+SEND_LIMIT = 30.0
 _OUTPUT_KEPT = 1 << 20
+#: Seconds that one look for messages may take: poll refuses a month, which is a fair limit for a case all the same.
+_LONGEST_POLL = 3600.0
 
 
 class NoMessage(Enum):
@@ -138,6 +145,8 @@ class ExecutorHandle:
         self.stuck: list[str] = []
         self.unkillable = False
         self.garbled = ""
+        #: What the harness's own code raised in it. It then ends.
+        self.harness_error: Failure | None = None
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
         self.temp = temp
@@ -145,6 +154,7 @@ class ExecutorHandle:
         outputs.empty()
         self.marks = (0, 0)
         self._facts_start = 0
+        self._spoke = False
         temp.mkdir(mode=0o700, parents=True)
         ours, theirs = socket.socketpair()
         order: Message = {
@@ -156,14 +166,16 @@ class ExecutorHandle:
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
         }
-        try:
-            with theirs:
-                self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
-        except ZygoteError:
-            ours.close()
-            temp.rmdir()
-            raise
+        seconds, rest = divmod(SEND_LIMIT, 1.0)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
         self._channel = Channel(ours, f"executor {name}")
+        with theirs:
+            try:
+                self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
+            except ZygoteError:
+                self.close()
+                temp.rmdir()
+                raise
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(link.channel, select.POLLIN)
@@ -178,13 +190,17 @@ class ExecutorHandle:
         if heard is NoMessage.DEADLINE:
             self.kill()
         how = f"was not ready after {START_LIMIT:g} s" if heard is NoMessage.DEADLINE else "ended before it was ready"
-        words = self._link.last_words()
+        said = f"the log ends with:\n{self._link.last_words()}"
+        if self.harness_error is not None:
+            said = f"the harness failed in it:\n{self.harness_error.traceback}"
         self.close()
-        raise ZygoteError(f"executor {self.name}, started cold, {how}; the log ends with:\n{words}")
+        raise ZygoteError(f"executor {self.name}, started cold, {how}; {said}")
 
     def send(self, message: Message) -> None:
-        """Send a request; when the executor is gone already, the next `receive` tells."""
-        with contextlib.suppress(OSError):  # a dead executor's story is told by its exit status, which `receive` sees
+        """Send a request; when the executor is gone, or does not read, the next `receive` tells."""
+        with contextlib.suppress(
+            OSError
+        ):  # `receive` sees the exit of a dead executor, and the deadline of a stuck one
             self._channel.send(message)
 
     def receive(self, deadline: float) -> Message | NoMessage:
@@ -192,13 +208,18 @@ class ExecutorHandle:
         while True:
             try:
                 if (message := self._channel.pop()) is not None:
-                    return message
+                    self._spoke = True
+                    if message["op"] != "harness_error":
+                        return message
+                    self.harness_error = unpack_failure(message)
+                    continue
                 if self.exit_status is not None and self._channel.closed:
+                    self._note_silent_end()
                     return NoMessage.EXITED
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return NoMessage.DEADLINE
-                for descriptor, _ in self._poll.poll(remaining * 1000):
+                for descriptor, _ in self._poll.poll(min(remaining, _LONGEST_POLL) * 1000):
                     if descriptor == self._channel.fileno():
                         self._hear()
                     else:
@@ -253,6 +274,13 @@ class ExecutorHandle:
         self._channel.receive()
         if self._channel.closed:
             self._poll.unregister(self._channel.socket)
+
+    def _note_silent_end(self) -> None:
+        """An executor that failed before it had a channel can tell by its exit status alone; a case may have any."""
+        silent = not self._spoke and not self.outputs.facts.size()
+        if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
+            words = f"the zygote's log ends with:\n{self._link.last_words()}"
+            self.harness_error = Failure("its executor ended before it could say why", words)
 
     def _note_exit(self) -> None:
         message = self._link.exit_of(self.name)

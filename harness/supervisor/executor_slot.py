@@ -44,6 +44,7 @@ class ExecutorSlot:
         self._outputs = Outputs()
         self._link: ZygoteClient | None = None
         self._count = 0
+        self._failures_told: set[str] = set()
         self.current: ExecutorHandle | None = None
 
     def spawn(self, binding: Binding) -> ExecutorHandle:
@@ -103,6 +104,7 @@ class ExecutorSlot:
         self._journal(handle, "ended", reason=reason)
         for text in handle.stuck:
             self._record({"event": "finding", "kind": "unkillable", "message": text, "cases": list(handle.cases)})
+        self._tell_failure(handle)
         handle.close()
         self.current = None
         if handle.exit_status != 0:
@@ -157,6 +159,15 @@ class ExecutorSlot:
         self.abandon(reason)
         self.drop_zygote()
         self._outputs.close()
+
+    def _tell_failure(self, handle: ExecutorHandle) -> None:
+        """A finding about what the harness's own code raised in an executor; one about the same traceback is enough."""
+        failure = handle.harness_error
+        if failure is None or failure.traceback in self._failures_told:
+            return
+        self._failures_told.add(failure.traceback)
+        message = f"the harness failed in executor {handle.name}: {failure.error}\n{failure.traceback}"
+        self._record({"event": "finding", "kind": "harness_error", "message": message, "cases": handle.cases[-1:]})
 
     def _journal(self, handle: ExecutorHandle, state: str, *, startup: float | None = None, reason: str = "") -> None:
         self._record(

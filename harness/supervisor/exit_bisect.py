@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.errors import NoDeviceError
 from harness.supervisor.attempt import CaseRequest, leave, run_attempt
 from harness.supervisor.case_runner import CaseRunner
-from harness.supervisor.device_pool import NoDeviceError
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
 
@@ -64,6 +64,6 @@ class ExitBisect:
             if not attempt.usable:
                 break
         good = handle.exit_status is None and leave(handle, self._case_timeout, light=False)
-        bad = not good or handle.exit_status != 0
+        bad = (not good or handle.exit_status != 0) and handle.harness_error is None
         self._slot.dispose(handle, "rehearsal")
         return bad

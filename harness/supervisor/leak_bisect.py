@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from harness.checks import batch
 from harness.diagnosis.leaks import Culprits
+from harness.errors import NoDeviceError
 from harness.outcome import Outcome
 from harness.supervisor import leak_trials
 from harness.supervisor.case_runner import CaseRunner
-from harness.supervisor.device_pool import NoDeviceError
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.supervisor.leak_trials import LeakTrials
@@ -51,7 +51,7 @@ class LeakBisect:
                     raise NoDeviceError(missing)
                 found = trials.find()
                 for culprits in found:
-                    self._accuse(culprits, trials.origins(culprits), len(ids))
+                    self._accuse(culprits, trials.origins(culprits), handle, len(ids))
             except NoDeviceError as error:
                 failure = str(error)
         self._slot.release()
@@ -68,11 +68,16 @@ class LeakBisect:
             }
         )
 
-    def _accuse(self, culprits: Culprits, origins: Mapping[str, Sequence[str]], cases: int) -> None:
+    def _accuse(
+        self, culprits: Culprits, origins: Mapping[str, Sequence[str]], handle: ExecutorHandle, cases: int
+    ) -> None:
         """A single case that leaks is given that verdict; of several a finding tells. Raises NoDeviceError."""
         lines = leak_trials.details(culprits, origins)
         if len(culprits.cases) > 1 or not culprits.certain:
-            self._runner.add_finding("batch_leak", "; ".join([leak_trials.describe(culprits), *lines]), culprits.cases)
+            text = "; ".join([leak_trials.describe(culprits), *lines])
+            times = batch.runs_to_suspect(culprits.leaks[0], len(culprits.cases))
+            command = self._runner.reproduce_leak(culprits.cases, times, handle)
+            self._runner.add_finding("batch_leak", text, culprits.cases, command)
             return
         history = self._runner.history_of(culprits.cases[0])
         attempt = self._runner.run_alone(history)

@@ -58,10 +58,12 @@ def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestRepor
 
 
 def detail(attempt: Attempt) -> str:
-    """Tracebacks of failed phases, then the stacks of all threads when the process broke."""
-    if not attempt.evidence.stacks and not attempt.outcome.is_red:
+    """Tracebacks of failed phases and of what broke them off, then the stacks of all threads when the process broke."""
+    seen = attempt.evidence
+    if not seen.stacks and not attempt.outcome.is_red:
         return ""
-    return "\n\n".join(part for part in (tracebacks(attempt.reports), fold(attempt.evidence.stacks).strip()) if part)
+    raised = [error.traceback.strip() for error in (seen.harness_error, seen.hook_error) if error is not None]
+    return "\n\n".join(part for part in (tracebacks(attempt.reports), *raised, fold(seen.stacks).strip()) if part)
 
 
 def kept_files(attempt: Attempt) -> list[str]:

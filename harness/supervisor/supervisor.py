@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from harness.backends.table import BACKENDS, DEVICE_VARIABLES
 from harness.context import RunContext
 from harness.devices.device import Device
+from harness.errors import NoDeviceError
 from harness.fixtures import kept
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
@@ -19,7 +20,7 @@ from harness.supervisor.attempt import Attempt, CaseRequest, leave, run_attempt
 from harness.supervisor.case import Case, ruling_line
 from harness.supervisor.case_history import CaseHistory, message, result
 from harness.supervisor.device_monitor import DeviceMonitor
-from harness.supervisor.device_pool import DevicePool, NoDeviceError
+from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.supervisor.exit_bisect import ExitBisect
@@ -122,6 +123,8 @@ class Supervisor:
                 self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
                 return
             self._dispose(handle, "retired")
+        if handle.harness_error is not None:
+            return  # which says nothing of its cases, and is told as a finding
         if not ended or handle.exit_status != 0:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
@@ -180,7 +183,7 @@ class Supervisor:
         first = self._attempt(handle, history, following=following, leave=last, light=light)
         sick = any(self._pool.drained(device) is not None for device in self._pool.known(first.devices))
         doubtful = (first.outcome.breaks_executor and not first.alone) or (first.outcome.is_red and sick)
-        if not first.evidence.zygote_lost and not doubtful:
+        if not first.evidence.lost_by_harness and not doubtful:
             return first
         if missing := self.missing_devices(case.devices):
             return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))
@@ -385,13 +388,24 @@ class Supervisor:
             return rules.on_verification(attempts[:loops], attempts[loops:], history.case.limit)
         return rules.on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
 
-    def add_finding(self, kind: str, text: str, cases: Sequence[str]) -> None:
-        self._record({"event": "finding", "kind": kind, "message": text, "cases": list(cases)})
+    def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
+        """Write down a finding: a fact that no one case can be blamed for."""
+        line = {"event": "finding", "kind": kind, "message": text, "cases": list(cases)}
+        self._record(line if reproduce is None else {**line, "reproduce": reproduce})
+
+    def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
+        """A shell line that runs these cases in one process, each so many times, on the devices of `handle`."""
+        located = [(case_id, self.history_of(case_id).case.item.path) for case_id in cases]
+        return self._context.reproduce_leak(located, times, _device_variables(handle.binding.environment))
 
     def _reproduce(self, history: CaseHistory) -> str:
-        attempt = history.decisive
-        shown = {name: value for name, value in attempt.environment.items() if name in DEVICE_VARIABLES and value}
-        return self._context.reproduce(history.case.id, history.case.item.path, shown)
+        case, environment = history.case, history.decisive.environment
+        return self._context.reproduce(case.id, case.item.path, _device_variables(environment))
+
+
+def _device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Those of an executor's environment that say which devices it has."""
+    return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}
 
 
 def _needs_own_process(case: Case) -> bool:

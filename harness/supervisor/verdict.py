@@ -10,6 +10,7 @@ import pytest
 from harness.checks.process import Problem
 from harness.outcome import Outcome
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.reports import Failure
 from harness.text import exit_text
 
 
@@ -31,6 +32,8 @@ class Evidence:
     `done`: the executor said that the case is over. `exit_status`: as ``os.waitstatus_to_exitcode`` gives it (negative
     for a signal), None while it lives. `leaving`: it had been told to exit. `late`: the supervisor's deadline passed.
     `unknown`: the executor does not have the case, but what this says.
+    `harness_error`: what the harness's own code raised in the executor; `hook_error`: what a hook of a conftest or of
+    another plugin raised, which broke pytest's protocol off.
     """
 
     phases: Sequence[Phase] = ()
@@ -46,7 +49,14 @@ class Evidence:
     garbled: str = ""
     unknown: str = ""
     zygote_lost: str = ""
+    harness_error: Failure | None = None
+    hook_error: Failure | None = None
     unkillable: bool = False
+
+    @property
+    def lost_by_harness(self) -> bool:
+        """Whether the harness broke the attempt off: nothing is known of the case."""
+        return bool(self.zygote_lost) or self.harness_error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,8 @@ def judge(seen: Evidence) -> Judgement:
     notes = ("the executor could not be killed",) if seen.unkillable else ()
     if seen.zygote_lost:
         return Judgement(Outcome.LOST, f"the harness lost its zygote while the case ran ({seen.zygote_lost})", where)
+    if seen.harness_error is not None:
+        return Judgement(Outcome.LOST, f"the harness failed, in {where}: {seen.harness_error.error}", where, notes)
     if seen.unknown:
         message = f"the executor does not know this case: does its id change from run to run? It has {seen.unknown}"
         return Judgement(Outcome.LOST, message)
@@ -132,6 +144,8 @@ def _reported(seen: Evidence) -> Judgement:
         by_phase.get("call") and all(phase.outcome == "skipped" for phase in by_phase["call"])
     ):
         return Judgement(Outcome.SKIPPED)
+    if seen.hook_error is not None:
+        return Judgement(Outcome.PASSED)  # as far as reports go: why there are no more is told beside it
     if "call" not in by_phase or "teardown" not in by_phase:
         return Judgement(Outcome.LOST, "the executor said that the case was over, but not every phase was reported")
     return Judgement(Outcome.PASSED)
@@ -140,6 +154,9 @@ def _reported(seen: Evidence) -> Judgement:
 def _found_after(seen: Evidence) -> list[Judgement]:
     """What was found once the case was over: in its process, in its device, and in how the process ended."""
     found = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
+    if seen.hook_error is not None:
+        text = f"a hook of a plugin or conftest raised {seen.hook_error.error}"
+        found.append(Judgement(Outcome.ERROR, text, _current_phase(seen)))
     if seen.poison:
         first = seen.poison.splitlines()[0]
         found.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))

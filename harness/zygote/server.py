@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from harness.executor.become import detach
+from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.loop import Loop
 from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, Orphans
@@ -266,7 +267,7 @@ class ForkServer:
             sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
         finally:
-            os._exit(1)
+            os._exit(EXIT_HARNESS_ERROR)
 
     def _signal(self, child: _Child | None, number: int) -> None:
         """Signal the executor's process group; it still exists, since we have not yet waited for its leader."""

@@ -8,8 +8,8 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
-from tests.acceptance.project import Result
-from tests.acceptance.rules import kinds
+from tests.acceptance.project import Result, paste
+from tests.acceptance.rules import command, kinds
 
 SPREAD = ["-n0", "-n2"]
 MALLOC = "suites/batch_malloc/test_malloc.py::test_case[15]"
@@ -67,8 +67,12 @@ def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, sprea
 
 @pytest.mark.parametrize("spread", SPREAD)
 def test_two_cases_that_leak_together(make_project: MakeProject, spread: str) -> None:
-    """None of them leaks alone: a finding names both, with the amount and the line that allocates."""
-    result = make_project("batch_pair").run(spread)
+    """None of them leaks alone: a finding names both, with the amount and the line that allocates.
+
+    And a shell line which finds the same.
+    """
+    project = make_project("batch_pair")
+    result = project.run(spread)
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
     assert len(result.verdicts) == 24
     assert result.status == 1
@@ -79,6 +83,15 @@ def test_two_cases_that_leak_together(make_project: MakeProject, spread: str) ->
     assert finding.message.startswith(f"{PAIR[1]} leaks in the company of {PAIR[0]}, and not without: {HEAP}")
     assert "suites/batch_pair/test_pair.py:21" in finding.message
     assert f"FINDING batch_leak: {PAIR[1]} leaks in the company of {PAIR[0]}" in result.terminal
+    assert finding.reproduce is not None
+    assert f"\n    {finding.reproduce}\n" in result.terminal
+    assert finding.reproduce in "".join(result.junit.itertext())
+    status, told = command(project, "report", str(result.run_dir))
+    assert (status, f"    reproduce: {finding.reproduce}\n" in told) == (0, True), told
+    pasted = paste(project, finding.reproduce)
+    (again,) = pasted.ledger.findings
+    assert (again.kind, again.cases) == ("batch_leak", PAIR), pasted.tail()
+    assert [*pasted.verdicts] == [*PAIR]
 
 
 @pytest.mark.parametrize("spread", SPREAD)

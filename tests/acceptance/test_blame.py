@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +10,7 @@ import pytest
 from harness.caseid import case_seed
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare_junit, expected
-from tests.acceptance.project import Project, Result
+from tests.acceptance.project import Result, paste
 
 SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
 
@@ -89,23 +85,6 @@ def test_other():
     again = finish(second, "test_random[it's [odd] $HOME]")
     assert again["message"] == line["message"]
     assert again["seed"] == line["seed"]
-
-
-def paste(project: Project, command: str) -> Result:
-    """Run a line in a shell, as a user would."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "TMPDIR": str(project.temp), "CUDA_VISIBLE_DEVICES": "", "HOME": str(project.folder)}
-    done = subprocess.run(
-        ["bash", "-c", f"{command} --results-dir=pasted"],
-        cwd=project.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert shlex.split(command)[0] == "pytest"
-    return Result(done.returncode, done.stdout + done.stderr, project.folder / "pasted", 0.0)
 
 
 def test_seeds(make_project: MakeProject) -> None:

@@ -590,3 +590,115 @@ def test_a_zygote_that_dies_while_a_device_is_examined_is_replaced(machine: Mach
         raise
     assert set(verdicts(result).values()) == {"passed"}, result.tail()
     assert [state for _, state, _ in looks(result)] == ["sick", "drained", "healthy"]
+
+
+# 997: this call of the fake NVML does not return.
+_HANGS = """
+pytestmark = on_gpu
+
+def test_before(): pass
+def test_hangs_nvml():
+    for call in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
+        fares(call, 997)
+def test_after(): fares("xid", 79)
+"""
+#: Makes NVML's deadline 12 s, and an examination's 6.
+_QUICK = "--timeout-multiplier=0.1"
+
+
+def test_an_nvml_that_does_not_answer_any_more_is_told_and_the_run_goes_on(machine: Machine) -> None:
+    """The device is examined, as is one with any other sign that worries; nothing more is heard of it, and of no other.
+
+    The worker ends, though a call of its has not returned.
+    """
+    machine.suite(_HANGS)
+    result = machine.run("-n0", _QUICK)
+    assert result.status == 1, result.tail()
+    assert set(verdicts(result).values()) == {"passed"}
+    hang = "nvml did not answer within 12 s (temperature); it is not asked any more"
+    case = "suites/gpu/test_gpu.py::test_hangs_nvml"
+    assert len(result.ledger.findings) == 1, result.tail()
+    (finding,) = result.ledger.findings
+    assert (finding.kind, finding.cases) == ("device_sign", (case,))
+    assert finding.message == f"device {GPU[0]} after {case} passed: {hang}"
+    assert notes(result)["test_hangs_nvml"] == [
+        f"device {GPU[0]} while it ran: {hang}",
+        f"device {GPU[0]} examined afterwards: computes and copies correctly",
+    ]
+    assert "test_after" not in notes(result)
+
+
+def test_a_device_that_does_not_become_free_is_not_waited_for_without_end(machine: Machine) -> None:
+    """What the worker waits for is told while it waits; then the case is not run, and the next one is."""
+    machine.suite(
+        """
+pytestmark = pytest.mark.timeout(600_000)
+
+@on_gpu
+def test_holds():
+    mark("holds")
+    await_mark("over")
+""",
+        "test_a",
+    )
+    machine.suite(
+        """
+pytestmark = pytest.mark.timeout(600_000)
+
+def test_first():
+    await_mark("holds")
+
+@pytest.mark.requires(device="cuda", devices=2)
+def test_wants_both(): pass
+
+def test_next():
+    mark("over")
+""",
+        "test_b",
+    )
+    # A device is waited for for 20 times the limit of a case that names none, which makes 6 s; the cases have 600.
+    running = machine.start("-n2", "--dist=loadfile", "--no-health", "--timeout-multiplier=0.001")
+    result = checked(running.result())
+    assert verdicts(result) == {
+        "test_holds": "passed",
+        "test_first": "passed",
+        "test_wants_both": "not_run",
+        "test_next": "passed",
+    }, result.tail()
+    (line,) = finishes(result, "test_wants_both")
+    holder = next(line["worker"] for line in result.lines if line["event"] == "start" and "test_holds" in line["case"])
+    who = f"worker {holder} (process "
+    assert f"did not become free: {who}" in line["message"]
+    waits = [line["message"] for line in result.lines if line["event"] == "wait"]
+    assert waits
+    assert all(f"which {who}" in text for text in waits)
+    assert f"harness: {waits[0]}" in result.terminal
+
+
+_BROKEN_EXAMINATION = """
+from harness.devices import health
+
+def examine(*arguments, **named):
+    raise LookupError("a mistake of ours")
+
+health.examine = examine
+"""
+
+
+def test_an_examination_that_fails_by_our_own_fault_drains_no_device(machine: Machine) -> None:
+    machine.project.write("suites/gpu/conftest.py", _BROKEN_EXAMINATION)
+    machine.suite("""
+@on_gpu
+def test_crashes():
+    crash()
+
+@on_gpu
+def test_after(): pass
+""")
+    result = machine.run("-n0")
+    assert verdicts(result) == {"test_crashes": "crashed", "test_after": "passed"}, result.tail()
+    found = [(finding.kind, finding.message.splitlines()[0]) for finding in result.ledger.findings]
+    words = "not known, the harness failed: LookupError: a mistake of ours; it is used"
+    assert [kind for kind, _ in found] == ["harness_error", "unexamined_device", "unexamined_device"]
+    assert found[1][1] == f"device {GPU[0]} at the start: {words}"
+    assert looks(result) == []

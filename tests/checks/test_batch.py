@@ -14,6 +14,7 @@ from harness.checks.batch import (
     excess,
     leaks_of,
     leaks_together,
+    runs_to_suspect,
     suspicions,
 )
 from harness.checks.growth import COUNTED, Leak
@@ -184,3 +185,19 @@ def test_leaks_are_compared_by_what_each_is_allowed() -> None:
     thread, heap = Leak("threads", 1, ""), Leak("heap_bytes", 100 * KIB, "")
     assert excess(heap) > excess(thread)
     assert excess(Leak("threads", 2, "")) > excess(heap)
+
+
+@pytest.mark.parametrize(
+    ("meter", "amount", "cases", "times"),
+    [
+        ("heap_bytes", 100 * KIB, 2, 2),
+        ("heap_bytes", 1024 * KIB, 2, 1),
+        ("heap_bytes", 66 * KIB, 12, 5),
+        ("mapped_bytes", 1024 * KIB, 2, 5),
+        ("threads", 2, 2, 1),
+        ("heap_bytes", 100 * KIB, 400, 1),  # however often: a batch of so many may grow by more
+    ],
+)
+def test_how_often_cases_must_run_to_be_suspected(meter: str, amount: int, cases: int, times: int) -> None:
+    """With twice what it takes, since no two runs leave the same."""
+    assert runs_to_suspect(Leak(meter, amount, ""), cases) == times

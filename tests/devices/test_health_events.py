@@ -79,7 +79,10 @@ def test_what_is_new_is_one_sign(change: dict[str, Any], kind: str, severity: An
     assert compare(after, CALM) == ()  # what went down or away is no sign
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(HealthReading) if each.name not in ("lost", "faults")])
+_TOLD = [each.name for each in fields(HealthReading) if each.name not in ("lost", "faults", "hang")]
+
+
+@pytest.mark.parametrize("name", _TOLD)
 def test_what_either_was_not_told_is_not_compared(name: str) -> None:
     worst = HealthReading(
         ecc_corrected=99,
@@ -149,14 +152,17 @@ def test_an_unknown_xid_says_where_to_look() -> None:
 # Watching. A process holds the fake, does what it is told line by line, and answers each line with one of JSON.
 
 _WATCH = """
-import dataclasses, json, sys, timeit
+import dataclasses, json, os, sys, timeit
 from harness.devices.inventory import discover
 from harness.devices.health_events import HealthWatch
 watch = None
 for line in sys.stdin:
     order, *words = line.split()
     if order == "open":
-        watch = HealthWatch([device for device in discover().devices if not words or device.uuid in words])
+        devices = [device for device in discover().devices if not words or device.uuid in words]
+        if hanging := os.environ.pop("HANGS_LATER", None):  # not already when the devices are found
+            os.environ["FAKE_NVML_HANG"] = hanging
+        watch = HealthWatch(devices, limit=float(os.environ.get("LIMIT", "60")))
         answer = watch.notes
     elif order == "read":
         answer = dataclasses.asdict(watch.read(words[0]))
@@ -419,6 +425,53 @@ def test_a_storm_of_xids_does_not_keep_the_reader(watcher: Watcher, tmp_path: Pa
 def test_a_reading_takes_less_than_a_millisecond(watcher: Watcher) -> None:
     watcher.ask("open")
     assert watcher.ask("time", gpu(0)) < 0.001
+
+
+NEVER = 997
+
+
+def test_a_call_that_does_not_return_is_told_once_and_nothing_is_asked_any_more(
+    nvml_folder: Path, state: fake_nvml.State, tmp_path: Path
+) -> None:
+    """Of all devices: who asks about another one could get stuck as well. The process ends all the same."""
+    log = tmp_path / "calls"
+    text = "nvml did not answer within 1 s (temperature); it is not asked any more"
+    environ = fake_nvml.environment(nvml_folder, gpus=2, FAKE_NVML_LOG=str(log), LIMIT="1", state=state)
+    with Watcher(environ) as watcher:
+        assert watcher.ask("open") == []
+        before = watcher.read(gpu(0))
+        state.set(0, nvmlDeviceGetTemperature=NEVER, nvmlDeviceGetTemperatureV=NEVER)
+        after = watcher.read(gpu(0))
+        assert after == HealthReading(hang=text)
+        assert compare(before, after) == (HealthEvent("hang", text, "suspect"),)
+        assert standing(after) == (HealthEvent("hang", text, "suspect"),)
+        log.unlink()
+        assert [watcher.read(gpu(number)) for number in (0, 1)] == [HealthReading()] * 2
+        assert watcher.ask("close") == [None, None, text]
+    assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [("nvmlInitWithFlags", "start"), ("nvmlEventSetCreate", "event set"), ("nvmlDeviceRegisterEvents", "xids")],
+)
+def test_a_start_that_does_not_return_is_told_at_the_first_reading(
+    nvml_folder: Path, state: fake_nvml.State, call: str, what: str
+) -> None:
+    text = f"nvml did not answer within 1 s ({what}); it is not asked any more"
+    environ = fake_nvml.environment(nvml_folder, gpus=2, LIMIT="1", HANGS_LATER=call, state=state)
+    with Watcher(environ) as watcher:
+        assert watcher.ask("open") == [text]
+        assert watcher.read(gpu(1)) == HealthReading(hang=text)
+        assert watcher.read(gpu(0)) == HealthReading()
+
+
+def test_a_shutdown_that_does_not_return_is_noted(nvml_folder: Path, state: fake_nvml.State) -> None:
+    environ = fake_nvml.environment(nvml_folder, gpus=1, LIMIT="1", HANGS_LATER="nvmlShutdown", state=state)
+    with Watcher(environ) as watcher:
+        assert watcher.ask("open") == []
+        text = "nvml did not answer within 1 s (shutdown); it is not asked any more"
+        assert watcher.ask("close") == [None, None, text]
 
 
 def test_nvml_is_shut_down_once(nvml_folder: Path, tmp_path: Path) -> None:

@@ -126,6 +126,10 @@ def finding(message: str, **changes: Any) -> Line:
     return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
 
 
+def wait(message: str, **changes: Any) -> Line:
+    return {"event": "wait", "t": 1_760_000_004.0, "worker": "gw1", "message": message, **changes}
+
+
 def end(**changes: Any) -> Line:
     return {"event": "end", "t": 1_760_000_005.0, "exit_status": 0, "duration": 5.0, **changes}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.scheduling.device_locks import DeviceLocks
+from harness.errors import NoDeviceError
+from harness.scheduling.device_locks import DeviceLocks, Wait
 
 PATIENCE = 60.0
 
@@ -162,6 +164,7 @@ def test_without_turns_devices_are_shared(tmp_path: Path) -> None:
 _HOLDER = """
 import sys
 from pathlib import Path
+from harness.errors import NoDeviceError
 from harness.scheduling.device_locks import DeviceLocks
 turns = DeviceLocks(Path(sys.argv[1]), enabled=True)
 turns.take(["a"])
@@ -180,3 +183,76 @@ def test_the_turn_of_a_process_that_is_killed_ends(tmp_path: Path) -> None:
         holder.kill()
         assert other.had.wait(PATIENCE)
         other.end()
+
+
+def test_who_waits_for_long_says_for_what_and_gives_up(tmp_path: Path) -> None:
+    """The holder is named; nothing is held afterwards, not even what could be had, and the queue is free again."""
+    holder = DeviceLocks(tmp_path, enabled=True, worker="gw1")
+    holder.take(["GPU-b"])
+    told: list[str] = []
+    waiter = DeviceLocks(tmp_path, enabled=True, worker="gw2", limit=0.0, first_word=0.0, tell=told.append)
+    with pytest.raises(NoDeviceError) as caught:
+        waiter.take(["GPU-a", "GPU-b"])
+    who = f"worker gw1 (process {os.getpid()})"
+    assert told == [f"worker gw2 has waited 0 s for device GPU-b, which {who} holds"]
+    assert str(caught.value).startswith(f"device GPU-b did not become free: {who} has held it for over 0 s; ")
+    assert not holder.wanted()
+    DeviceLocks(tmp_path, enabled=True, limit=0.0).take(["GPU-a"])
+
+
+def test_a_short_wait_is_not_told(tmp_path: Path) -> None:
+    holder = DeviceLocks(tmp_path, enabled=True)
+    holder.take(["a"])
+    told: list[str] = []
+    with pytest.raises(NoDeviceError):
+        DeviceLocks(tmp_path, enabled=True, limit=0.0, tell=told.append).take(["a"])
+    assert told == []
+
+
+def test_who_waits_behind_another_waiter_gives_up_too(tmp_path: Path) -> None:
+    mine = DeviceLocks(tmp_path, enabled=True, worker="gw1")
+    mine.take(["a"])
+    first = Taker(tmp_path, ["a"])
+    until(mine.wanted)
+    with pytest.raises(NoDeviceError, match=r"worker gw1 \(process"):
+        DeviceLocks(tmp_path, enabled=True, limit=0.0).take(["a"])
+    mine.give_back()
+    assert first.had.wait(PATIENCE)
+    first.end()
+
+
+def looks(wait: Wait, *seen: tuple[float, str]) -> list[tuple[bool, bool]]:
+    """What is to be done at each of these times, with this holder."""
+    return [wait.look(now, holder) for now, holder in seen]
+
+
+def test_words_come_each_time_a_wait_has_taken_twice_as_long() -> None:
+    wait = Wait(100.0, "a", limit=1000.0, first_word=30.0)
+    assert wait.next_look == 130.0
+    assert looks(wait, (129.0, "a"), (130.0, "a")) == [(False, False), (True, False)]
+    assert wait.next_look == 160.0
+    assert looks(wait, (160.0, "a")) == [(True, False)]
+    assert wait.next_look == 220.0
+
+
+def test_one_holder_is_waited_for_until_the_limit() -> None:
+    wait = Wait(100.0, "a", limit=50.0, first_word=30.0)
+    assert looks(wait, (130.0, "a"), (149.0, "a"), (150.0, "a")) == [(True, False), (False, False), (False, True)]
+
+
+def test_each_new_holder_is_waited_for_anew() -> None:
+    """A queue that moves is no reason to give up, and still one for a word."""
+    wait = Wait(100.0, "", limit=50.0, first_word=30.0)
+    assert looks(wait, (130.0, "a"), (150.0, "b"), (160.0, "b")) == [(True, False), (False, False), (True, False)]
+    assert wait.next_look == 200.0
+    assert looks(wait, (200.0, "b")) == [(False, True)]
+
+
+def test_a_killed_holder_s_name_is_replaced_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "a.holder").write_text("worker gw9 (process 1)\n7\n")
+    holder = DeviceLocks(tmp_path, enabled=True, worker="gw1")
+    holder.take(["a"])
+    with pytest.raises(NoDeviceError, match="worker gw1"):
+        DeviceLocks(tmp_path, enabled=True, limit=0.0).take(["a"])
+    holder.give_back()
+    assert not (tmp_path / "a.holder").exists()

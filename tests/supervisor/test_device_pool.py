@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from harness.devices.device import CPU, Device
-from harness.supervisor.device_pool import DevicePool, NoDeviceError
+from harness.errors import NoDeviceError
+from harness.supervisor.device_pool import DevicePool
 from tests import fake_nvml
 
 GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(3)]

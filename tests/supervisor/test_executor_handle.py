@@ -1,22 +1,27 @@
-"""The files that take an executor's output, and the kill ladder."""
+"""An executor from outside: the files that take its output, its messages, and how it is ended."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.reports import Failure
 from harness.protocol.wire import Channel, Message
 from harness.supervisor import executor_handle
-from harness.supervisor.executor_handle import Binding, ExecutorHandle, OutputFile, Outputs
+from harness.supervisor.executor_handle import ExecutorHandle, NoMessage, OutputFile, Outputs
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
+from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, handle_on
 
-BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="off")
+PATIENCE = 60.0
 
 
 def test_a_short_text_is_read_whole() -> None:
@@ -143,3 +148,195 @@ def test_an_executor_that_was_not_made_leaves_nothing(outputs: Outputs, tmp_path
         ExecutorHandle("e1", cast("ZygoteClient", link), outputs, BINDING, tmp_path / "e1")
     assert not (tmp_path / "e1").exists()
     link.close()
+
+
+# The kill ladder. Its rungs wait for no time at all here, except where an executor dies of one.
+
+TERM, KILL = int(signal.SIGTERM), int(signal.SIGKILL)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_handle, "LADDER", ((signal.SIGTERM, 0.0), (signal.SIGKILL, 0.0)))
+
+
+def _silent(_: FakeExecutor) -> None:
+    return
+
+
+def test_an_executor_that_dies_of_the_first_rung_is_spared_the_second(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent, {TERM: -15}) as (handle, zygote):
+        handle.kill()
+    assert (zygote.signals, handle.exit_status, handle.unkillable) == ([TERM], -15, False)
+
+
+def test_one_that_ignores_the_first_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_handle, "LADDER", ((signal.SIGTERM, 0.0), (signal.SIGKILL, 60.0)))
+    with handle_on(tmp_path, _silent, {KILL: -9}) as (handle, zygote):
+        handle.kill()
+    assert (zygote.signals, handle.exit_status, handle.unkillable) == ([TERM, KILL], -9, False)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_that_nothing_ends_is_said_to_be_so(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        handle.kill()
+    assert (zygote.signals, handle.exit_status, handle.unkillable) == ([TERM, KILL], None, True)
+
+
+def test_one_that_has_ended_is_sent_no_signal(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.executors[0].exit(3)
+        assert handle.wait_exit(time.monotonic() + PATIENCE)
+        handle.kill()
+    assert (zygote.signals, handle.exit_status, handle.unkillable) == ([], 3, False)
+
+
+def test_what_it_says_while_it_dies_does_not_keep_the_ladder(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent, {TERM: -15}) as (handle, zygote):
+        zygote.executors[0].say("done")
+        zygote.executors[0].say_raw(b"garbage\n")
+        handle.kill()
+    assert (zygote.signals, handle.exit_status) == ([TERM], -15)
+
+
+def test_a_zygote_that_is_gone_is_told_of(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.die()
+        with pytest.raises(ZygoteError):
+            handle.kill()
+
+
+# Messages.
+
+
+def test_there_is_no_message_at_a_deadline_that_has_passed(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, _):
+        assert handle.receive(time.monotonic()) is NoMessage.DEADLINE
+
+
+def test_a_deadline_may_be_years_away(tmp_path: Path) -> None:
+    with handle_on(tmp_path, lambda executor: executor.say("done")) as (handle, _):
+        handle.send({"op": "run"})
+        assert handle.receive(time.monotonic() + 1e9) == {"op": "done"}
+
+
+def test_a_message_that_is_there_is_heard_whatever_the_deadline(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.executors[0].say("one")
+        zygote.executors[0].say("two")
+        assert handle.receive(time.monotonic() + PATIENCE) == {"op": "one"}
+        assert handle.receive(time.monotonic() - 1) == {"op": "two"}
+
+
+def test_the_last_message_comes_before_the_exit(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.executors[0].say("last")
+        zygote.executors[0].exit(0, ["a child"])
+        deadline = time.monotonic() + PATIENCE
+        assert handle.receive(deadline) == {"op": "last"}
+        assert handle.receive(deadline) is NoMessage.EXITED
+        assert handle.receive(deadline) is NoMessage.EXITED
+    assert (handle.exit_status, handle.swept) == (0, ["a child"])
+
+
+def test_an_error_of_the_harness_is_no_message_but_kept(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.executors[0].say("step", step="x")
+        zygote.executors[0].say("harness_error", error="E: x", traceback="Traceback")
+        zygote.executors[0].exit(EXIT_HARNESS_ERROR)
+        deadline = time.monotonic() + PATIENCE
+        assert handle.receive(deadline) == {"op": "step", "step": "x"}
+        assert handle.receive(deadline) is NoMessage.EXITED
+    assert handle.harness_error == Failure("E: x", "Traceback")
+
+
+@pytest.mark.parametrize(
+    "wrong", [b'{"op": "harness_error"}\n', b'{"op": "harness_error", "error": 1, "traceback": 2}\n']
+)
+def test_an_error_of_the_harness_that_is_none_is_garbage(tmp_path: Path, wrong: bytes) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.executors[0].say_raw(wrong)
+        assert handle.receive(time.monotonic() + PATIENCE) is NoMessage.GARBLED
+    assert handle.harness_error is None
+    assert "expected an error and its traceback" in handle.garbled
+
+
+@pytest.mark.parametrize(("status", "spoke", "failed"), [(244, False, True), (244, True, False), (1, False, False)])
+def test_a_silent_end_with_the_status_of_the_harness_s_own(
+    tmp_path: Path, status: int, spoke: bool, failed: bool
+) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        if spoke:
+            zygote.executors[0].say("grown", growths={})
+        zygote.executors[0].exit(status)
+        assert handle.wait_exit(time.monotonic() + PATIENCE)
+        while handle.receive(time.monotonic() + PATIENCE) is not NoMessage.EXITED:
+            continue
+    assert (handle.harness_error is not None) is failed
+
+
+def test_to_speak_to_one_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.executors[0].exit(-11)
+        assert handle.wait_exit(time.monotonic() + PATIENCE)
+        handle.close()
+        handle.send({"op": "run"})
+
+
+def test_to_speak_to_one_that_does_not_read_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a signal has stopped, say."""
+    monkeypatch.setattr(executor_handle, "SEND_LIMIT", 0.05)
+    free = threading.Event()
+
+    def stuck(_: FakeExecutor) -> None:
+        assert free.wait(PATIENCE)
+
+    with handle_on(tmp_path, stuck) as (handle, _):
+        handle.send({"op": "run"})
+        handle.send({"op": "round", "cases": ["x" * (4 << 20)]})
+        assert handle.receive(time.monotonic()) is NoMessage.DEADLINE
+        free.set()
+
+
+# Cold executors, which collect before they are ready.
+
+
+def _cold(folder: Path, script: Callable[[FakeExecutor], None], prepare: Callable[[FakeExecutor], None]) -> str:
+    """Start one that does this before it is asked anything; the words of what it raises."""
+
+    class Cold(FakeZygote):
+        cold = "--start=cold"
+
+        def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
+            pid = super().spawn(order, descriptors)
+            prepare(self.executors[0])
+            return pid
+
+    zygote, outputs = Cold(script), Outputs()
+    try:
+        ExecutorHandle("e1", zygote.client, outputs, BINDING, folder / "e1").close()
+    except ZygoteError as error:
+        return str(error)
+    finally:
+        zygote.end()
+        outputs.close()
+    return ""
+
+
+def test_a_cold_executor_is_waited_for_until_it_is_ready(tmp_path: Path) -> None:
+    assert _cold(tmp_path, _silent, lambda executor: executor.say("ready")) == ""
+
+
+def test_a_cold_executor_that_ends_before_has_its_log_quoted(tmp_path: Path) -> None:
+    text = _cold(tmp_path, _silent, lambda executor: executor.exit(1))
+    assert text == "executor e1, started cold, ended before it was ready; the log ends with:\nwhat the log ends with"
+
+
+def test_a_cold_executor_in_which_the_harness_fails_has_its_traceback_quoted(tmp_path: Path) -> None:
+    def fail(executor: FakeExecutor) -> None:
+        executor.say("harness_error", error="E: x", traceback="Traceback\nE: x")
+        executor.exit(EXIT_HARNESS_ERROR)
+
+    text = _cold(tmp_path, _silent, fail)
+    assert text == "executor e1, started cold, ended before it was ready; the harness failed in it:\nTraceback\nE: x"

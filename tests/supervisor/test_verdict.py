@@ -9,6 +9,7 @@ import pytest
 from harness.checks.process import Problem
 from harness.outcome import Outcome
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.reports import Failure
 from harness.supervisor.verdict import Evidence, Phase, judge
 from harness.text import exit_text
 
@@ -16,6 +17,7 @@ SETUP, CALL, TEARDOWN = (Phase(when, "passed") for when in ("setup", "call", "te
 ALL = (SETUP, CALL, TEARDOWN)
 PASSED = Evidence(phases=ALL, done=True)
 SEGV = -11
+OURS = THEIRS = Failure("E: x", "Traceback")
 
 
 def _failed(when: str) -> Phase:
@@ -81,6 +83,14 @@ def _failed(when: str) -> Phase:
         (replace(PASSED, zygote_lost="gone"), Outcome.LOST, "gone"),
         (Evidence(exit_status=SEGV, zygote_lost="gone"), Outcome.LOST, "gone"),
         (Evidence(unknown="2 cases, such as 'a.py::x'"), Outcome.LOST, "does not know this case"),
+        (Evidence(harness_error=OURS, exit_status=244), Outcome.LOST, "the harness failed, in setup: E: x"),
+        (Evidence(phases=(SETUP,), harness_error=OURS, late=True), Outcome.LOST, "the harness failed, in call: E: x"),
+        (replace(PASSED, harness_error=OURS, leaving=True, exit_status=244), Outcome.LOST, "in teardown: E: x"),
+        (Evidence(phases=(SETUP,), exit_status=244), Outcome.CRASHED, "exit status 244 in call"),
+        # A hook of somebody else's broke pytest's protocol off.
+        (replace(PASSED, phases=(), hook_error=THEIRS), Outcome.ERROR, "a hook of a plugin or conftest raised E: x"),
+        (replace(PASSED, hook_error=THEIRS), Outcome.ERROR, "a hook of a plugin or conftest raised E: x"),
+        (replace(PASSED, phases=(SETUP, _failed("call")), hook_error=THEIRS), Outcome.ERROR, "raised E: x"),
     ],
 )
 def test_judge(seen: Evidence, outcome: Outcome, message: str) -> None:

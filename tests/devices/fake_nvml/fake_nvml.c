@@ -15,6 +15,7 @@
  *   FAKE_NVML_UUID    what every GPU says its UUID is; with "none", it says that this is not supported
  *   FAKE_NVML_INIT    the status that nvmlInitWithFlags returns
  *   FAKE_NVML_COUNT   the status that nvmlDeviceGetCount_v2 returns
+ *   FAKE_NVML_HANG    the name of a call that does not return
  *   FAKE_NVML_LOG     a file to which each call appends its name and a newline
  *   FAKE_NVML_NO_EVENTS  these support no events
  *   FAKE_NVML_STATE   a file that says how the GPUs fare. It is read at every call, so that what it says may change
@@ -27,7 +28,7 @@
  *     replays           the counter of PCIe replays
  *     lost              with 1, the GPU is lost, to everything after its UUID
  *     lost_from         from this question about it on, counted from 1 in each process, the GPU is lost
- *     <name of a call>  the status that this call returns, when it is asked about this GPU
+ *     <name of a call>  the status that this call returns, when it is asked about this GPU; with 997 it does not return
  *     xid               this Xid happens to it; such lines add up. "<index> xid <number> <instance>" happens to one
  *                       GPU instance, whose number is its slot's
  */
@@ -35,8 +36,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { NEVER = 997 };
 enum { CORRECTED = 0, UNCORRECTED = 1, VOLATILE = 0, AGGREGATE = 1, XID_EVENTS = 8 };
 enum { MOST_GPUS = 16, MOST_SLICES = 7, WHOLE = -1 };
 
@@ -112,12 +115,18 @@ static int xids(int most, int *gpu, long *xid, unsigned *instance) {
     return seen;
 }
 
+static void hang(void) {
+    for (;;) pause();
+}
+
 static void record(const char *call) {
-    const char *path = getenv("FAKE_NVML_LOG");
+    const char *path = getenv("FAKE_NVML_LOG"), *hanging = getenv("FAKE_NVML_HANG");
     FILE *file = path ? fopen(path, "a") : NULL;
-    if (!file) return;
-    fprintf(file, "%s\n", call);
-    fclose(file);
+    if (file) {
+        fprintf(file, "%s\n", call);
+        fclose(file);
+    }
+    if (hanging && !strcmp(hanging, call)) hang();
 }
 
 static Status ready(const char *call) {
@@ -133,7 +142,9 @@ static Status ask(const char *call, Device device) {
     if (listed("FAKE_NVML_LOST_SLICES", device->slice)) return GPU_IS_LOST;
     if (++questions[device->gpu] >= state(device->gpu, "lost_from", LONG_MAX)) return GPU_IS_LOST;
     if (listed("FAKE_NVML_LOST", device->gpu) || state(device->gpu, "lost", 0)) return GPU_IS_LOST;
-    return (Status)state(device->gpu, call, SUCCESS);
+    status = (Status)state(device->gpu, call, SUCCESS);
+    if (status == NEVER) hang();
+    return status;
 }
 
 /* The same, for what is counted while ECC is on; of a GPU that is cut into instances only what is kept for good. */

@@ -1,0 +1,64 @@
+"""Calls into a driver that may never return, made in a thread of their own so that their caller goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+
+from harness.errors import HarnessError
+
+T = TypeVar("T")
+
+
+class StuckError(HarnessError):
+    """A call did not return in time, now or earlier: its thread makes no more."""
+
+
+class CallThread:
+    """Makes calls one after the other, in one thread. A call that hangs there does not keep the process from its end.
+
+    The calls must let go of Python's lock while they wait, as everything does that `ctypes` calls.
+    """
+
+    def __init__(self, name: str, *, limit: float) -> None:
+        """`limit`: seconds that a call may take."""
+        self._name = name
+        self._limit = limit
+        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.stuck = False
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What `function` returns, or raises. Raises StuckError when that takes too long, and at every later call."""
+        if self.stuck:
+            raise StuckError(f"an earlier call of the thread {self._name!r} has not returned")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._thread.start()
+        self._calls.put(function)
+        try:
+            answer, error = self._answers.get(timeout=self._limit)
+        except Empty:
+            self.stuck = True
+            raise StuckError(f"no answer within {self._limit:g} s") from None
+        if error is not None:
+            raise error
+        return cast(T, answer)
+
+    def close(self) -> None:
+        """End the thread, unless it is stuck. May be called more than once."""
+        if self._thread is not None and not self.stuck:
+            self._calls.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while (function := self._calls.get()) is not None:
+            try:
+                answer: tuple[Any, Exception | None] = (function(), None)
+            except Exception as error:  # noqa: BLE001 - raised again in the thread that asked
+                answer = (None, error)
+            self._answers.put(answer)

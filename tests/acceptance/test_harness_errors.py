@@ -1,0 +1,262 @@
+"""The harness's own code fails in an executor: that is no case's doing, and the traceback is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import check_journal, compare, compare_junit, expected
+from tests.acceptance.project import Project, Result
+from tests.acceptance.rules import kinds
+
+CASES = [f"suites/own/test_own.py::test_{name}" for name in ("before", "it", "after")]
+_SUITE = """
+from suites.own import defect
+
+def test_before():
+    pass
+
+def test_it():
+    defect.armed = True
+
+def test_after():
+    pass
+"""
+# What a conftest does to a function of the harness in the process that is forked: it raises where `WHEN` says so.
+_DEFECT = """
+import os, pathlib
+from {module} import {owner} as owner
+
+armed = False
+original = owner.{name}
+once = pathlib.Path(os.environ["PROBE_DIR"], "raised")
+
+def raises(*arguments, **named):
+    if {when}:
+        once.touch()
+        raise {error}
+    return original(*arguments, **named)
+
+owner.{name} = raises
+"""
+_MISTAKE = 'TypeError("a mistake of ours")'
+SEEDS = ("harness.executor", "seeding", "seed_everything")
+BEGIN = ("harness.checks.inspector", "Inspector", "begin")
+END = ("harness.checks.inspector", "Inspector", "end")
+PACK = ("harness.protocol", "reports", "pack")
+WRITE = ("harness.executor.executor", "os", "write")
+
+
+def with_defect(project: Project, target: tuple[str, str, str], *, when: str, error: str = _MISTAKE) -> Project:
+    """A project in which a function of the harness raises in executors."""
+    module, owner, name = target
+    project.write("suites/__init__.py", "")
+    project.write("suites/own/__init__.py", "")
+    project.write("suites/own/defect.py", _DEFECT.format(module=module, owner=owner, name=name, when=when, error=error))
+    project.write("suites/own/conftest.py", "from suites.own import defect")
+    project.write("suites/own/test_own.py", _SUITE)
+    return project
+
+
+def expect(result: Result, outcomes: list[str], error: str = "TypeError: a mistake of ours") -> None:
+    """These outcomes, findings that name the error with its traceback, and no case blamed for it."""
+    assert [result.verdicts[case] for case in CASES] == outcomes, result.tail()
+    found = [finding for finding in result.ledger.findings if finding.kind == "harness_error"]
+    assert {*kinds(result)} == {"harness_error"}, result.tail()
+    assert error in found[0].message.splitlines()[0]
+    assert "Traceback (most recent call last)" in found[0].message
+    assert "in raises" in found[0].message
+    assert result.status == 1
+    lost = [line for line in result.lines if line["event"] == "finish" and line["outcome"] == "lost"]
+    assert lost
+    for line in lost:
+        assert line["message"].startswith("the harness failed, in ")
+        assert line["message"].endswith(error)
+        assert "Traceback (most recent call last)" in line["detail"]
+        assert line["exit_status"] == 244
+    check_journal(result)
+    compare_junit(result, {case: (outcome, "") for case, outcome in result.verdicts.items()})
+
+
+@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, PACK])
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_an_error_that_comes_each_time(make_project: MakeProject, mode: str, target: tuple[str, str, str]) -> None:
+    """Each case is tried once more, in a fresh process, and is lost."""
+    result = with_defect(make_project(), target, when="True").run("-n0", f"--isolation={mode}")
+    expect(result, ["lost"] * 3)
+    attempts = [(line["case"], line["final"]) for line in result.lines if line["event"] == "finish"]
+    assert attempts == [(case, final) for case in CASES for final in (False, True)]
+
+
+@pytest.mark.parametrize("target", [END, PACK])
+def test_an_error_with_one_case(make_project: MakeProject, target: tuple[str, str, str]) -> None:
+    """The others, in the same process before it and in another after it, are none the worse."""
+    result = with_defect(make_project(), target, when="armed").run("-n0")
+    expect(result, ["passed", "lost", "passed"])
+
+
+@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, PACK])
+def test_an_error_that_does_not_come_again(make_project: MakeProject, target: tuple[str, str, str]) -> None:
+    """The case is tried once more in a fresh process, and that attempt counts; the run is red all the same."""
+    result = with_defect(make_project(), target, when="not once.exists()").run("-n0")
+    expect(result, ["passed"] * 3)
+
+
+def test_a_full_disk(make_project: MakeProject) -> None:
+    """No space is left for what the executor writes down; the socket needs none."""
+    error = 'OSError(28, "No space left on device")'
+    result = with_defect(make_project(), WRITE, when="armed", error=error).run("-n0")
+    expect(result, ["passed", "lost", "passed"], "OSError: [Errno 28] No space left on device")
+
+
+@pytest.mark.parametrize("target", [("harness.executor.become", "linux", "line_buffer_c_stdio"), SEEDS])
+def test_the_same_error_again_and_again_is_one_finding(make_project: MakeProject, target: tuple[str, str, str]) -> None:
+    result = with_defect(make_project(), target, when="True").run("-n0")
+    assert kinds(result) == ["harness_error"], result.tail()
+    assert {*result.verdicts.values()} == {"lost"}
+
+
+def test_an_error_before_the_executor_can_speak(make_project: MakeProject) -> None:
+    """The zygote's log has what it said."""
+    result = with_defect(make_project(), ("harness.zygote", "server", "detach"), when="True").run("-n0")
+    expect(result, ["lost"] * 3, "before it could say why")
+
+
+def test_an_error_at_the_end_of_a_process(make_project: MakeProject) -> None:
+    """What a process had grown by is not known: a finding, and nobody's fault."""
+    target = ("harness.checks.inspector", "Inspector", "leave")
+    result = with_defect(make_project(), target, when="True").run("-n0")
+    assert {*result.verdicts.values()} == {"passed"}, result.tail()
+    assert kinds(result) == ["harness_error"], result.tail()
+    assert "TypeError: a mistake of ours" in result.terminal
+
+
+# In executors alone, which are forked: in the run's own process a hook that raises is pytest's to deal with.
+_CONFTEST = """
+import os, sys
+import pytest
+
+HERE = os.getpid()
+
+def fail(wanted):
+    if wanted and os.getpid() != HERE:
+        {error}
+"""
+_HOOKS = {
+    "logreport": """
+def pytest_runtest_logreport(report):
+    fail(report.when == "call" and "test_it" in report.nodeid)
+""",
+    "protocol": """
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    result = yield
+    fail(item.name == "test_it")
+    return result
+""",
+    "makereport": """
+def pytest_runtest_makereport(item, call):
+    fail(item.name == "test_it" and call.when == "setup")
+""",
+    "logfinish": """
+def pytest_runtest_logfinish(nodeid):
+    fail("test_it" in nodeid)
+""",
+}
+
+
+@pytest.mark.parametrize("hook", _HOOKS)
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_a_hook_of_a_conftest_raises(make_project: MakeProject, hook: str, mode: str) -> None:
+    """Pytest would stop with an internal error; here it is an error of the case, and the next runs elsewhere."""
+    result = with_hook(make_project(), hook, 'raise ValueError("a mistake of the conftest")').run(
+        "-n0", f"--isolation={mode}"
+    )
+    assert [result.verdicts[case] for case in CASES] == ["passed", "error", "passed"], result.tail()
+    assert kinds(result) == []
+    (line,) = [line for line in result.lines if line["event"] == "finish" and line["outcome"] == "error"]
+    assert line["message"] == "a hook of a plugin or conftest raised ValueError: a mistake of the conftest"
+    assert "suites/own/conftest.py" in line["detail"]
+    first, second = (
+        next(line for line in result.lines if line["event"] == "start" and line["case"] == case) for case in CASES[1:]
+    )
+    assert first["executor"] != second["executor"]
+    check_journal(result)
+    compare_junit(result, {case: (outcome, "") for case, outcome in result.verdicts.items()})
+
+
+def test_a_hook_of_a_conftest_exits(make_project: MakeProject) -> None:
+    result = with_hook(make_project(), "logreport", "sys.exit(3)").run("-n0")
+    assert [result.verdicts[case] for case in CASES] == ["passed", "error", "passed"], result.tail()
+    assert "a hook of a plugin or conftest raised SystemExit: 3" in result.terminal
+
+
+@pytest.mark.parametrize("how", ["os._exit(1)", "os._exit(244)"])
+def test_a_case_that_ends_its_process_is_to_blame(make_project: MakeProject, how: str) -> None:
+    """Whatever status it takes: only what the executor says in words is believed of the harness."""
+    project = make_project()
+    project.write("suites/own/test_own.py", f"import os\n\ndef test_exits():\n    {how}\n")
+    result = project.run("-n0")
+    assert [*result.verdicts.values()] == ["crashed"], result.tail()
+    assert kinds(result) == []
+
+
+def with_hook(project: Project, hook: str, error: str) -> Project:
+    """A project with a hook that goes wrong in executors."""
+    project.write("suites/own/conftest.py", _CONFTEST.format(error=error) + _HOOKS[hook])
+    project.write("suites/own/test_own.py", _SUITE.replace("from suites.own import defect", "class defect: pass"))
+    return project
+
+
+_CASES_DOING = """
+import os, resource, subprocess
+import pytest
+
+EXPECTED = {
+    "test_limits_files": "contaminated: left RLIMIT_FSIZE at",
+    "test_limits_files_for_a_while": "passed",
+    "test_breaks_what_is_asked": "contaminated: left ",
+    "test_uses_up_descriptors": "contaminated: left ",
+    "test_after": "passed",
+}
+
+def limit_files(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+def test_limits_files():
+    limit_files(0)
+
+@pytest.fixture
+def no_files():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    limit_files(0)
+    yield
+    limit_files(before)
+
+def test_limits_files_for_a_while(no_files):
+    pass
+
+def test_breaks_what_is_asked():
+    os.getcwd = None
+
+HOARD = []
+
+def test_uses_up_descriptors():
+    HOARD.append(subprocess.Popen(["sleep", "1000"]))
+    try:
+        while True:
+            HOARD.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+def test_after():
+    pass
+"""
+
+
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_what_a_case_did_to_us_is_its_own_doing(make_project: MakeProject, mode: str) -> None:
+    """Our code raises in a process that a case has left unfit for it."""
+    project = make_project()
+    project.write("suites/own/test_own.py", _CASES_DOING)
+    compare(project.run("-n0", f"--isolation={mode}"), expected(project, mode))

@@ -1,0 +1,186 @@
+"""Fakes of what a supervisor talks to: a zygote, and executors that do as a test says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from harness.protocol.wire import Channel, Message, encode
+from harness.supervisor.attempt import CaseRequest
+from harness.supervisor.case import Case
+from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
+from harness.zygote.client import ZygoteClient, ZygoteError
+
+BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="fast")
+#: What a fake executor does with a request.
+Script = Callable[["FakeExecutor"], None]
+
+
+class FakeItem:
+    """What unpacking a plain report asks of an item."""
+
+    nodeid = "suites/a/test_a.py::test_a"
+    keywords: Mapping[str, object] = {}
+
+
+def case(name: str = "a::b", *, limit: float = 60.0, devices: int = 1) -> Case:
+    return Case(item=cast(pytest.Item, FakeItem()), id=name, seed=7, limit=limit, devices=devices, unmet=None)
+
+
+def request(*, limit: float = 60.0, leave: bool = False) -> CaseRequest:
+    return CaseRequest(cast(pytest.Item, FakeItem()), "a::b", 7, limit, leave=leave)
+
+
+class FakeExecutor:
+    """The other end of an executor's channel and files, which a thread answers as `script` says."""
+
+    def __init__(self, zygote: FakeZygote, name: str, descriptors: Sequence[int], script: Script) -> None:
+        self.name = name
+        self.requests: list[str] = []
+        self.script = script
+        self._zygote = zygote
+        control, self._out, _, self._stacks, self._facts = (os.dup(number) for number in descriptors)
+        self._channel = Channel(socket.socket(fileno=control), "the supervisor")
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def asked(self) -> str:
+        """What the request is that it has to answer."""
+        return self.requests[-1]
+
+    def say(self, op: str, **more: Any) -> None:
+        self._channel.send({"op": op, **more})
+
+    def say_raw(self, data: bytes) -> None:
+        self._channel.socket.sendall(data)
+
+    def report(self, *phases: str) -> None:
+        """Write down that these phases have passed."""
+        for when in phases:
+            line = {"op": "pass", "when": when, "duration": 0.1, "start": 1.0, "stop": 1.1, "location": ["a", 1, "b"]}
+            os.write(self._facts, encode({**line, "out": [os.fstat(self._out).st_size, 0]}))
+
+    def write_fact(self, data: bytes) -> None:
+        os.write(self._facts, data)
+
+    def print(self, text: str) -> None:
+        os.write(self._out, text.encode())
+
+    def pass_case(self, **more: Any) -> None:
+        """What an executor does with a case that passes."""
+        self.report("setup", "call", "teardown")
+        self.say("done", suspicions={}, **more)
+
+    def exit(self, status: int, swept: Sequence[str] = ()) -> None:
+        """End. The zygote tells the supervisor."""
+        self._zygote.tell_exit(self.name, status, swept)
+
+    def close(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self._channel.close()
+        for number in (self._out, self._stacks, self._facts):
+            os.close(number)
+
+    def _serve(self) -> None:
+        while True:
+            while (message := self._channel.pop()) is None:
+                self._channel.receive()
+                if self._channel.closed:
+                    return
+            self.requests.append(message["op"])
+            self.script(self)
+
+
+class FakeZygote:
+    """Stands for the connection to a zygote. `deaths`: with which status its executors end at a signal, if they do."""
+
+    cold = ""
+    #: Whether it answers orders.
+    answers = True
+
+    def __init__(self, script: Script, deaths: Mapping[int, int] | None = None) -> None:
+        self.executors: list[FakeExecutor] = []
+        self.signals: list[int] = []
+        self.closed = False
+        #: Refuse to fork, as one that is gone.
+        self.gone = False
+        self._script = script
+        self._deaths = {} if deaths is None else deaths
+        self._inbox: deque[Message] = deque()
+        self._ours, self._theirs = socket.socketpair()
+        self.channel = Channel(self._theirs, "the zygote")
+
+    @property
+    def client(self) -> ZygoteClient:
+        return cast(ZygoteClient, self)
+
+    def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
+        if self.gone:
+            raise ZygoteError("the zygote is gone, see its log\nand more")
+        self.executors.append(FakeExecutor(self, order["executor"], descriptors, self._script))
+        return 1000 + len(self.executors)
+
+    def signal(self, executor: str, number: int) -> None:
+        if self.gone:
+            raise ZygoteError("the zygote is gone, see its log\nand more")
+        self.signals.append(number)
+        if number in self._deaths:
+            self.tell_exit(executor, self._deaths[number])
+
+    def tell_exit(self, executor: str, status: int, swept: Sequence[str] = ()) -> None:
+        self._inbox.append({"op": "exit", "executor": executor, "status": status, "swept": [*swept], "stuck": []})
+        self._ours.send(b"x")
+
+    def die(self) -> None:
+        """End, and with it its executors."""
+        self.gone = True
+        self._ours.shutdown(socket.SHUT_WR)
+
+    def pump(self) -> None:
+        if not self._theirs.recv(1):
+            raise ZygoteError("the zygote is gone, see its log\nand more")
+
+    def exit_of(self, executor: str) -> Message | None:
+        for message in self._inbox:
+            if message["executor"] == executor:
+                self._inbox.remove(message)
+                return message
+        return None
+
+    def last_words(self) -> str:
+        return "what the log ends with"
+
+    def close(self) -> None:
+        self.closed = True
+
+    def end(self) -> None:
+        """After the test, when all handles are closed."""
+        for executor in self.executors:
+            executor.close()
+        self._ours.close()
+        self._theirs.close()
+
+
+@contextmanager
+def handle_on(
+    folder: Path, script: Script, deaths: Mapping[int, int] | None = None, binding: Binding = BINDING
+) -> Iterator[tuple[ExecutorHandle, FakeZygote]]:
+    """An executor that does as `script` says, and its zygote."""
+    zygote, outputs = FakeZygote(script, deaths), Outputs()
+    handle = ExecutorHandle("gw0-e1", zygote.client, outputs, binding, folder / "gw0-e1")
+    try:
+        yield handle, zygote
+    finally:
+        handle.close()
+        zygote.end()
+        outputs.close()

@@ -1,0 +1,266 @@
+"""What is done about the health of devices: when they are examined, what is told, and which are drained."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.devices.device import Device
+from harness.devices.health_events import HealthEvent
+from harness.outcome import Outcome
+from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.scheduling.device_locks import DeviceLocks
+from harness.supervisor.device_monitor import DeviceMonitor
+from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.executor_handle import Binding
+from harness.supervisor.executor_slot import ExecutorSlot
+from harness.zygote.client import ZygoteClient
+from tests.supervisor.fakes import FakeExecutor, FakeZygote, case
+from tests.supervisor.test_case_history import attempt
+
+GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(2)]
+LOST = HealthEvent("lost", "the device is lost", "fatal")
+XID = HealthEvent("xid", "xid 8", "suspect")
+HOT = HealthEvent("throttled", "clocks are slowed", "note")
+HANG = HealthEvent("hang", "nvml did not answer", "suspect")
+
+
+class FakePool(DevicePool):
+    """A pool to which NVML tells what a test has it tell, by device, at its next looks."""
+
+    def __init__(self, folder: Path, record: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(GPUS[0], GPUS, worker="gw0", folder=folder / "drained", record=record, examine=False)
+        self._monitored = True
+        self.news: dict[str, list[list[HealthEvent]]] = {}
+
+    def new_events(self, uuids: Sequence[str]) -> list[tuple[Device, HealthEvent]]:
+        found = []
+        for device in self.known(uuids):
+            looks = self.news.get(device.uuid, [])
+            found += [(device, event) for event in (looks.pop(0) if looks else [])]
+        return found
+
+
+def healthy(executor: FakeExecutor) -> None:
+    executor.say("examined", healthy=True, facts={}) if executor.asked == "examine" else executor.exit(0)
+
+
+def sick(executor: FakeExecutor) -> None:
+    executor.say("examined", healthy=False, text="it burns") if executor.asked == "examine" else executor.exit(0)
+
+
+def fails(executor: FakeExecutor) -> None:
+    executor.say("harness_error", error="E: ours", traceback="Traceback")
+    executor.exit(EXIT_HARNESS_ERROR)
+
+
+class Bench:
+    """A monitor, with executors that answer to examinations one after the other as `answers` say, the last for ever."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told: list[Mapping[str, Any]] = []
+        self.findings: list[tuple[str, str, list[str]]] = []
+        self.retired = 0
+        self.examined: list[str] = []
+        self.answers: list[Callable[[FakeExecutor], None]] = [healthy]
+        self.zygotes: list[FakeZygote] = []
+        self.pool = FakePool(folder, self.told.append)
+        self.other = DeviceLocks(folder / "turns", enabled=True, worker="gw1", limit=0.0)
+        self.slot = ExecutorSlot(
+            worker="gw0",
+            temp=folder,
+            record=self.told.append,
+            locks=DeviceLocks(folder / "turns", enabled=True, worker="gw0", limit=0.0),
+            connect=self._connect,
+            after_unclean_exit=lambda: None,
+        )
+        self.monitor = DeviceMonitor(
+            self.pool,
+            self.slot,
+            self.bind,
+            seed=7,
+            limit=60.0,
+            retire=self._retire,
+            add_finding=lambda kind, text, cases: self.findings.append((kind, text, [*cases])),
+        )
+
+    def bind(self, devices: Sequence[Device]) -> Binding:
+        self.examined += [device.uuid for device in devices]
+        return Binding(tuple(device.uuid for device in devices), "cuda", {}, None, "fast")
+
+    def states(self) -> list[tuple[str, str]]:
+        return [(line["device"], line["state"]) for line in self.told if line["event"] == "device"]
+
+    def after(self, outcome: Outcome, *, unkillable: bool = False) -> tuple[str, ...]:
+        """The notes on an attempt that came to `outcome` on the first device, in an executor that has ended."""
+        handle = self.slot.spawn(Binding((GPUS[0].uuid,), "cuda", {}, None, "fast"))
+        self.slot.dispose(handle, "unfit", hold=True)
+        handle.unkillable = unkillable
+        return self.monitor.after_attempt(case("a::b"), handle, replace(attempt(outcome), notes=())).notes
+
+    def close(self) -> None:
+        self.slot.close("the test is over")
+        for zygote in self.zygotes:
+            zygote.end()
+
+    def _connect(self) -> ZygoteClient:
+        self.zygotes.append(FakeZygote(self._answer, {int(signal.SIGTERM): -15}))
+        return self.zygotes[-1].client
+
+    def _answer(self, executor: FakeExecutor) -> None:
+        if executor.asked == "examine":
+            executor.script = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        executor.script(executor)
+
+    def _retire(self) -> None:
+        self.retired += 1
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+# Before the first case on a device.
+
+
+def test_a_device_is_examined_once_before_it_is_used(bench: Bench) -> None:
+    assert bench.monitor.missing(1) == ""
+    assert bench.monitor.missing(1) == ""
+    assert bench.examined == ["GPU-0"]
+    assert bench.states() == [("GPU-0", "healthy")]
+    bench.other.take(["GPU-0"])  # nobody holds it afterwards
+
+
+def test_a_sick_device_is_left_for_a_healthy_one(bench: Bench) -> None:
+    bench.answers = [sick, healthy]
+    assert bench.monitor.missing(1) == ""
+    assert bench.pool.device is GPUS[1]
+    assert bench.states() == [("GPU-0", "sick"), ("GPU-0", "drained"), ("GPU-1", "healthy")]
+
+
+def test_without_a_healthy_device_the_reason_is_told(bench: Bench) -> None:
+    bench.answers = [sick]
+    assert bench.monitor.missing(1).startswith("1 healthy devices wanted, 0 left; GPU-0 is drained: it burns")
+
+
+@pytest.mark.parametrize(
+    ("event", "examined", "finding"),
+    [
+        (LOST, ["GPU-1"], None),
+        (XID, ["GPU-0"], "device GPU-0 at the start: xid 8"),
+        (HANG, ["GPU-0"], "device GPU-0 at the start: nvml did not answer"),
+    ],
+)
+def test_what_is_wrong_at_the_start(bench: Bench, event: HealthEvent, examined: list[str], finding: str | None) -> None:
+    bench.pool.news = {"GPU-0": [[event]]}
+    assert bench.monitor.missing(1) == ""
+    assert bench.examined == examined
+    assert bench.findings == ([] if finding is None else [("device_sign", finding, [])])
+
+
+def test_a_device_that_does_not_become_free_is_the_reason_why_there_is_none(bench: Bench) -> None:
+    bench.other.take(["GPU-0"])
+    assert "device GPU-0 did not become free: worker gw1" in bench.monitor.missing(1)
+    bench.other.give_back()
+    assert bench.monitor.missing(1) == ""
+
+
+def test_a_lost_zygote_says_nothing_of_the_device(bench: Bench) -> None:
+    bench.answers = [lambda _: bench.zygotes[0].die(), healthy]
+    assert bench.monitor.missing(1) == ""
+    assert bench.states() == [("GPU-0", "healthy")]
+    assert len(bench.zygotes) == 2
+
+
+def test_a_failure_of_the_harness_is_tried_once_more(bench: Bench) -> None:
+    bench.answers = [fails, healthy]
+    assert bench.monitor.missing(1) == ""
+    assert bench.states() == [("GPU-0", "healthy")]
+    assert bench.findings == []
+
+
+def test_a_device_that_cannot_be_examined_by_our_fault_is_used_and_that_is_told(bench: Bench) -> None:
+    bench.answers = [fails]
+    assert bench.monitor.missing(1) == ""
+    assert bench.monitor.missing(1) == ""
+    assert bench.states() == []
+    text = "device GPU-0 at the start: not known, the harness failed: E: ours; it is used"
+    assert bench.findings == [("unexamined_device", text, [])]
+    assert bench.examined == ["GPU-0", "GPU-0"]
+
+
+# After an attempt.
+
+
+@pytest.mark.parametrize(
+    ("outcome", "examined"),
+    [
+        (Outcome.PASSED, False),
+        (Outcome.FAILED, False),
+        (Outcome.LOST, False),
+        (Outcome.LEAKED, False),
+        (Outcome.CONTAMINATED, False),
+        (Outcome.CRASHED, True),
+        (Outcome.TIMEOUT, True),
+        (Outcome.POISONED, True),
+    ],
+)
+def test_what_may_have_been_the_device_s_doing_has_it_examined(bench: Bench, outcome: Outcome, examined: bool) -> None:
+    notes = bench.after(outcome)
+    assert bench.examined == (["GPU-0"] if examined else [])
+    told = ("device GPU-0 examined afterwards: computes and copies correctly",)
+    assert notes == (told if examined else ())
+
+
+@pytest.mark.parametrize(
+    ("event", "examined", "drained", "findings"),
+    [(HOT, False, False, 0), (XID, True, False, 0), (HANG, True, False, 1), (LOST, False, True, 0)],
+)
+def test_what_nvml_told_meanwhile_is_noted_and_acted_on(
+    bench: Bench, event: HealthEvent, examined: bool, drained: bool, findings: int
+) -> None:
+    bench.pool.news = {"GPU-0": [[event]]}
+    notes = bench.after(Outcome.PASSED)
+    assert notes[0] == f"device GPU-0 while it ran: {event.text}"
+    assert bool(bench.examined) is examined
+    assert (bench.pool.drained(GPUS[0]) is not None) is drained
+    assert len(bench.findings) == findings
+
+
+def test_a_device_that_is_drained_already_is_not_examined(bench: Bench) -> None:
+    bench.pool.news = {"GPU-0": [[LOST]]}
+    bench.after(Outcome.CRASHED)
+    assert bench.examined == []
+
+
+def test_a_device_with_an_executor_that_cannot_be_killed_is_drained(bench: Bench) -> None:
+    bench.after(Outcome.TIMEOUT, unkillable=True)
+    assert "could not be killed, after a::b timeout" in (bench.pool.drained(GPUS[0]) or "")
+    assert bench.examined == []
+
+
+def test_what_nvml_tells_while_a_device_is_examined_counts_too(bench: Bench) -> None:
+    bench.pool.news = {"GPU-0": [[], [LOST]]}
+    bench.after(Outcome.CRASHED)
+    assert bench.pool.drained(GPUS[0]) == "the device is lost, while it was examined after a::b crashed"
+
+
+def test_an_nvml_that_hangs_while_a_device_is_examined_is_told(bench: Bench) -> None:
+    bench.pool.news = {"GPU-0": [[], [HANG]]}
+    bench.after(Outcome.CRASHED)
+    text = "device GPU-0 examined after a::b crashed: nvml did not answer"
+    assert bench.findings == [("device_sign", text, ["a::b"])]
+
+
+def test_without_health_nothing_is_done(bench: Bench) -> None:
+    bench.pool._monitored = False
+    assert bench.after(Outcome.CRASHED) == ()
+    assert bench.examined == []

@@ -1,0 +1,225 @@
+"""The executors of one supervisor: at most one lives, its devices are held meanwhile, and the journal knows of each."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import NoDeviceError
+from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.scheduling.device_locks import DeviceLocks
+from harness.supervisor.executor_slot import ExecutorSlot
+from harness.zygote.client import ZygoteClient, ZygoteError
+from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote
+
+PATIENCE = 60.0
+DIES = {int(signal.SIGTERM): -15}
+
+
+class Bench:
+    """A slot, the zygotes that it has found, and all that it told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told: list[Mapping[str, Any]] = []
+        self.zygotes: list[FakeZygote] = []
+        self.unclean = 0
+        #: What is done to each zygote before the slot has it.
+        self.prepare: Callable[[FakeZygote], None] = lambda _: None
+        self.script: Callable[[FakeExecutor], None] = lambda _: None
+        self.other = DeviceLocks(folder / "turns", enabled=True, worker="gw1", limit=0.0)
+        self.slot = ExecutorSlot(
+            worker="gw0",
+            temp=folder,
+            record=self._record,
+            locks=DeviceLocks(folder / "turns", enabled=True, worker="gw0", limit=0.0),
+            connect=self._connect,
+            after_unclean_exit=self._count_unclean,
+        )
+
+    def lines(self, *fields: str) -> list[tuple[Any, ...]]:
+        return [tuple(line.get(field) for field in fields) for line in self.told]
+
+    @property
+    def free(self) -> bool:
+        """Whether another worker could have the device."""
+        try:
+            self.other.take(BINDING.devices)
+        except NoDeviceError:
+            return False
+        self.other.give_back()
+        return True
+
+    def close(self) -> None:
+        self.slot.close("the session ended")
+        for zygote in self.zygotes:
+            zygote.end()
+
+    def _connect(self) -> ZygoteClient:
+        zygote = FakeZygote(lambda executor: self.script(executor), DIES)
+        self.prepare(zygote)
+        self.zygotes.append(zygote)
+        return zygote.client
+
+    def _record(self, line: Mapping[str, Any]) -> None:
+        if line["event"] != "activity":
+            self.told.append(line)
+
+    def _count_unclean(self) -> None:
+        self.unclean += 1
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_devices_are_held_from_the_start_of_an_executor_to_its_end(bench: Bench) -> None:
+    handle = bench.slot.spawn(BINDING)
+    assert bench.slot.current is handle
+    assert not bench.free
+    bench.slot.dispose(handle, "retired")
+    assert bench.slot.current is None
+    assert bench.free
+    assert bench.lines("executor", "state", "exit_status", "reason") == [
+        ("gw0-e1", "started", None, ""),
+        ("gw0-e1", "ended", -15, "retired"),
+    ]
+    assert bench.unclean == 1
+
+
+def test_an_executor_that_ended_in_order_leaves_nothing_to_clear_up(bench: Bench) -> None:
+    bench.script = lambda executor: executor.exit(0)
+    handle = bench.slot.spawn(BINDING)
+    handle.send({"op": "exit"})
+    assert handle.wait_exit(time.monotonic() + PATIENCE)
+    bench.slot.dispose(handle, "retired")
+    assert (bench.unclean, bench.zygotes[0].signals) == (0, [])
+
+
+def test_devices_that_are_held_on_to_are_free_after_the_release(bench: Bench) -> None:
+    handle = bench.slot.spawn(BINDING)
+    bench.slot.release()  # not while an executor is on them
+    assert not bench.free
+    bench.slot.dispose(handle, "unfit", hold=True)
+    assert not bench.free
+    bench.slot.release()
+    assert bench.free
+
+
+def test_a_device_that_does_not_become_free_is_no_fault_of_the_zygote_s(bench: Bench) -> None:
+    bench.other.take(BINDING.devices)
+    with pytest.raises(NoDeviceError, match="worker gw1"):
+        bench.slot.spawn(BINDING)
+    assert (bench.slot.current, bench.zygotes, bench.told) == (None, [], [])
+    bench.other.give_back()
+    assert bench.slot.spawn(BINDING).name == "gw0-e1"
+
+
+def test_a_zygote_that_is_gone_is_replaced_once(bench: Bench) -> None:
+    bench.slot.dispose(bench.slot.spawn(BINDING), "retired")
+    bench.zygotes[0].gone = True
+    assert bench.slot.spawn(BINDING).name == "gw0-e3"
+    assert [zygote.closed for zygote in bench.zygotes] == [True, False]
+
+
+def test_zygotes_that_go_one_after_the_other_are_given_up(bench: Bench) -> None:
+    bench.prepare = lambda zygote: setattr(zygote, "gone", True)
+    with pytest.raises(ZygoteError):
+        bench.slot.spawn(BINDING)
+    assert len(bench.zygotes) == 2
+    assert bench.slot.current is None
+
+
+def test_a_zygote_that_cannot_be_found_gives_the_devices_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> ZygoteClient:
+        raise ZygoteError("none can be had")
+
+    monkeypatch.setattr(bench.slot, "_connect", refuse)
+    with pytest.raises(ZygoteError, match="none can be had"):
+        bench.slot.spawn(BINDING)
+    assert bench.free
+
+
+def test_a_zygote_that_goes_while_its_executor_is_ended_is_dropped(bench: Bench) -> None:
+    handle = bench.slot.spawn(BINDING)
+    bench.zygotes[0].gone = True
+    bench.slot.dispose(handle, "unfit")
+    assert (bench.slot.current, bench.zygotes[0].closed) == (None, True)
+    assert bench.free
+
+
+def test_an_executor_that_cannot_be_killed_does_not_get_to_write_into_the_next_one_s_files(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.supervisor.executor_handle.LADDER", ((signal.SIGKILL, 0.0),))
+    handle = bench.slot.spawn(BINDING)
+    bench.slot.dispose(handle, "unfit")
+    assert handle.unkillable
+    assert [line["reason"] for line in bench.told if line["event"] == "executor"][-1] == "could not be killed"
+    assert bench.told[-1]["kind"] == "unkillable"
+    assert bench.slot.spawn(BINDING).outputs is not handle.outputs
+
+
+def test_files_of_a_red_executor_are_kept_if_it_made_any(bench: Bench) -> None:
+    for made, keep, left in ((False, True, False), (True, True, True), (True, False, False)):
+        handle = bench.slot.spawn(BINDING)
+        if made:
+            (handle.temp / "file").touch()
+        bench.slot.dispose(handle, "unfit", keep_files=keep)
+        assert handle.temp.exists() is left
+
+
+def test_another_executor_lives_while_the_current_one_is_set_aside(bench: Bench) -> None:
+    kept = bench.slot.spawn(BINDING)
+    with bench.slot.set_aside():
+        assert bench.slot.current is None
+        assert not bench.free
+        bench.slot.spawn(BINDING)
+    assert bench.slot.current is kept
+    assert not bench.free
+    assert bench.lines("executor", "reason")[-1] == ("gw0-e2", "rehearsal")
+
+
+def test_one_that_was_set_aside_ends_with_its_zygote(bench: Bench) -> None:
+    kept = bench.slot.spawn(BINDING)
+    with bench.slot.set_aside():
+        bench.slot.drop_zygote()
+    assert bench.slot.current is None
+    assert bench.lines("executor", "reason")[-1] == (kept.name, "the zygote was lost")
+
+
+def test_the_same_failure_of_the_harness_is_told_once_with_its_case(bench: Bench) -> None:
+    tracebacks = iter(["Traceback: a", "Traceback: a", "Traceback: b"])
+
+    def fail(executor: FakeExecutor) -> None:
+        executor.say("harness_error", error="E: x", traceback=next(tracebacks))
+        executor.exit(EXIT_HARNESS_ERROR)
+
+    bench.script = fail
+    for number in range(3):
+        handle = bench.slot.spawn(BINDING)
+        handle.cases += ["a::earlier", f"a::case{number}"]
+        handle.send({"op": "run"})
+        assert handle.receive(time.monotonic() + PATIENCE)
+        bench.slot.dispose(handle, "unfit")
+    findings = [line for line in bench.told if line["event"] == "finding"]
+    assert [(line["kind"], line["cases"]) for line in findings] == [
+        ("harness_error", ["a::case0"]),
+        ("harness_error", ["a::case2"]),
+    ]
+    assert findings[0]["message"] == "the harness failed in executor gw0-e1: E: x\nTraceback: a"
+
+
+def test_the_end_of_everything_kills_what_runs(bench: Bench) -> None:
+    bench.slot.spawn(BINDING)
+    bench.slot.abandon("interrupted")
+    assert bench.lines("state", "reason")[-1] == ("ended", "interrupted")
+    bench.slot.abandon("interrupted")
+    assert bench.free
