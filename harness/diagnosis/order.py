@@ -70,7 +70,7 @@ def company_of(contents: JournalContents, case: str) -> Company:
     shared = next((finish for finish in wrong if not finish.alone), None)
     if shared is None:
         how = f"; reproduce: {wrong[0].reproduce}" if wrong[0].reproduce else ""
-        raise BisectError(f"{case!r} went wrong in a process of its own, so no other case is needed for it{how}")
+        raise BisectError(f"{case!r} went wrong in its own process, so it needs no other case{how}")
     starts = [event for event in contents.events if isinstance(event, Start) and event.executor == shared.executor]
     before = [start.case for start in starts[: [start.case for start in starts].index(case)]]
     masked = {uuid: backend.mask for uuid in shared.devices if (backend := backend_of(uuid)) is not None}
@@ -128,7 +128,9 @@ def bisect(company: Company, tell: Callable[[str], object]) -> Dependence:
         )
     culprits = minimise(company.earlier, goes_wrong)
     if not culprits:
-        raise BisectError(f"{company.case!r} is {company.outcome} without any other case: {company.command([])}")
+        raise BisectError(
+            f"{company.case!r} is {company.outcome} without any other case; reproduce: {company.command([])}"
+        )
     return Dependence(company, tuple(culprits), trials)
 
 

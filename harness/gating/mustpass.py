@@ -1,6 +1,6 @@
 """Must-pass lists: text files with the ids of the cases that define conformance, and a hash of the ids.
 
-A list starts with comment lines (description, number of cases, hash). Then follow the ids, sorted, one per line::
+A list starts with comment lines (description, number of cases, hash). The ids follow, sorted, one per line::
 
     # must-pass list, written by: harness catalog --must-pass FILE
     # description: streams and events on one GPU

@@ -77,7 +77,7 @@ def _expectable(expect: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if word in known:
             continue
         if word in list(Outcome):
-            raise ValueError(f"a waiver cannot expect {word!r}: expected one of: {', '.join(known)}")
+            raise ValueError(f"a waiver cannot expect {word!r}; use one of: {', '.join(known)}")
         raise ValueError(f"there is no outcome {word!r}; {advice(word, known)}")
     if len(set(words)) < len(words):
         raise ValueError(f"an outcome appears twice in {', '.join(words)}: remove one")

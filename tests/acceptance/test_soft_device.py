@@ -163,7 +163,7 @@ def test_the_device_without_isolation(make_project: MakeProject) -> None:
         (["--device=soft"], {"SOFT_VISIBLE_DEVICES": ""}, ["SOFT_VISIBLE_DEVICES='' shows no software device"]),
         (["--device=soft"], {"SOFT_DEVICE_COUNT": "no"}, ["SOFT_DEVICE_COUNT='no': expected a number from 1 to 64"]),
         (["--device=soft"], {"SOFT_INJECT": "slow"}, ["SOFT_INJECT is set: inject with --inject"]),
-        (["--device=soft", "--inject=slwo"], {}, ["--inject='slwo': expected a fault", "did you mean 'slow'?"]),
+        (["--device=soft", "--inject=slwo"], {}, ["--inject='slwo': expected the name of", "did you mean 'slow'?"]),
         (["--inject=slow"], {}, ["--inject='slow': faults are for the software device; add --device=soft"]),
         (["--device=cuda"], {}, ["--device=cuda: there is no usable GPU"]),
         (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, soft, cpu"]),

@@ -91,7 +91,7 @@ def test_a_failure_in_a_shared_process_counts_even_if_the_case_passed_alone() ->
         ([build.start(C), build.finish(C, Outcome.LOST)], "did not go wrong"),
         (
             [build.start(C, alone=True), build.finish(C, Outcome.FAILED, alone=True, reproduce="pytest c")],
-            "in a process of its own, so no other case is needed for it; reproduce: pytest c",
+            "in its own process, so it needs no other case; reproduce: pytest c",
         ),
     ],
 )

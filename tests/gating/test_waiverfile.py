@@ -130,7 +130,7 @@ def test_an_invalid_entry_is_reported_with_its_line(
 @pytest.mark.parametrize("outcome", ["gated", "skipped", "not_run", "lost", "waived", "unexpected_pass"])
 def test_an_outcome_that_is_no_failure_cannot_be_expected(tmp_path: Path, outcome: str) -> None:
     path = written(tmp_path, with_line("expect", f"    expect: [failed, {outcome}]"))
-    with pytest.raises(ConfigError, match=f"a waiver cannot expect '{outcome}': expected one of: failed, error"):
+    with pytest.raises(ConfigError, match=f"a waiver cannot expect '{outcome}'; use one of: failed, error"):
         load_waivers([path], tmp_path)
 
 

@@ -25,7 +25,7 @@ def test_runtime(function: inside.Check) -> None:
         ({"SOFT_INJECT": "no_such_fault"}, "no_such_fault"),
     ],
 )
-def test_a_bad_variable_is_told_at_loading(environ: dict[str, str], said: str) -> None:
+def test_an_invalid_variable_is_reported_at_loading(environ: dict[str, str], said: str) -> None:
     done = inside.run_script("print('loaded')", environ)
     assert done.returncode == 1
     assert "LoadError" in done.stderr.splitlines()[-1]
@@ -41,7 +41,7 @@ def test_loading_twice_is_loading_once_and_another_library_is_refused() -> None:
     )
     assert done.stdout == "soft\n"
     assert done.stderr.splitlines()[-1].startswith(
-        "harness.softdevice.loading.LoadError: the soft device is loaded from"
+        "harness.softdevice.loading.LoadError: cannot load the software device from '/nowhere.so'"
     )
 
 
