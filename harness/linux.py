@@ -72,6 +72,29 @@ def describe_process(pid: int) -> tuple[str, str] | None:
     return rest.split()[0], command or name
 
 
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since the boot; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def boot_id() -> str:
+    """The number that the kernel drew when it booted; empty where it tells none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """The name of the namespace in which this process has its number."""
+    return os.readlink("/proc/self/ns/pid")
+
+
 def is_starting(pid: int) -> bool:
     """Whether a process was forked and has begun no program of its own yet; not when it has ended.
 

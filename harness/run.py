@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from harness import options, plan
+from harness import options, plan, temp_folder
 from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
@@ -63,15 +63,18 @@ class Run:
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         invocation = config.invocation_params
         self._arguments = _arguments(config)
-        basetemp = config.getoption("basetemp", None)
-        temp = invocation.dir / basetemp / run_id if basetemp else Path(tempfile.mkdtemp(prefix="harness-"))
+        basetemp = config.getoption("basetemp", None)  # pytest itself removes all that is in it
+        beside = (invocation.dir / basetemp).parent if basetemp else None
+        parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
+        temp_folder.remove_abandoned(parent)
+        temp = temp_folder.make(parent)
         machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
         try:
             self.plan.refuse_mismatches(machine)
             software = _software_device() if any(device.kind == "soft" for device in self.devices) else None
             run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
         except pytest.UsageError:
-            shutil.rmtree(temp, ignore_errors=True)
+            temp_folder.remove(temp)
             raise
         self.zygote: ZygoteProcess | None = None
         context = RunContext(
@@ -142,7 +145,7 @@ class Run:
         environment.write(run_dir, facts)
         if isolation != "none":
             spec = ZygoteSpec.of(context, skip_early_exit_handlers=not inventory.gpus)
-            self.zygote = ZygoteProcess(spec, folder=invocation.dir, log=run_dir / "zygote.log")
+            self.zygote = ZygoteProcess(spec, folder=invocation.dir, home=temp / "zygote", log=run_dir / "zygote.log")
         self.context = context.with_zygote(self.zygote.address if self.zygote else None)
 
     @property
@@ -192,16 +195,12 @@ class Run:
         return finding
 
     def close(self) -> None:
-        """End the zygote; remove the compiler caches, and what is empty of the temporary folder."""
+        """End the zygote; remove the compiler caches and the temporary folder."""
         if self.zygote is not None:
             self.zygote.close()
             self.zygote = None
         shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
-        temp = Path(self.context.temp_dir)
-        for folder in ("capabilities", "drained", "turns"):
-            shutil.rmtree(temp / folder, ignore_errors=True)
-        if temp.is_dir() and not any(temp.iterdir()):
-            shutil.rmtree(temp, ignore_errors=True)
+        temp_folder.remove(Path(self.context.temp_dir))
 
     @staticmethod
     def _make_run_dir(base: Path, wanted: Path | None, run_id: str) -> Path:

@@ -30,7 +30,7 @@ from harness.outcome import Ruling
 from harness.reporting.journal import Journal, digest
 from harness.scheduling.device_locks import DeviceLocks
 from harness.softdevice import faults
-from harness.supervisor import compiler_caches
+from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
@@ -91,6 +91,7 @@ class Worker:
             self._slot = ExecutorSlot(
                 worker=name,
                 temp=Path(context.temp_dir),
+                files=Path(context.run_dir) / kept_files.FOLDER,
                 record=self.journal.append,
                 locks=self._device_locks(workerinput),
                 connect=self._connect,
@@ -241,7 +242,8 @@ class Worker:
         log = run_dir / f"zygote-{self.name}.log"
         spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=self._pool.device.kind != "cuda")
         for _ in range(_STARTS):
-            self._own.append(ZygoteProcess(spec, folder=Path(self.context.invocation_dir), log=log))
+            home = Path(self.context.temp_dir) / f"zygote-{self.name}-{len(self._own) + 1}"
+            self._own.append(ZygoteProcess(spec, folder=Path(self.context.invocation_dir), home=home, log=log))
             link = self._link(self._own[-1].address, log)
             if link is not None:
                 return link

@@ -66,6 +66,7 @@ class Attempt:
     stdout: str
     stderr: str
     temp: Path
+    kept: Path
     notes: tuple[str, ...]
     suspicions: Mapping[str, int]
     spent: bool
@@ -117,6 +118,7 @@ def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> At
         stdout=stdout,
         stderr=stderr,
         temp=handle.temp,
+        kept=handle.kept,
         notes=tuple(notes),
         suspicions=listener.suspicions,
         spent=listener.spent,

@@ -126,8 +126,13 @@ class Binding:
 class ExecutorHandle:
     """An executor that lives, until `exit` says how it ended."""
 
-    def __init__(self, name: str, link: ZygoteClient, outputs: Outputs, binding: Binding, temp: Path) -> None:
-        """Have it forked; `temp` becomes its folder for temporary files. Raises ZygoteError."""
+    def __init__(
+        self, name: str, link: ZygoteClient, outputs: Outputs, binding: Binding, temp: Path, kept: Path
+    ) -> None:
+        """Have it forked; `temp` becomes its folder for temporary files, which may be moved to `kept` at its end.
+
+        Raises ZygoteError.
+        """
         self.name = name
         self.binding = binding
         self.outputs = outputs
@@ -139,6 +144,7 @@ class ExecutorHandle:
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
         self.temp = temp
+        self.kept = kept
         self._link = link
         outputs.empty()
         self.marks = (0, 0)

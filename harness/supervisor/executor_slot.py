@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness import temp_folder
 from harness.scheduling.device_locks import DeviceLocks
+from harness.supervisor import kept_files
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ZygoteClient, ZygoteError
 
@@ -24,16 +25,20 @@ class ExecutorSlot:
         *,
         worker: str,
         temp: Path,
+        files: Path,
         record: Record,
         locks: DeviceLocks,
         connect: Callable[[], ZygoteClient],
         after_unclean_exit: Callable[[], None],
     ) -> None:
-        """`locks` are held while an executor lives. `connect` finds or starts a zygote. `after_unclean_exit` clears up
-        after an executor that did not end in order.
+        """`temp` is the folder for temporary files, `files` the one for those that are kept. `locks` are held while an
+        executor lives. `connect` finds or starts a zygote. `after_unclean_exit` clears up after an executor that did
+        not end in order.
         """
         self._worker = worker
         self._temp = temp
+        self._files = files
+        self._keepable = kept_files.MOST_OF_WORKER
         self._record = record
         self._locks = locks
         self._connect = connect
@@ -70,7 +75,7 @@ class ExecutorSlot:
             self._link = self._connect()
         self._count += 1
         name = f"{self._worker}-e{self._count}"
-        handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name)
+        handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name, self._files / name)
         self.current = handle
         self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
         return handle
@@ -78,8 +83,8 @@ class ExecutorSlot:
     def dispose(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
         """The executor is to be no more: kill it if it lives, tell the journal, remove its temporary files.
 
-        With `keep_files` they stay, if there are any, for whoever looks into a failure. With `hold` nobody else gets
-        its devices until `release`.
+        With `keep_files` they are moved into the run directory for whoever looks into a failure. With `hold` nobody
+        else gets its devices until `release`.
         """
         lost = False
         if handle.exit_status is None:
@@ -99,8 +104,10 @@ class ExecutorSlot:
             self._locks.give_back()
         if lost:
             self.drop_zygote()
-        if not keep_files or not any(handle.temp.iterdir()):
-            shutil.rmtree(handle.temp, ignore_errors=True)
+        if keep_files:
+            most = min(kept_files.MOST_OF_EXECUTOR, self._keepable)
+            self._keepable -= kept_files.keep(handle.temp, handle.kept, most)
+        temp_folder.remove(handle.temp)
 
     def release(self) -> None:
         """Let others have the devices that no executor of ours is on."""

@@ -346,6 +346,7 @@ class Supervisor:
         history.add(attempt, final=final)
         if attempt.outcome is Outcome.LEAKED:
             self._leaky.add(history.case.id)
+            self._red.add(attempt.executor)
         if final and last:
             history.ruling = self._ruling(history)
         if attempt.levels:
@@ -371,7 +372,7 @@ class Supervisor:
                 exit_status=attempt.evidence.exit_status,
                 struck=dict(attempt.struck) or None,
                 keeps=kept(history.case.item),
-                notes=[*attempt.notes, *pytest_reports.kept_files(attempt)],
+                notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
                 reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
                 ruling=ruling_line(history.ruling),
             )

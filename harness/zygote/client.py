@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,14 +31,16 @@ class ZygoteUnfitError(ZygoteError):
 class ZygoteProcess:
     """A running zygote that this process started. It ends when `close` is called, or when this process does."""
 
-    def __init__(self, spec: ZygoteSpec, *, folder: Path, log: Path) -> None:
+    def __init__(self, spec: ZygoteSpec, *, folder: Path, home: Path, log: Path) -> None:
         """Start it in `folder` (the working folder of the run), its output appended to `log`.
+
+        `home` becomes a folder for its socket that only this user may enter.
 
         Returns at once: supervisors that connect early wait in the socket's queue.
         """
         self.log = log
-        # Not the run directory, since only its owner may enter this one.
-        self._home = Path(tempfile.mkdtemp(prefix="harness-"))
+        self._home = home
+        home.mkdir(mode=0o700)
         self.address = str(self._home / "zygote")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("ab") as output:
             with _short(self.address) as address:
