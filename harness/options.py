@@ -44,6 +44,16 @@ def _positive(text: str) -> float:
     return number
 
 
+def _duration(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number <= 1e9):
+        raise ValueError("a number of seconds from 0")
+    return number
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 1 << 64:
         raise ValueError("a whole number from 0 to 2**64-1")
@@ -152,6 +162,13 @@ OPTIONS = {
             "--case-timeout", _positive, 300.0, "seconds a case may take, unless its timeout marker says", "SECONDS"
         ),
         Option("--timeout-multiplier", _positive, 1.0, "factor on every time limit, for slow machines", "FACTOR"),
+        Option(
+            "--grace",
+            _duration,
+            10.0,
+            "seconds that running cases get to end when the run is told to stop: by SIGTERM, SIGHUP or Ctrl-C",
+            "SECONDS",
+        ),
         Option("--seed", _seed, None, "seed of the run (default: drawn and printed)", "N"),
         Option("--results-dir", _path, None, "run directory (default: results/<time>-<id>)", "DIR"),
         Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),

@@ -6,11 +6,13 @@ xdist, the controller itself; the *zygote* only collects. A session that has no 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ import pytest
 from harness import fixtures, options
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
-from harness.outcome import Outcome
+from harness.outcome import EXIT_NOTHING_RAN, Outcome
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -65,12 +67,14 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("collectonly", False):
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
         return
-    from harness import machine, plan
+    from harness import machine, plan, stop_signals
     from harness.context import RunContext
     from harness.run import Run
     from harness.worker import Worker
 
+    heeded: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     if hasattr(config, "workerinput"):
+        stop_signals.release()
         told = config.workerinput
         context = RunContext.from_json(told[_CONTEXT])
         worker = Worker(
@@ -81,17 +85,20 @@ def pytest_configure(config: pytest.Config) -> None:
             workerinput=told,
             late=functools.partial(_send_late, config),
         )
+        if worker.isolated:
+            stop_signals.leave_to_controller()
     else:
         run = Run(config, plan.inventory(config), plugin_argument=_named(config))
         config.stash[_RUN] = run
         config.pluginmanager.register(ControllerHooks(run), "harness-controller")
+        heeded = run.signals.heeded
         if config.getoption("dist", "no") != "no":
             return
         leased = run.leases.take("main")
         late = functools.partial(_show_late, config)
         worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late)
     config.stash[_WORKER] = worker
-    config.pluginmanager.register(WorkerHooks(worker), "harness-worker")
+    config.pluginmanager.register(WorkerHooks(worker, heeded), "harness-worker")
     if not worker.isolated:
         from harness.executor import trace_log as tracelog
 
@@ -177,6 +184,25 @@ class ControllerHooks:
 
         return terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self) -> Generator[None]:
+        """xdist's workers start in it. Nobody interrupts one before it can tell that this is the controller's."""
+        with self._run.signals.held():
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        self._run.signals.begin()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        self._run.signals.end()
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_sessionfinish")
+    def begin_to_finish(self) -> None:
+        """Before xdist ends its workers: those that still run a case are to write down what becomes of it."""
+        self._run.signals.end()
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = self._run.report(int(exitstatus))
@@ -197,9 +223,18 @@ class ControllerHooks:
 class WorkerHooks:
     """What a process does that runs cases."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, heeded: Callable[[], AbstractContextManager[None]]) -> None:
+        """`heeded`: the context in which a supervisor is at work, for the signals of this process."""
         self._worker = worker
+        self._heeded = heeded
         self._seen: list[pytest.Item] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """Told to stop, an xdist worker does not collect to the end; why, it tells by `shouldstop`."""
+        if hasattr(collector.config, "workerinput") and (reason := self._worker.told_to_stop()):
+            collector.session.shouldstop = reason
+            pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._seen.append(item)
@@ -215,22 +250,23 @@ class WorkerHooks:
         running = set(kept)
         seen = [item.stash[CASE_ID] for item in self._seen if CASE_ID in item.stash]
         self._seen.clear()
+        if self._worker.told_to_stop():
+            return  # pytest calls this also where the collection was broken off, with a part of the cases
         self._worker.collected(kept, [case for case in seen if case not in running])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         from harness.worker import CASE_ID
-        from harness.zygote.client import ZygoteError
 
         if CASE_ID not in item.stash:
             return None
         if not self._worker.isolated:
             return None
         following = nextitem if nextitem is not None and CASE_ID in nextitem.stash else None
-        try:
+        with self._heeded():
             self._worker.run(item, following)
-        except ZygoteError as error:
-            item.session.shouldstop = f"harness: {error}"
+        if self._worker.over:
+            item.session.shouldstop = self._worker.over
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -316,6 +352,7 @@ def _mark_errors(item: pytest.Item) -> list[str]:
 _WORDS = {
     Outcome.GATED: ("gated", "g", {"yellow": True}),
     Outcome.FLAKY: ("flaky", "~", {"yellow": True}),
+    Outcome.NOT_RUN: ("not_run", "n", {"red": True}),
 }
 
 

@@ -9,6 +9,7 @@ import platform
 import random
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from harness import options, plan, temp_folder
+from harness import options, plan, stop_signals, temp_folder
 from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
@@ -31,7 +32,9 @@ from harness.reporting import journal as journals
 from harness.reporting.events import SCHEMA, Collected, End, Finding
 from harness.reporting.journal import Journal
 from harness.reporting.ledger import Ledger
+from harness.scheduling import stop_request
 from harness.scheduling.leases import LeaseBook
+from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, overriding_arguments
@@ -76,6 +79,12 @@ class Run:
         except pytest.UsageError:
             temp_folder.remove(temp)
             raise
+        stops = temp / stop_request.FOLDER
+        stops.mkdir()
+        waits = config.getoption("dist", "no") != "no" and isolation != "none"
+        self.signals = StopSignals(stops, grace=settings["grace"], waits=waits)
+        # Without isolation Ctrl-C is pytest's own; what pytest leaves to the kernel ends the session as that does.
+        self.signals.install(stop_signals.ALL if isolation != "none" else (signal.SIGTERM, signal.SIGHUP))
         self.zygote: ZygoteProcess | None = None
         context = RunContext(
             run_id=run_id,
@@ -167,6 +176,8 @@ class Run:
         # Everything alive now outlives the report: without this the collector walks through xdist's reports again and
         # again while the ledger is built, which doubles the time that takes for 10,000 cases.
         gc.freeze()
+        if self.signals.by:
+            self.journal.append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
         contents = journals.read(self.context.journal)
         lines = [event for event in contents.events if isinstance(event, Collected)]
         cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
@@ -201,6 +212,7 @@ class Run:
             self.zygote = None
         shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
         temp_folder.remove(Path(self.context.temp_dir))
+        self.signals.restore()
 
     @staticmethod
     def _make_run_dir(base: Path, wanted: Path | None, run_id: str) -> Path:

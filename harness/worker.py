@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +29,9 @@ from harness.gating.waivers import Waiver
 from harness.options import case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, digest
+from harness.scheduling import stop_request
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
 from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.case import Case
@@ -71,6 +74,9 @@ class Worker:
         self.policy = Policy.from_json(context.policy)
         self.name = name
         self.journal = Journal(context.journal)
+        #: Why this worker runs no more cases, empty while it does.
+        self.over = ""
+        self._stop: StopListener | None = None
         self._inventory = inventory
         self._today = datetime.now(UTC).date()
         self._capabilities: dict[str, Capabilities] = {}
@@ -88,11 +94,13 @@ class Worker:
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
+            self._stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, name)
             self._slot = ExecutorSlot(
                 worker=name,
                 temp=Path(context.temp_dir),
                 files=Path(context.run_dir) / kept_files.FOLDER,
                 record=self.journal.append,
+                stop=self._stop,
                 locks=self._device_locks(workerinput),
                 connect=self._connect,
                 after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
@@ -121,9 +129,22 @@ class Worker:
         self.journal.append({**event, "ids": [] if listed else ids, "deselected": [] if listed else deselected})
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run one case in an executor. Raises ZygoteError when none can be had."""
+        """Run one case in an executor, unless this worker is `over`, which it may be afterwards."""
         assert self._supervisor is not None
-        self._supervisor.run(item, nextitem)
+        if self.told_to_stop():
+            return
+        try:
+            self._supervisor.run(item, nextitem)
+        except ZygoteError as error:
+            self.over = f"harness: {error}"
+        self.told_to_stop()
+
+    def told_to_stop(self) -> str:
+        """Look for a request to stop; returns `over`."""
+        stop = self._stop.heard() if self._stop is not None else None
+        if stop is not None:
+            self.over = self.over or stop.reason
+        return self.over
 
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
@@ -148,11 +169,15 @@ class Worker:
         seeding.seed_everything(case.seed, kind)
         item.config.pluginmanager.register(record)
         record.start()
+        stopped = ""
         try:
             yield
+        except KeyboardInterrupt as error:
+            stopped = str(error) or f"stopped by {signal.SIGINT.name}"
+            raise
         finally:
             item.config.pluginmanager.unregister(record)
-            record.finish()
+            record.finish(stopped)
 
     def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
         """Why a case is not run, or an empty text, and what the run has against that."""
@@ -206,6 +231,9 @@ class Worker:
         for zygote in self._own:
             zygote.close()
         self._own.clear()
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None
 
     def _device_locks(self, workerinput: dict[str, Any] | None) -> DeviceLocks:
         """GPUs are taken in turns unless there are meant to be more workers than devices.
@@ -233,7 +261,7 @@ class Worker:
         )
 
     def _connect(self) -> ZygoteClient:
-        """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError."""
+        """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError, StoppedError."""
         run_dir = Path(self.context.run_dir)
         if self.context.zygote is not None and not self._own:
             link = self._link(self.context.zygote, run_dir / "zygote.log")
@@ -251,8 +279,9 @@ class Worker:
 
     def _link(self, address: str, log: Path) -> ZygoteClient | None:
         """A connection, or None, and a finding, when the zygote there is gone. Raises ZygoteUnfitError."""
+        assert self._stop is not None
         try:
-            return ZygoteClient(address, log)
+            return ZygoteClient(address, log, self._stop)
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:

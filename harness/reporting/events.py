@@ -268,6 +268,16 @@ class Finding(_Line):
     """Ids of the cases it concerns, where there are any."""
 
 
+class Stopped(_Line):
+    """The run was told to stop before it had run all its cases."""
+
+    event: Literal["stopped"]
+    by: Name
+    """The name of the signal."""
+    grace: Seconds
+    """How long cases that ran were given to end."""
+
+
 class End(_Line):
     """The run came to its own end."""
 
@@ -289,6 +299,7 @@ Event = Annotated[
     | Batch
     | Bisected
     | Finding
+    | Stopped
     | End,
     Field(discriminator="event"),
 ]

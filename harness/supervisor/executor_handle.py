@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness.devices.device import Kind
 from harness.protocol.wire import Channel, Message, ProtocolError
+from harness.scheduling.stop_request import StoppedError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
 #: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
@@ -166,11 +167,15 @@ class ExecutorHandle:
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(link.channel, select.POLLIN)
+        self._poll.register(link.stop, select.POLLIN)
         if link.cold:
             self._await_ready()
 
     def _await_ready(self) -> None:
-        """Until a cold executor has collected; from then on the time is its cases'. Raises ZygoteError."""
+        """Until a cold executor has collected; from then on the time is its cases'.
+
+        Raises ZygoteError, StoppedError.
+        """
         heard = self.receive(time.monotonic() + START_LIMIT)
         if heard == {"op": "ready"}:
             return
@@ -186,23 +191,32 @@ class ExecutorHandle:
         with contextlib.suppress(OSError):  # a dead executor's story is told by its exit status, which `receive` sees
             self._channel.send(message)
 
-    def receive(self, deadline: float) -> Message | NoMessage:
-        """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError."""
+    def receive(self, deadline: float, *, heed_stop: bool = True) -> Message | NoMessage:
+        """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError.
+
+        With `heed_stop`, raises StoppedError when the run is told to stop and the grace is over.
+        """
         while True:
+            stop = self._link.stop.heard() if heed_stop else None
             try:
                 if (message := self._channel.pop()) is not None:
                     return message
                 if self.exit_status is not None and self._channel.closed:
                     return NoMessage.EXITED
-                remaining = deadline - time.monotonic()
+                now = time.monotonic()
+                if stop is not None and stop.deadline <= now:
+                    raise StoppedError(stop.text)
+                remaining = (deadline if stop is None else min(deadline, stop.deadline)) - now
                 if remaining <= 0:
                     return NoMessage.DEADLINE
                 for descriptor, _ in self._poll.poll(remaining * 1000):
                     if descriptor == self._channel.fileno():
                         self._hear()
-                    else:
+                    elif descriptor == self._link.channel.fileno():
                         self._link.pump()
                         self._note_exit()
+                    else:
+                        self._link.stop.heard()  # also where it is not heeded, so that the next poll waits
             except ProtocolError as error:
                 self.garbled = str(error)
                 return NoMessage.GARBLED
@@ -210,14 +224,18 @@ class ExecutorHandle:
     def wait_exit(self, deadline: float) -> bool:
         """Wait for the end, whatever is said meanwhile. Raises ZygoteError."""
         while self.exit_status is None:
-            happened = self.receive(deadline)
+            happened = self.receive(deadline, heed_stop=False)
             if happened is NoMessage.DEADLINE:
                 return False
         return True
 
     def kill(self) -> None:
-        """The kill ladder, on the process group. Sets `unkillable` when nothing helps. Raises ZygoteError."""
-        for number, grace in LADDER:
+        """The kill ladder, on the process group. Sets `unkillable` when nothing helps. Raises ZygoteError.
+
+        A run that is to stop without grace begins with its last step.
+        """
+        stop = self._link.stop.heard()
+        for number, grace in LADDER[-1:] if stop is not None and not stop.grace else LADDER:
             if self.exit_status is not None:
                 return
             self._link.signal(self.name, number)

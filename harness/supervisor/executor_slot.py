@@ -10,6 +10,7 @@ from typing import Any
 
 from harness import temp_folder
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.stop_request import StopListener
 from harness.supervisor import kept_files
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ZygoteClient, ZygoteError
@@ -27,6 +28,7 @@ class ExecutorSlot:
         temp: Path,
         files: Path,
         record: Record,
+        stop: StopListener,
         locks: DeviceLocks,
         connect: Callable[[], ZygoteClient],
         after_unclean_exit: Callable[[], None],
@@ -40,6 +42,7 @@ class ExecutorSlot:
         self._files = files
         self._keepable = kept_files.MOST_OF_WORKER
         self._record = record
+        self.stop = stop
         self._locks = locks
         self._connect = connect
         self._after_unclean_exit = after_unclean_exit
@@ -51,7 +54,8 @@ class ExecutorSlot:
     def spawn(self, binding: Binding) -> ExecutorHandle:
         """A new executor, once its devices are not in use by another; there must be no current one.
 
-        When the zygote turns out to be gone a new one is tried once. Raises ZygoteError.
+        When the zygote turns out to be gone a new one is tried once. Raises ZygoteError, and StoppedError once the run
+        is told to stop: nothing new is to be begun.
         """
         assert self.current is None
         try:
@@ -70,6 +74,7 @@ class ExecutorSlot:
 
     def _spawn(self, binding: Binding) -> ExecutorHandle:
         self._locks.take(binding.devices)
+        self.stop.refuse()
         begun = time.monotonic()
         if self._link is None:
             self._link = self._connect()

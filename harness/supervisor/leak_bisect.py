@@ -8,6 +8,7 @@ from dataclasses import replace
 from harness.checks import batch
 from harness.diagnosis.leaks import Culprits
 from harness.outcome import Outcome
+from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_trials
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.device_pool import NoDeviceError
@@ -44,12 +45,12 @@ class LeakBisect:
         found: list[Culprits] = []
         failure = ""
         try:
-            if missing := self._runner.missing_devices(len(handle.binding.devices)):
+            if missing := self._runner.obstacle(len(handle.binding.devices)):
                 raise NoDeviceError(missing)
             found = trials.find()
             for culprits in found:
                 self._accuse(culprits, trials.origins(culprits), len(ids))
-        except NoDeviceError as error:
+        except (NoDeviceError, StoppedError) as error:
             failure = str(error)
         self._slot.release()
         self._record(
@@ -66,7 +67,10 @@ class LeakBisect:
         )
 
     def _accuse(self, culprits: Culprits, origins: Mapping[str, Sequence[str]], cases: int) -> None:
-        """A single case that leaks is given that verdict; of several a finding tells. Raises NoDeviceError."""
+        """A single case that leaks is given that verdict; of several a finding tells.
+
+        Raises NoDeviceError, StoppedError.
+        """
         lines = leak_trials.details(culprits, origins)
         if len(culprits.cases) > 1 or not culprits.certain:
             self._runner.add_finding("batch_leak", "; ".join([leak_trials.describe(culprits), *lines]), culprits.cases)

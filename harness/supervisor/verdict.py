@@ -30,6 +30,7 @@ class Evidence:
 
     `done`: the executor said that the case is over. `exit_status`: as ``os.waitstatus_to_exitcode`` gives it (negative
     for a signal), None while it lives. `leaving`: it had been told to exit. `late`: the supervisor's deadline passed.
+    `stopped`: the run was told to stop, and the supervisor waited no longer.
     """
 
     phases: Sequence[Phase] = ()
@@ -40,6 +41,7 @@ class Evidence:
     exit_status: int | None = None
     leaving: bool = False
     late: bool = False
+    stopped: str = ""
     limit: float = 0.0
     stacks: str = ""
     garbled: str = ""
@@ -82,6 +84,8 @@ def judge(seen: Evidence) -> Judgement:
         return Judgement(Outcome.LOST, f"the harness lost its zygote while the case ran ({seen.zygote_lost})", where)
     if seen.unknown:
         return Judgement(Outcome.LOST, "the zygote did not collect this case: does its id change from run to run?")
+    if not seen.done and seen.stopped and seen.exit_status is None:
+        return _cut_short(seen, where)
     if not seen.done:
         broken = _broken_off(seen, where)
         return Judgement(broken.outcome, broken.message, where, notes)
@@ -89,7 +93,17 @@ def judge(seen: Evidence) -> Judgement:
     found = [reported, *_found_after(seen)]
     worst = max(found, key=lambda judgement: judgement.outcome.severity)
     others = tuple(f"also {other.outcome}: {other.message}" for other in found if other is not worst and other.message)
+    if seen.stopped:
+        others += (f"what it left in its process was not looked into: {seen.stopped}",)
     return Judgement(worst.outcome, worst.message, worst.when, others + notes)
+
+
+def _cut_short(seen: Evidence, where: str) -> Judgement:
+    """The run ended before the case was over, which says nothing of the case unless it had failed already."""
+    if any(phase.outcome == "failed" for phase in seen.phases):
+        failed = _reported(seen)
+        return Judgement(failed.outcome, failed.message, failed.when, (f"{seen.stopped}, in {where}",))
+    return Judgement(Outcome.NOT_RUN, f"{seen.stopped}, in {where}", where)
 
 
 def _broken_off(seen: Evidence, where: str) -> Judgement:

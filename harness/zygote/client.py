@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.protocol.wire import Channel, Message, ProtocolError
+from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.zygote.spec import COLLECTION_ENVIRONMENT, ZygoteSpec, waiting
 
 #: A zygote imports torch and collects; on a cold, busy machine that has been seen to take most of a minute.
@@ -88,8 +91,12 @@ def _short(address: str) -> Iterator[str]:
 class ZygoteClient:
     """A supervisor's connection to a zygote."""
 
-    def __init__(self, address: str, log: Path) -> None:
-        """Connect, and wait until the zygote has collected. Raises ZygoteError."""
+    def __init__(self, address: str, log: Path, stop: StopListener) -> None:
+        """Connect, and wait until the zygote has collected. Raises ZygoteError, StoppedError.
+
+        `stop` is the supervisor's, for whoever waits for the zygote or for what it has forked.
+        """
+        self.stop = stop
         self._log = log
         self._inbox: deque[Message] = deque()
         self._ready = False
@@ -98,9 +105,7 @@ class ZygoteClient:
         try:
             with _short(address) as short:
                 connection.connect(short)
-            connection.settimeout(START_LIMIT)
-            hello = self.wait("hello")
-            connection.settimeout(None)
+            hello = self._await_hello()
             if hello["unfit"]:
                 raise ZygoteUnfitError(hello["unfit"])
             #: Why its executors start cold, or an empty text.
@@ -111,10 +116,25 @@ class ZygoteClient:
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error
-        except ZygoteError:
+        except (ZygoteError, StoppedError):
             connection.close()
             raise
         self._ready = True
+
+    def _await_hello(self) -> Message:
+        """What the zygote says when it is ready. Raises TimeoutError, ZygoteError, StoppedError."""
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        poll.register(self.stop, select.POLLIN)
+        deadline = time.monotonic() + START_LIMIT
+        while not self._inbox:
+            self.stop.refuse()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            if any(descriptor == self.channel.fileno() for descriptor, _ in poll.poll(remaining * 1000)):
+                self.pump()
+        return self.wait("hello")
 
     def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
         """Fork an executor as `order` describes; returns its process id. Raises ZygoteError."""

@@ -48,6 +48,8 @@ LINES = [
     build.confirmation("a::b"),
     build.batch("a::b", "a::c", leaks=["a::b leaks"], failure="given up: 60 trials were made"),
     build.levels("a::b", heap_bytes=1 << 40, threads=1),
+    build.stopped(),
+    build.stopped("SIGINT", 0),
     build.end(),
 ]
 
