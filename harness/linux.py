@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 
@@ -109,6 +110,25 @@ def is_starting(pid: int) -> bool:
         return False
     # For a moment of its exec a process has taken the flag off and has no command line yet.
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
+
+
+def forget_dead_terminals() -> None:
+    """Let what is written to terminals that are gone go nowhere; it would be an error otherwise."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            terminal = os.readlink(f"/proc/self/fd/{name}").startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+        except FileNotFoundError:
+            continue  # the listing's own
+        if terminal and _is_hung_up(int(name)):
+            os.dup2(null, int(name), inheritable=os.get_inheritable(int(name)))
+    os.close(null)
+
+
+def _is_hung_up(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def line_buffer_c_stdio() -> None:

@@ -93,6 +93,8 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._over:
             return
+        if number == signal.SIGHUP:
+            linux.forget_dead_terminals()
         self._times += 1
         first = self._times == 1
         if first:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 from harness.reporting.junit import FILE_NAME
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare_junit
-from tests.acceptance.project import Project, Result, Running, interrupt
+from tests.acceptance.project import PATIENCE, Project, Result, Running, interrupt, journal_lines
 
 WAITS = "::test_waits"
 SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
@@ -44,7 +47,9 @@ def test_it(): pass
 
 @pytest.fixture
 def project(make_project: MakeProject) -> Project:
-    return make_project("waiting")
+    project = make_project("waiting")
+    (project.folder / "probe").mkdir()
+    return project
 
 
 @pytest.fixture
@@ -248,11 +253,35 @@ def test_a_crash_that_could_not_be_confirmed_stays_a_crash(project: Project, sta
         assert "not confirmed alone: stopped by SIGTERM" in verdict.decided.notes
 
 
+@SPREADS
+def test_a_terminal_that_goes_away(project: Project, spread: str) -> None:
+    """What pytest says has nowhere to go, and the report is written."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(project.folder)
+        os.environ |= {"PROBE_DIR": str(project.folder / "probe"), "TMPDIR": str(project.temp)}
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", "suites", spread, "--grace=0", "--results-dir=run"])
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not any(name.startswith("waits-") for name in os.listdir(project.folder / "probe")):
+            assert time.monotonic() < deadline
+            if select.select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 4096)
+    finally:
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    run_dir = project.folder / "run"
+    assert (run_dir / FILE_NAME).exists()
+    assert [(line["event"], line.get("by")) for line in journal_lines(run_dir)][-2:] == [
+        ("stopped", "SIGHUP"),
+        ("end", None),
+    ]
+
+
 def test_what_the_user_has_ignored_stays_ignored(project: Project) -> None:
     """``nohup pytest``: a terminal that goes away does not end the run."""
     command = ["nohup", sys.executable, "-m", "pytest", "suites", "-n0", "--results-dir=nohup"]
     environment = {**os.environ, "PROBE_DIR": str(project.folder / "probe"), "TMPDIR": str(project.temp)}
-    (project.folder / "probe").mkdir()
     output = project.folder / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(command, cwd=project.folder, env=environment, stdout=file, stderr=file)
