@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
+
 
 class HarnessError(Exception):
     """Root class. Its text is lower case, quotes the offending value and says what to do next."""
@@ -11,3 +14,16 @@ class HarnessError(Exception):
         own = super().__str__()
         cause = self.__cause__
         return own if cause is None else f"{own}: {cause}"
+
+
+class WriteError(HarnessError):
+    """Something that a run must write cannot be written: the file system is full, read-only or broken."""
+
+
+@contextlib.contextmanager
+def writing(what: str) -> Generator[None]:
+    """Within it an OSError is a WriteError: `what` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {what}") from error

@@ -38,6 +38,7 @@ _WORKER = pytest.StashKey["Worker"]()
 _CONTEXT = "harness_context"
 _DEVICE = "harness_device"
 _LATE = "harness_late"
+_FAILURE = "harness_failure"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
             device=told[_DEVICE],
             workerinput=told,
             late=functools.partial(_send_late, config),
+            fail=functools.partial(_send_failure, config),
         )
         if worker.isolated:
             stop_signals.leave_to_controller()
@@ -96,7 +98,9 @@ def pytest_configure(config: pytest.Config) -> None:
             return
         leased = run.leases.take("main")
         late = functools.partial(_show_late, config)
-        worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late)
+        worker = Worker(
+            run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail
+        )
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker, heeded), "harness-worker")
     if not worker.isolated:
@@ -126,6 +130,11 @@ def _send_late(config: pytest.Config, report: pytest.TestReport) -> None:
     """From an xdist worker: xdist takes reports only on the case that runs, so this goes with its last words."""
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
     config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
+
+
+def _send_failure(config: pytest.Config, what: str) -> None:
+    """From an xdist worker, with its last words: what it cannot write."""
+    config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, seed: int) -> None:
@@ -174,7 +183,10 @@ class ControllerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
-        for data in getattr(node, "workeroutput", {}).get(_LATE, ()):
+        told = getattr(node, "workeroutput", {})
+        if _FAILURE in told:
+            self._run.fail(told[_FAILURE])
+        for data in told.get(_LATE, ()):
             report = node.config.hook.pytest_report_from_serializable(config=node.config, data=data)
             report.node = node  # as xdist does, for reports that name their worker
             _show_late(node.config, report)
@@ -210,7 +222,10 @@ class ControllerHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from harness.reporting import plot, terminal
 
-        if self._run.ledger is not None:
+        if self._run.failure:
+            terminalreporter.section("harness", red=True)
+            terminalreporter.line(self._run.failure_text)
+        elif self._run.ledger is not None:
             terminalreporter.section("harness")
             blocks = plot.fits(sys.stdout.encoding)
             for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):

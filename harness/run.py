@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,14 @@ from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
 from harness.devices.device import Inventory
-from harness.errors import HarnessError
+from harness.errors import HarnessError, WriteError
 from harness.gating import patterns
-from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK
+from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
+from harness.plan import Machine
 from harness.reporting import environment, junit
 from harness.reporting import journal as journals
 from harness.reporting.events import SCHEMA, Collected, End, Finding
-from harness.reporting.journal import Journal
+from harness.reporting.journal import Journal, JournalError, JournalWriteError
 from harness.reporting.ledger import Ledger
 from harness.scheduling import stop_request
 from harness.scheduling.leases import LeaseBook
@@ -53,6 +55,8 @@ class Run:
         self.devices = inventory.usable
         self.leases = LeaseBook([device.uuid for device in self.devices])
         self.ledger: Ledger | None = None
+        #: What could not be written, empty while all could.
+        self.failure = ""
         self.plan = plan.make(config)
         settings = self.plan.settings
         isolation = settings["isolation"]
@@ -70,7 +74,10 @@ class Run:
         beside = (invocation.dir / basetemp).parent if basetemp else None
         parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
         temp_folder.remove_abandoned(parent)
-        temp = temp_folder.make(parent)
+        try:
+            temp = temp_folder.make(parent)
+        except WriteError as error:
+            pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
         machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
         try:
             self.plan.refuse_mismatches(machine)
@@ -117,16 +124,27 @@ class Run:
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
         )
+        self.context = context
+        try:
+            self._begin(machine, software)
+        except WriteError as error:
+            self.close()
+            advice = "make room, or choose another folder with --results-dir"
+            pytest.exit(f"harness: {error}; no case was run: {advice}", returncode=EXIT_INTERNAL)
+
+    def _begin(self, machine: Machine, software: dict[str, str] | None) -> None:
+        """Write down what the run is, and start the zygote. Raises WriteError."""
+        context = self.context
         argv = ["pytest", *context.args]
-        self.journal = Journal(run_dir / journals.FILE_NAME)
+        self.journal = Journal(context.journal)
         self.journal.append(
             {
                 "event": "run",
                 "schema": SCHEMA,
-                "run_id": run_id,
+                "run_id": context.run_id,
                 "argv": argv,
                 "seed": context.seed,
-                "isolation": isolation,
+                "isolation": context.isolation,
                 "host": platform.node(),
                 "pid": os.getpid(),
                 "devices": [device.uuid for device in self.devices],
@@ -135,7 +153,7 @@ class Run:
                 "profile": self.plan.policy.profile,
                 "hardware": self.plan.policy.hardware,
                 "minimum_cases": self.plan.minimum_cases,
-                "settings": {name: _plain(name, settings[name]) for name in settings if name not in _TOLD_ELSEWHERE},
+                "settings": {n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
             }
         )
         for each in self.plan.lists:
@@ -143,19 +161,20 @@ class Run:
         for kind, message in self.plan.problems_before_collection(machine, _today()):
             self.add_finding(kind, message)
         facts = environment.collect(
-            inventory,
+            self.inventory,
             argv=argv,
             seed=context.seed,
-            isolation=isolation,
-            rootdir=config.rootpath,
+            isolation=context.isolation,
+            rootdir=Path(context.rootdir),
             software_device=software,
             under=context.under,
         )
-        environment.write(run_dir, facts)
-        if isolation != "none":
-            spec = ZygoteSpec.of(context, skip_early_exit_handlers=not inventory.gpus)
-            self.zygote = ZygoteProcess(spec, folder=invocation.dir, home=temp / "zygote", log=run_dir / "zygote.log")
-        self.context = context.with_zygote(self.zygote.address if self.zygote else None)
+        environment.write(self.run_dir, facts)
+        if context.isolation != "none":
+            spec = ZygoteSpec.of(context, skip_early_exit_handlers=not self.inventory.gpus)
+            folder, home = Path(context.invocation_dir), Path(context.temp_dir) / "zygote"
+            self.zygote = ZygoteProcess(spec, folder=folder, home=home, log=self.run_dir / "zygote.log")
+            self.context = context.with_zygote(self.zygote.address)
 
     @property
     def run_dir(self) -> Path:
@@ -171,13 +190,33 @@ class Run:
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.
 
-        What pytest found is never made milder, but its "all passed" is not believed: the ledger decides.
+        What pytest found is never made milder, but its "all passed" is not believed: the ledger decides. A run that
+        could not write all that it had to has no other status than that of an internal error.
         """
+        if self.signals.by:
+            self._append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
+        try:
+            ledger = self._account()
+        except JournalError as error:
+            self.fail(str(error))
+            return EXIT_INTERNAL
+        if status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
+            status = ledger.exit_status()
+        elif status == EXIT_OK:
+            status = EXIT_NOTHING_RAN
+        self.ledger = self._ended(ledger, status)
+        try:
+            junit.write(self.run_dir, self.ledger)
+        except WriteError as error:
+            self.fail(str(error))
+            self.ledger = self._ended(ledger, status)
+        return EXIT_INTERNAL if self.failure else status
+
+    def _account(self) -> Ledger:
+        """The ledger of all that the journal has by now, with what follows from it. Raises JournalError."""
         # Everything alive now outlives the report: without this the collector walks through xdist's reports again and
         # again while the ledger is built, which doubles the time that takes for 10,000 cases.
         gc.freeze()
-        if self.signals.by:
-            self.journal.append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
         contents = journals.read(self.context.journal)
         lines = [event for event in contents.events if isinstance(event, Collected)]
         cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
@@ -188,21 +227,44 @@ class Run:
             contents = dataclasses.replace(contents, events=contents.events + found)
         ledger = Ledger.from_journal(contents)
         gc.unfreeze()
-        if status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
-            status = ledger.exit_status()
-        elif status == EXIT_OK:
-            status = EXIT_NOTHING_RAN
+        return ledger
+
+    def _ended(self, ledger: Ledger, status: int) -> Ledger:
+        """Write down the end of the run; the ledger with it."""
         duration = round(time.monotonic() - self.begun, 3)
-        self.journal.append({"event": "end", "exit_status": status, "duration": duration})
+        status = EXIT_INTERNAL if self.failure else status
         end = End(event="end", t=time.time(), exit_status=status, duration=duration)
-        self.ledger = dataclasses.replace(ledger, end=end)
-        junit.write(self.run_dir, self.ledger)
-        return status
+        self._append(end.model_dump())
+        return dataclasses.replace(ledger, end=end)
+
+    def fail(self, what: str) -> None:
+        """Something cannot be written: the run ends, with the status of an internal error."""
+        if not self.failure:
+            self.failure = what
+            self.signals.ask("stopped since the run cannot be recorded")
+
+    @property
+    def failure_text(self) -> str:
+        """One sentence: what could not be written, how much was done, what to do; empty where all was written."""
+        if not self.failure:
+            return ""
+        done = "how much was done is not known"
+        if self.ledger is not None:
+            verdicts = self.ledger.verdicts
+            decided = sum(verdict.decided is not None for verdict in verdicts)
+            done = f"{decided} of {len(verdicts)} cases have a verdict in the journal"
+        return f"harness: {self.failure}; {done}: make room, then type: harness report {self.run_dir}"
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        try:
+            self.journal.append(event)
+        except JournalWriteError as error:
+            self.fail(str(error))
 
     def add_finding(self, kind: str, message: str) -> Finding:
         """Write down a finding."""
         finding = Finding(event="finding", t=time.time(), kind=kind, message=message)
-        self.journal.append(finding.model_dump())
+        self._append(finding.model_dump())
         return finding
 
     def close(self) -> None:

@@ -83,6 +83,11 @@ class StopSignals:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
+    def ask(self, reason: str) -> None:
+        """Ask workers to stop for another reason than a signal."""
+        if self._waits and not self.by:
+            self._send(Stop.after(self.grace, reason))
+
     def end(self) -> None:
         """The session ends: signals change nothing any more, and whoever still runs a case is to end at once."""
         self._over = True

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from harness import linux
+from harness.errors import writing
 
 PREFIX = "harness-"
 OWNER = "owner.json"
@@ -68,9 +69,14 @@ class Owner:
 
 
 def make(parent: Path) -> Path:
-    """A new folder in `parent` that only this user may enter, owned by this process."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    (folder / OWNER).write_text(Owner.current().to_json(), encoding="utf-8")
+    """A new folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
+    with writing(f"into {str(parent)!r}"):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        try:
+            (folder / OWNER).write_text(Owner.current().to_json(), encoding="utf-8")
+        except OSError:
+            remove(folder)
+            raise
     return folder
 
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from harness.devices import capabilities
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import SOFT_COUNT, SOFT_MEMORY, masks_for
+from harness.errors import WriteError
 from harness.executor import seeding
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
@@ -28,7 +29,7 @@ from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
 from harness.options import case_limit
 from harness.outcome import Ruling
-from harness.reporting.journal import Journal, digest
+from harness.reporting.journal import Journal, JournalWriteError, digest
 from harness.scheduling import stop_request
 from harness.scheduling.device_locks import DeviceLocks
 from harness.scheduling.stop_request import StopListener
@@ -47,6 +48,9 @@ _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_
 #: How often a zygote may die before it is ready: then it is no accident any more.
 _STARTS = 5
 
+#: Why a worker is over that cannot write down what its cases come to.
+UNRECORDED = "harness: the run cannot be recorded"
+
 CASE_ID = pytest.StashKey[str]()
 _PREPARED = pytest.StashKey[tuple[str, Case]]()
 
@@ -63,9 +67,10 @@ class Worker:
         device: str,
         workerinput: dict[str, Any] | None,
         late: Callable[[pytest.TestReport], None],
+        fail: Callable[[str], None],
     ) -> None:
         """`device` is the UUID of the leased device; `workerinput` what an xdist worker was given, else None; `late`
-        shows pytest a report on a case that was reported before.
+        shows pytest a report on a case that was reported before; `fail` tells the controller what cannot be written.
         """
         if workerinput is not None and os.getppid() == context.controller:  # not a worker on another host
             # Otherwise an orphaned worker would start a zygote and an executor on a device that nobody leases any more.
@@ -76,6 +81,8 @@ class Worker:
         self.journal = Journal(context.journal)
         #: Why this worker runs no more cases, empty while it does.
         self.over = ""
+        self._fail = fail
+        self._failed = self._closing = False
         self._stop: StopListener | None = None
         self._inventory = inventory
         self._today = datetime.now(UTC).date()
@@ -85,7 +92,7 @@ class Worker:
             inventory.usable,
             worker=name,
             folder=Path(context.temp_dir) / "drained",
-            record=self.journal.append,
+            record=self._record,
             examine=context.health and context.isolation != "none",
         )
         self._own: list[ZygoteProcess] = []
@@ -99,7 +106,7 @@ class Worker:
                 worker=name,
                 temp=Path(context.temp_dir),
                 files=Path(context.run_dir) / kept_files.FOLDER,
-                record=self.journal.append,
+                record=self._record,
                 stop=self._stop,
                 locks=self._device_locks(workerinput),
                 connect=self._connect,
@@ -109,7 +116,7 @@ class Worker:
                 context,
                 self.policy,
                 worker=name,
-                record=self.journal.append,
+                record=self._record,
                 prepare=self.prepare,
                 late=late,
                 slot=self._slot,
@@ -126,7 +133,8 @@ class Worker:
         with self.context.journal.open("rb") as file:
             listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
         event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
-        self.journal.append({**event, "ids": [] if listed else ids, "deselected": [] if listed else deselected})
+        with self._recording():
+            self._record({**event, "ids": [] if listed else ids, "deselected": [] if listed else deselected})
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor, unless this worker is `over`, which it may be afterwards."""
@@ -134,7 +142,8 @@ class Worker:
         if self.told_to_stop():
             return
         try:
-            self._supervisor.run(item, nextitem)
+            with self._recording():
+                self._supervisor.run(item, nextitem)
         except ZygoteError as error:
             self.over = f"harness: {error}"
         self.told_to_stop()
@@ -146,6 +155,34 @@ class Worker:
             self.over = self.over or stop.reason
         return self.over
 
+    def _record(self, event: Mapping[str, Any]) -> None:
+        """Append to the journal. Once that has failed nothing is: the run ends, and what ends it need not fail again.
+
+        Raises JournalWriteError, the first time.
+        """
+        if self._failed:
+            return
+        try:
+            self.journal.append(event)
+        except JournalWriteError as error:
+            self._note_failure(error)
+            if not self._closing:
+                raise
+
+    @contextlib.contextmanager
+    def _recording(self) -> Generator[None]:
+        """Around what has to be written down: this worker is `over` when that cannot be done."""
+        try:
+            yield
+        except WriteError as error:
+            self._note_failure(error)
+
+    def _note_failure(self, error: WriteError) -> None:
+        if not self._failed:
+            self._failed = True
+            self.over = UNRECORDED
+            self._fail(str(error))
+
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
         """Around one case that runs in this process (isolation `none`): seeds and journal."""
@@ -154,12 +191,11 @@ class Worker:
             return
         case = self.prepare(item)
         if case.unmet is not None:
-            self.journal.append(case.gated(case.unmet, self.name))
+            with self._recording():
+                self._record(case.gated(case.unmet, self.name))
             yield
             return
-        record = InlineCase(
-            case, self.context, worker=self.name, device=self._pool.device.uuid, record=self.journal.append
-        )
+        record = InlineCase(case, self.context, worker=self.name, device=self._pool.device.uuid, record=self._record)
         kind = self._pool.device.kind
         if self.context.library is not None:
             from harness.softdevice import loading
@@ -168,7 +204,8 @@ class Worker:
         item.config.stash[CURRENT] = Current(kind, seed=case.seed)
         seeding.seed_everything(case.seed, kind)
         item.config.pluginmanager.register(record)
-        record.start()
+        with self._recording():
+            record.start()
         stopped = ""
         try:
             yield
@@ -177,7 +214,10 @@ class Worker:
             raise
         finally:
             item.config.pluginmanager.unregister(record)
-            record.finish(stopped)
+            with self._recording():
+                record.finish(stopped)
+            if self.over:
+                item.session.shouldstop = self.over
 
     def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
         """Why a case is not run, or an empty text, and what the run has against that."""
@@ -225,6 +265,7 @@ class Worker:
 
     def close(self) -> None:
         """End every process of this worker."""
+        self._closing = True
         if self._supervisor is not None:
             self._supervisor.close()
         self._pool.close()
@@ -285,7 +326,7 @@ class Worker:
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
-            self.journal.append({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
+            self._record({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
             return None
 
 

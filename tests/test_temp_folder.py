@@ -67,6 +67,18 @@ def test_the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_stays(
     assert mine.stat().st_mode & 0o777 == 0o700
 
 
+def test_where_there_is_no_room_nothing_is_left(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, resource, sys; from harness import errors, temp_folder\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try: temp_folder.make(pathlib.Path(sys.argv[1]))\n"
+        "except errors.WriteError as error: sys.exit(str(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stderr.startswith(f"cannot write into {str(tmp_path)!r}: [Errno 27]")
+    assert not list(tmp_path.iterdir())
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     parent = tmp_path / "tmp"
     parent.mkdir()

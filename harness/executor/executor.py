@@ -27,7 +27,7 @@ from harness.executor import seeding, short_exit
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, Current, kept
 from harness.protocol import reports
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, EXIT_NOT_WRITTEN, WATCHDOG_SIGNAL
 from harness.protocol.wire import Channel, Message, encode
 
 
@@ -251,6 +251,12 @@ class Executor:
                 os._exit(EXIT_NO_MEMORY)
         except BrokenPipeError:
             os._exit(0)
+        except OSError:
+            self._restore_limits()  # the case may have lowered that on the size of files
+            try:
+                speak()
+            except OSError:
+                os._exit(EXIT_NOT_WRITTEN)
 
     def _flush_output(self) -> None:
         """Have all that was printed in the files, whose sizes then tell one phase's output from the next's."""

@@ -10,5 +10,7 @@ EXIT_CHANNEL_GONE = 241
 EXIT_NO_MEMORY = 242
 #: The software device could not be loaded.
 EXIT_NO_DEVICE = 243
+#: What was to be told could not be written into the folder for temporary files.
+EXIT_NOT_WRITTEN = 244
 #: Ends an executor whose case is not over in time. A real-time signal, which nothing else is likely to use.
 WATCHDOG_SIGNAL = signal.SIGRTMAX - 1

@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from harness.devices.device import Kind
+from harness.errors import writing
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
@@ -150,7 +151,8 @@ class ExecutorHandle:
         outputs.empty()
         self.marks = (0, 0)
         self._facts_start = 0
-        temp.mkdir(mode=0o700, parents=True)
+        with writing(f"into {str(temp.parent)!r}"):
+            temp.mkdir(mode=0o700, parents=True)
         ours, theirs = socket.socketpair()
         order: Message = {
             "executor": name,

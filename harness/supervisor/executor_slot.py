@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import temp_folder
+from harness.errors import writing
 from harness.scheduling.device_locks import DeviceLocks
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor import kept_files
@@ -111,7 +112,8 @@ class ExecutorSlot:
             self.drop_zygote()
         if keep_files:
             most = min(kept_files.MOST_OF_EXECUTOR, self._keepable)
-            self._keepable -= kept_files.keep(handle.temp, handle.kept, most)
+            with writing(f"into {str(self._files)!r}"):
+                self._keepable -= kept_files.keep(handle.temp, handle.kept, most)
         temp_folder.remove(handle.temp)
 
     def release(self) -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from harness.checks.process import Problem
 from harness.outcome import Outcome
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.exit_status import (
+    EXIT_CHANNEL_GONE,
+    EXIT_NO_DEVICE,
+    EXIT_NO_MEMORY,
+    EXIT_NOT_WRITTEN,
+    WATCHDOG_SIGNAL,
+)
 from harness.text import exit_text
 
 
@@ -120,6 +126,9 @@ def _broken_off(seen: Evidence, where: str) -> Judgement:
         return Judgement(Outcome.CONTAMINATED, f"left the process without memory to report with, in {where}")
     if seen.exit_status == EXIT_NO_DEVICE and not seen.phases:
         return Judgement(Outcome.LOST, "the software device could not be loaded: see the case's standard error")
+    if seen.exit_status == EXIT_NOT_WRITTEN:
+        told = f"what it told could not be written, in {where}: make room in the folder for temporary files (TMPDIR)"
+        return Judgement(Outcome.LOST, told, where)
     assert seen.exit_status is not None
     return Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} in {where}")
 

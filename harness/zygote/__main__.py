@@ -21,7 +21,7 @@ from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
 from harness.under import WrapperError
-from harness.zygote import cold
+from harness.zygote import cold, log
 from harness.zygote.collecting import collect, freeze_baseline, prepare
 from harness.zygote.server import ForkServer
 from harness.zygote.spec import ZygoteSpec
@@ -33,6 +33,7 @@ def main() -> None:
     listener = socket.socket(fileno=int(number))
     spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
     linux.die_with_parent(spec.parent)
+    files = log.redirect()
     linux.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if spec.start == "cold":
@@ -50,7 +51,8 @@ def main() -> None:
     def serve(collected: CollectedSession) -> NoReturn:
         if not (reason := _unfit()):
             _get_ready(collected, spec)
-            ForkServer(partial(become_executor, collected), listener).serve()
+            unwritten = next((file.error for file in files if file.error), "")
+            ForkServer(partial(become_executor, collected), listener, unwritten=unwritten).serve()
         if spec.start == "auto":
             os.chdir(folder)
             _start_over(spec, listener, reason, environment)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, WriteError, writing
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.zygote.spec import COLLECTION_ENVIRONMENT, ZygoteSpec, waiting
@@ -39,13 +39,16 @@ class ZygoteProcess:
 
         `home` becomes a folder for its socket that only this user may enter.
 
-        Returns at once: supervisors that connect early wait in the socket's queue.
+        Returns at once: supervisors that connect early wait in the socket's queue. Raises WriteError.
         """
         self.log = log
         self._home = home
-        home.mkdir(mode=0o700)
+        with writing(f"into {str(home.parent)!r}"):
+            home.mkdir(mode=0o700)
+        with writing(repr(str(log))):
+            output = log.open("ab")
         self.address = str(self._home / "zygote")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("ab") as output:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, output:
             with _short(self.address) as address:
                 listener.bind(address)
             listener.listen(128)
@@ -92,7 +95,7 @@ class ZygoteClient:
     """A supervisor's connection to a zygote."""
 
     def __init__(self, address: str, log: Path, stop: StopListener) -> None:
-        """Connect, and wait until the zygote has collected. Raises ZygoteError, StoppedError.
+        """Connect, and wait until the zygote has collected. Raises ZygoteError, StoppedError, WriteError.
 
         `stop` is the supervisor's, for whoever waits for the zygote or for what it has forked.
         """
@@ -106,6 +109,8 @@ class ZygoteClient:
             with _short(address) as short:
                 connection.connect(short)
             hello = self._await_hello()
+            if hello["unwritten"]:
+                raise WriteError(f"cannot write {str(log)!r}: {hello['unwritten']}")
             if hello["unfit"]:
                 raise ZygoteUnfitError(hello["unfit"])
             #: Why its executors start cold, or an empty text.
@@ -116,7 +121,7 @@ class ZygoteClient:
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error
-        except (ZygoteError, StoppedError):
+        except (ZygoteError, StoppedError, WriteError):
             connection.close()
             raise
         self._ready = True

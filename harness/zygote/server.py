@@ -46,14 +46,17 @@ class _Child:
 class ForkServer:
     """The zygote's event loop."""
 
-    def __init__(self, become: BecomeExecutor, listener: socket.socket, *, unfit: str = "", cold: str = "") -> None:
+    def __init__(
+        self, become: BecomeExecutor, listener: socket.socket, *, unfit: str = "", cold: str = "", unwritten: str = ""
+    ) -> None:
         """`become` makes an executor of a fork of this process. `unfit`: why there are none; `cold`: why they start
-        cold, each collecting by itself.
+        cold, each collecting by itself; `unwritten`: why this process's log is not whole.
         """
         self._become = become
         self._listener = listener
         self._unfit = unfit
         self._cold = cold
+        self._unwritten = unwritten
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
@@ -82,7 +85,8 @@ class ForkServer:
         client = _Client(Channel(connection, "a supervisor"))
         self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, client)
-        self._send(client, {"op": "hello", "pid": self._pid, "unfit": self._unfit, "cold": self._cold})
+        hello = {"op": "hello", "pid": self._pid, "unfit": self._unfit, "cold": self._cold}
+        self._send(client, {**hello, "unwritten": self._unwritten})
 
     def _read(self, client: _Client) -> None:
         try:

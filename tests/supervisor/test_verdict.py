@@ -8,7 +8,13 @@ import pytest
 
 from harness.checks.process import Problem
 from harness.outcome import Outcome
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.exit_status import (
+    EXIT_CHANNEL_GONE,
+    EXIT_NO_DEVICE,
+    EXIT_NO_MEMORY,
+    EXIT_NOT_WRITTEN,
+    WATCHDOG_SIGNAL,
+)
 from harness.supervisor.verdict import Evidence, Phase, judge
 from harness.text import exit_text
 
@@ -68,6 +74,11 @@ def _failed(when: str) -> Phase:
         (Evidence(phases=(SETUP,), exit_status=EXIT_NO_MEMORY), Outcome.CONTAMINATED, "memory"),
         (Evidence(exit_status=EXIT_NO_DEVICE), Outcome.LOST, "the software device could not be loaded"),
         (Evidence(phases=(SETUP,), exit_status=EXIT_NO_DEVICE), Outcome.CRASHED, "exit status 243 in call"),
+        (
+            Evidence(phases=(SETUP,), exit_status=EXIT_NOT_WRITTEN),
+            Outcome.LOST,
+            "make room in the folder",
+        ),
         (Evidence(phases=(SETUP,), exit_status=-15, garbled="sent b'xx'"), Outcome.CONTAMINATED, "sent b'xx'"),
         # The run was told to stop.
         (Evidence(phases=(SETUP,), stopped="stopped"), Outcome.NOT_RUN, "stopped, in call"),
