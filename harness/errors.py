@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
+
 
 class HarnessError(Exception):
     """Base class. The text is lower case, quotes the wrong value and says what to do next."""
@@ -15,3 +18,16 @@ class HarnessError(Exception):
 
 class NoDeviceError(HarnessError):
     """There is no device for what is to be run: too few are healthy, or one does not become free."""
+
+
+class WriteError(HarnessError):
+    """Something that a run must write cannot be written: the file system is full, read-only or broken."""
+
+
+@contextlib.contextmanager
+def writing(what: str) -> Generator[None]:
+    """Within it an OSError is a WriteError: `what` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {what}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 
@@ -96,6 +97,29 @@ def wait_channel(pid: int) -> str:
     return "" if name == "0" else name
 
 
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since the boot; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def boot_id() -> str:
+    """The number that the kernel drew when it booted; empty where it tells none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """The name of the namespace in which this process has its number."""
+    return os.readlink("/proc/self/ns/pid")
+
+
 def is_starting(pid: int) -> bool:
     """Whether a process was forked and has begun no program of its own yet; not when it has ended.
 
@@ -110,6 +134,25 @@ def is_starting(pid: int) -> bool:
         return False
     # For a moment of its exec a process has taken the flag off and has no command line yet.
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
+
+
+def forget_dead_terminals() -> None:
+    """Let what is written to terminals that are gone go nowhere; it would be an error otherwise."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            terminal = os.readlink(f"/proc/self/fd/{name}").startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+        except FileNotFoundError:
+            continue  # the listing's own
+        if terminal and _is_hung_up(int(name)):
+            os.dup2(null, int(name), inheritable=os.get_inheritable(int(name)))
+    os.close(null)
+
+
+def _is_hung_up(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def line_buffer_c_stdio() -> None:

@@ -45,13 +45,13 @@ def _positive(text: str) -> float:
     return number
 
 
-def _interval(text: str) -> float:
+def _duration(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not (0 <= number < math.inf):
-        raise ValueError("a number of seconds, 0 for never")
+    if not (0 <= number <= 1e9):
+        raise ValueError("a number of seconds from 0")
     return number
 
 
@@ -163,6 +163,13 @@ OPTIONS = {
             "--case-timeout", _positive, 300.0, "seconds a case may take, unless its timeout marker says", "SECONDS"
         ),
         Option("--timeout-multiplier", _positive, 1.0, "factor on every time limit, for slow machines", "FACTOR"),
+        Option(
+            "--grace",
+            _duration,
+            10.0,
+            "seconds that running cases get to end when the run is told to stop: by SIGTERM, SIGHUP or Ctrl-C",
+            "SECONDS",
+        ),
         Option("--seed", _seed, None, "seed of the run (default: drawn and printed)", "N"),
         Option("--results-dir", _path, None, "run directory (default: results/<time>-<id>)", "DIR"),
         Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
@@ -192,7 +199,7 @@ OPTIONS = {
         Option("--leak-check", _one_of(LEAK_CHECKS), "fast", "what cases may not leave: off, fast or full", "LEVEL"),
         Option(
             "--progress",
-            _interval,
+            _duration,
             None,
             "when nothing was printed for so long, say how far the run is and what it does; 0: never "
             "(default: 30 where standard output is no terminal, else 0)",

@@ -89,24 +89,27 @@ def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
 
     A case that never started is `not_run`; one that started and has no final attempt is `lost`: the
     harness, not the case, is to blame. A final attempt that is not red after one that was, and was to be tried again,
-    is `flaky`; after one that the harness lost, it counts as if it were the first. Several final attempts (a case that
+    is `flaky`; after one that the harness lost, it counts as if it were the first. One that was cut short when the run
+    was told to stop says nothing, and what was to be tried again stands. Several final attempts (a case that
     is repeated, or that the scheduler sent to more than one worker) count as the most severe of them. A rule takes
     into account all that was before it, so that it stands in for it.
     """
     if not any(attempt.final for attempt in attempts):
         return Outcome.LOST if started or attempts else Outcome.NOT_RUN
     verdicts: list[Outcome] = []
-    red_before = False
+    red_before: list[Outcome] = []
     for attempt in attempts:
         if not attempt.final:
-            red_before = red_before or (attempt.outcome.is_red and attempt.outcome is not Outcome.LOST)
+            red_before += [attempt.outcome] if attempt.outcome.is_red and attempt.outcome is not Outcome.LOST else []
             continue
         if attempt.ruled is not None:
             verdicts = [attempt.ruled]
+        elif attempt.outcome is Outcome.NOT_RUN:
+            verdicts += red_before or [attempt.outcome]
         else:
             recovered = red_before and not attempt.outcome.is_red
             verdicts.append(Outcome.FLAKY if recovered else attempt.outcome)
-        red_before = False
+        red_before = []
     return max(verdicts, key=lambda outcome: outcome.severity)
 
 

@@ -11,7 +11,8 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ from harness import fixtures, options, scope
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
 from harness.ignored_marks import IgnoredMarks
-from harness.outcome import Outcome
+from harness.outcome import EXIT_NOTHING_RAN, Outcome
 from harness.scope import Scope
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _RUN = pytest.StashKey["Run"]()
 _WORKER = pytest.StashKey["Worker"]()
 _DEVICE = "harness_device"
 _LATE = "harness_late"
+_FAILURE = "harness_failure"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,13 +74,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
     if not Scope.of(config).any:
         return
-    from harness import machine, plan
+    from harness import machine, plan, stop_signals
     from harness.context import RunContext
     from harness.rootdir import Root
     from harness.run import Run
     from harness.worker import Worker
 
+    heeded: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     if hasattr(config, "workerinput"):
+        stop_signals.release()
         told = config.workerinput
         context = RunContext.from_json(told[scope.CONTEXT])
         if config.invocation_params.args == context.told_args and (wrong := context.root.difference(Root.of(config))):
@@ -91,18 +95,24 @@ def pytest_configure(config: pytest.Config) -> None:
             device=told[_DEVICE],
             workerinput=told,
             late=functools.partial(_send_late, config),
+            fail=functools.partial(_send_failure, config),
         )
+        if worker.isolated:
+            stop_signals.leave_to_controller()
     else:
         run = Run(config, plan.inventory(config), plugin_argument=scope.named(config))
         config.stash[_RUN] = run
         config.pluginmanager.register(ControllerHooks(run), "harness-controller")
+        heeded = run.signals.heeded
         if config.getoption("dist", "no") != "no":
             return
         leased = run.leases.take("main")
         late = functools.partial(_show_late, config)
-        worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late)
+        worker = Worker(
+            run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail
+        )
     config.stash[_WORKER] = worker
-    config.pluginmanager.register(WorkerHooks(worker), "harness-worker")
+    config.pluginmanager.register(WorkerHooks(worker, heeded), "harness-worker")
     if not worker.isolated:
         from harness.executor import trace_log as tracelog
 
@@ -130,6 +140,11 @@ def _send_late(config: pytest.Config, report: pytest.TestReport) -> None:
     """From an xdist worker: xdist takes reports only on the case that runs, so this goes with its last words."""
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
     config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
+
+
+def _send_failure(config: pytest.Config, what: str) -> None:
+    """From an xdist worker, with its last words: what it cannot write."""
+    config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, seed: int) -> None:
@@ -227,7 +242,10 @@ class ControllerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
-        for data in getattr(node, "workeroutput", {}).get(_LATE, ()):
+        told = getattr(node, "workeroutput", {})
+        if _FAILURE in told:
+            self._run.fail(told[_FAILURE])
+        for data in told.get(_LATE, ()):
             report = node.config.hook.pytest_report_from_serializable(config=node.config, data=data)
             report.node = node  # as xdist does, for reports that name their worker
             _show_late(node.config, report)
@@ -237,6 +255,25 @@ class ControllerHooks:
 
         return terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
 
+    @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
+    def hold_signals(self) -> Generator[None]:
+        """xdist's workers start in it. Nobody interrupts one before it can tell that this is the controller's."""
+        with self._run.signals.held():
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        self._run.signals.begin()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        self._run.signals.end()
+
+    @pytest.hookimpl(tryfirst=True, specname="pytest_sessionfinish")
+    def begin_to_finish(self) -> None:
+        """Before xdist ends its workers: those that still run a case are to write down what becomes of it."""
+        self._run.signals.end()
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self._stop_heartbeat()  # after the workers have ended, and before pytest prints its summary
@@ -245,7 +282,10 @@ class ControllerHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from harness.reporting import plot, terminal
 
-        if self._run.ledger is not None:
+        if self._run.failure:
+            terminalreporter.section("harness", red=True)
+            terminalreporter.line(self._run.failure_text)
+        elif self._run.ledger is not None:
             terminalreporter.section("harness")
             blocks = plot.fits(sys.stdout.encoding)
             for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
@@ -269,9 +309,18 @@ def _show_line(config: pytest.Config, reporter: pytest.TerminalReporter, text: s
 class WorkerHooks:
     """What a process does that runs cases."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, heeded: Callable[[], AbstractContextManager[None]]) -> None:
+        """`heeded`: the context in which a supervisor is at work, for the signals of this process."""
         self._worker = worker
+        self._heeded = heeded
         self._seen: list[pytest.Item] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """Told to stop, an xdist worker does not collect to the end; why, it tells by `shouldstop`."""
+        if hasattr(collector.config, "workerinput") and (reason := self._worker.told_to_stop()):
+            collector.session.shouldstop = reason
+            pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._seen.append(item)
@@ -287,22 +336,23 @@ class WorkerHooks:
         running = set(kept)
         seen = [item.stash[CASE_ID] for item in self._seen if CASE_ID in item.stash]
         self._seen.clear()
+        if self._worker.told_to_stop():
+            return  # pytest calls this also where the collection was broken off, with a part of the cases
         self._worker.collected(kept, [case for case in seen if case not in running])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         from harness.worker import CASE_ID
-        from harness.zygote.client import ZygoteError
 
         if CASE_ID not in item.stash:
             return None
         if not self._worker.isolated:
             return None
         following = nextitem if nextitem is not None and CASE_ID in nextitem.stash else None
-        try:
+        with self._heeded():
             self._worker.run(item, following)
-        except ZygoteError as error:
-            item.session.shouldstop = f"harness: {error}"
+        if self._worker.over:
+            item.session.shouldstop = self._worker.over
         return True
 
     @pytest.hookimpl(tryfirst=True)
@@ -388,6 +438,7 @@ def _mark_errors(item: pytest.Item) -> list[str]:
 _WORDS = {
     Outcome.GATED: ("gated", "g", {"yellow": True}),
     Outcome.FLAKY: ("flaky", "~", {"yellow": True}),
+    Outcome.NOT_RUN: ("not_run", "n", {"red": True}),
 }
 
 

@@ -9,32 +9,37 @@ import platform
 import random
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import options, plan
+from harness import options, plan, stop_signals, temp_folder
 from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
 from harness.devices.device import Inventory
-from harness.errors import HarnessError
+from harness.errors import HarnessError, WriteError
 from harness.gating import patterns
-from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK
+from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
+from harness.plan import Machine
 from harness.reporting import environment, junit
 from harness.reporting import journal as journals
 from harness.reporting.events import SCHEMA, Collected, End, Finding
-from harness.reporting.journal import Journal
+from harness.reporting.journal import Journal, JournalError, JournalWriteError
 from harness.reporting.journal_tail import JournalTail
 from harness.reporting.ledger import Ledger
 from harness.reporting.progress import Progress
 from harness.rootdir import Root
+from harness.scheduling import stop_request
 from harness.scheduling.leases import LeaseBook
+from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, overriding_arguments
@@ -58,6 +63,8 @@ class Run:
         self.ledger: Ledger | None = None
         self.progress = Progress()
         self._tail: JournalTail | None = None
+        #: What could not be written, empty while all could.
+        self.failure = ""
         self.plan = plan.make(config)
         settings = self.plan.settings
         isolation = settings["isolation"]
@@ -73,16 +80,28 @@ class Run:
         args = tuple(str(argument) for argument in invocation.args)
         root = Root.of(config)
         self._arguments = _arguments(config)
-        basetemp = config.getoption("basetemp", None)
-        temp = invocation.dir / basetemp / run_id if basetemp else Path(tempfile.mkdtemp(prefix="harness-"))
+        basetemp = config.getoption("basetemp", None)  # pytest itself removes all that is in it
+        beside = (invocation.dir / basetemp).parent if basetemp else None
+        parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
+        temp_folder.remove_abandoned(parent)
+        try:
+            temp = temp_folder.make(parent)
+        except WriteError as error:
+            pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
         machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
         try:
             self.plan.refuse_mismatches(machine)
             software = _software_device() if any(device.backend.software for device in self.devices) else None
             run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
         except pytest.UsageError:
-            shutil.rmtree(temp, ignore_errors=True)
+            temp_folder.remove(temp)
             raise
+        stops = temp / stop_request.FOLDER
+        stops.mkdir()
+        waits = config.getoption("dist", "no") != "no" and isolation != "none"
+        self.signals = StopSignals(stops, grace=settings["grace"], waits=waits)
+        # Without isolation Ctrl-C is pytest's own; what pytest leaves to the kernel ends the session as that does.
+        self.signals.install(stop_signals.ALL if isolation != "none" else (signal.SIGTERM, signal.SIGHUP))
         self.zygote: ZygoteProcess | None = None
         context = RunContext(
             run_id=run_id,
@@ -120,16 +139,27 @@ class Run:
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
         )
+        self.context = context
+        try:
+            self._begin(machine, software)
+        except WriteError as error:
+            self.close()
+            advice = "make room, or choose another folder with --results-dir"
+            pytest.exit(f"harness: {error}; no case was run: {advice}", returncode=EXIT_INTERNAL)
+
+    def _begin(self, machine: Machine, software: dict[str, str] | None) -> None:
+        """Write down what the run is, and start the zygote. Raises WriteError."""
+        context = self.context
         argv = ["pytest", *context.args]
-        self.journal = Journal(run_dir / journals.FILE_NAME)
+        self.journal = Journal(context.journal)
         self.journal.append(
             {
                 "event": "run",
                 "schema": SCHEMA,
-                "run_id": run_id,
+                "run_id": context.run_id,
                 "argv": argv,
                 "seed": context.seed,
-                "isolation": isolation,
+                "isolation": context.isolation,
                 "host": platform.node(),
                 "pid": os.getpid(),
                 "devices": [device.uuid for device in self.devices],
@@ -138,7 +168,7 @@ class Run:
                 "profile": self.plan.policy.profile,
                 "hardware": self.plan.policy.hardware,
                 "minimum_cases": self.plan.minimum_cases,
-                "settings": {name: _plain(name, settings[name]) for name in settings if name not in _TOLD_ELSEWHERE},
+                "settings": {n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
             }
         )
         for each in self.plan.lists:
@@ -146,19 +176,20 @@ class Run:
         for kind, message in self.plan.problems_before_collection(machine, _today()):
             self.add_finding(kind, message)
         facts = environment.collect(
-            inventory,
+            self.inventory,
             argv=argv,
             seed=context.seed,
-            isolation=isolation,
-            rootdir=config.rootpath,
+            isolation=context.isolation,
+            rootdir=Path(context.rootdir),
             software_device=software,
             under=context.under,
         )
-        environment.write(run_dir, facts)
-        if isolation != "none":
-            spec = ZygoteSpec.of(context, skip_early_exit_handlers=not inventory.gpus)
-            self.zygote = ZygoteProcess(spec, folder=invocation.dir, log=run_dir / "zygote.log")
-        self.context = context.with_zygote(self.zygote.address if self.zygote else None)
+        environment.write(self.run_dir, facts)
+        if context.isolation != "none":
+            spec = ZygoteSpec.of(context, skip_early_exit_handlers=not self.inventory.gpus)
+            folder, home = Path(context.invocation_dir), Path(context.temp_dir) / "zygote"
+            self.zygote = ZygoteProcess(spec, folder=folder, home=home, log=self.run_dir / "zygote.log")
+            self.context = context.with_zygote(self.zygote.address)
 
     @property
     def run_dir(self) -> Path:
@@ -193,8 +224,30 @@ class Run:
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.
 
-        What pytest found is never made milder, but its "all passed" is not believed: the ledger decides.
+        What pytest found is never made milder, but its "all passed" is not believed: the ledger decides. A run that
+        could not write all that it had to has no other status than that of an internal error.
         """
+        if self.signals.by:
+            self._append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
+        try:
+            ledger = self._account()
+        except JournalError as error:
+            self.fail(str(error))
+            return EXIT_INTERNAL
+        if status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
+            status = ledger.exit_status()
+        elif status == EXIT_OK:
+            status = EXIT_NOTHING_RAN
+        self.ledger = self._ended(ledger, status)
+        try:
+            junit.write(self.run_dir, self.ledger)
+        except WriteError as error:
+            self.fail(str(error))
+            self.ledger = self._ended(ledger, status)
+        return EXIT_INTERNAL if self.failure else status
+
+    def _account(self) -> Ledger:
+        """The ledger of all that the journal has by now, with what follows from it. Raises JournalError."""
         # Everything alive now outlives the report: without this the collector walks through xdist's reports again and
         # again while the ledger is built, which doubles the time that takes for 10,000 cases.
         gc.freeze()
@@ -208,25 +261,48 @@ class Run:
             contents = dataclasses.replace(contents, events=contents.events + found)
         ledger = Ledger.from_journal(contents)
         gc.unfreeze()
-        if status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
-            status = ledger.exit_status()
-        elif status == EXIT_OK:
-            status = EXIT_NOTHING_RAN
+        return ledger
+
+    def _ended(self, ledger: Ledger, status: int) -> Ledger:
+        """Write down the end of the run; the ledger with it."""
         duration = round(time.monotonic() - self.begun, 3)
-        self.journal.append({"event": "end", "exit_status": status, "duration": duration})
+        status = EXIT_INTERNAL if self.failure else status
         end = End(event="end", t=time.time(), exit_status=status, duration=duration)
-        self.ledger = dataclasses.replace(ledger, end=end)
-        junit.write(self.run_dir, self.ledger)
-        return status
+        self._append(end.model_dump())
+        return dataclasses.replace(ledger, end=end)
+
+    def fail(self, what: str) -> None:
+        """Something cannot be written: the run ends, with the status of an internal error."""
+        if not self.failure:
+            self.failure = what
+            self.signals.ask("stopped since the run cannot be recorded")
+
+    @property
+    def failure_text(self) -> str:
+        """One sentence: what could not be written, how much was done, what to do; empty where all was written."""
+        if not self.failure:
+            return ""
+        done = "how much was done is not known"
+        if self.ledger is not None:
+            verdicts = self.ledger.verdicts
+            decided = sum(verdict.decided is not None for verdict in verdicts)
+            done = f"{decided} of {len(verdicts)} cases have a verdict in the journal"
+        return f"harness: {self.failure}; {done}: make room, then type: harness report {self.run_dir}"
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        try:
+            self.journal.append(event)
+        except JournalWriteError as error:
+            self.fail(str(error))
 
     def add_finding(self, kind: str, message: str) -> Finding:
         """Write down a finding."""
         finding = Finding(event="finding", t=time.time(), kind=kind, message=message)
-        self.journal.append(finding.model_dump())
+        self._append(finding.model_dump())
         return finding
 
     def close(self) -> None:
-        """End the zygote; remove the compiler caches, and what is empty of the temporary folder."""
+        """End the zygote; remove the compiler caches and the temporary folder."""
         if self._tail is not None:
             self._tail.close()
             self._tail = None
@@ -234,11 +310,8 @@ class Run:
             self.zygote.close()
             self.zygote = None
         shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
-        temp = Path(self.context.temp_dir)
-        for folder in ("capabilities", "drained", "turns"):
-            shutil.rmtree(temp / folder, ignore_errors=True)
-        if temp.is_dir() and not any(temp.iterdir()):
-            shutil.rmtree(temp, ignore_errors=True)
+        temp_folder.remove(Path(self.context.temp_dir))
+        self.signals.restore()
 
     @staticmethod
     def _make_run_dir(base: Path, wanted: Path | None, run_id: str) -> Path:

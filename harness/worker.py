@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from harness.devices import capabilities, health_events
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
+from harness.errors import WriteError
 from harness.executor import seeding
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
@@ -29,11 +31,12 @@ from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
 from harness.options import case_limit
 from harness.outcome import Ruling
-from harness.reporting.journal import Journal, digest
-from harness.scheduling import device_locks
+from harness.reporting.journal import Journal, JournalWriteError, digest
+from harness.scheduling import device_locks, stop_request
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
-from harness.supervisor import compiler_caches
+from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
@@ -56,6 +59,9 @@ _STARTS = 5
 #: Time limits of a case that one attempt may take: it runs once more, and a suspected leak twice seven times.
 _ATTEMPT_FACTOR = 20
 
+#: Why a worker is over that cannot write down what its cases come to.
+UNRECORDED = "harness: the run cannot be recorded"
+
 CASE_ID = pytest.StashKey[str]()
 _PREPARED = pytest.StashKey[tuple[str, Case]]()
 
@@ -72,9 +78,10 @@ class Worker:
         device: str,
         workerinput: dict[str, Any] | None,
         late: Callable[[pytest.TestReport], None],
+        fail: Callable[[str], None],
     ) -> None:
         """`device` is the UUID of the leased device; `workerinput` what an xdist worker was given, else None; `late`
-        shows pytest a report on a case that was reported before.
+        shows pytest a report on a case that was reported before; `fail` tells the controller what cannot be written.
         """
         if workerinput is not None and os.getppid() == context.controller:  # not a worker on another host
             # Otherwise an orphaned worker would start a zygote and an executor on a device that nobody leases any more.
@@ -83,6 +90,11 @@ class Worker:
         self.policy = Policy.from_json(context.policy)
         self.name = name
         self.journal = Journal(context.journal)
+        #: Why this worker runs no more cases, empty while it does.
+        self.over = ""
+        self._fail = fail
+        self._failed = self._closing = False
+        self._stop: StopListener | None = None
         self._inventory = inventory
         self._today = datetime.now(UTC).date()
         self._capabilities: dict[str, Capabilities] = {}
@@ -91,7 +103,7 @@ class Worker:
             inventory.usable,
             worker=name,
             folder=Path(context.temp_dir) / "drained",
-            record=self.journal.append,
+            record=self._record,
             examine=context.health and context.isolation != "none",
             nvml_limit=health_events.LIMIT * context.timeout_multiplier,
         )
@@ -102,10 +114,13 @@ class Worker:
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
+            self._stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, name)
             self._slot = ExecutorSlot(
                 worker=name,
                 temp=Path(context.temp_dir),
-                record=self.journal.append,
+                files=Path(context.run_dir) / kept_files.FOLDER,
+                record=self._record,
+                stop=self._stop,
                 locks=self._device_locks(workerinput),
                 connect=self._connect,
                 after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
@@ -114,7 +129,7 @@ class Worker:
                 context,
                 self.policy,
                 worker=name,
-                record=self.journal.append,
+                record=self._record,
                 prepare=self.prepare,
                 late=late,
                 slot=self._slot,
@@ -131,12 +146,55 @@ class Worker:
         with self.context.journal.open("rb") as file:
             listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
         event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
-        self.journal.append({**event, "ids": [] if listed else ids, "deselected": [] if listed else deselected})
+        with self._recording():
+            self._record({**event, "ids": [] if listed else ids, "deselected": [] if listed else deselected})
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run one case in an executor. Raises ZygoteError when none can be had."""
+        """Run one case in an executor, unless this worker is `over`, which it may be afterwards."""
         assert self._supervisor is not None
-        self._supervisor.run(item, nextitem)
+        if self.told_to_stop():
+            return
+        try:
+            with self._recording():
+                self._supervisor.run(item, nextitem)
+        except ZygoteError as error:
+            self.over = f"harness: {error}"
+        self.told_to_stop()
+
+    def told_to_stop(self) -> str:
+        """Look for a request to stop; returns `over`."""
+        stop = self._stop.heard() if self._stop is not None else None
+        if stop is not None:
+            self.over = self.over or stop.reason
+        return self.over
+
+    def _record(self, event: Mapping[str, Any]) -> None:
+        """Append to the journal. Once that has failed nothing is: the run ends, and what ends it need not fail again.
+
+        Raises JournalWriteError, the first time.
+        """
+        if self._failed:
+            return
+        try:
+            self.journal.append(event)
+        except JournalWriteError as error:
+            self._note_failure(error)
+            if not self._closing:
+                raise
+
+    @contextlib.contextmanager
+    def _recording(self) -> Generator[None]:
+        """Around what has to be written down: this worker is `over` when that cannot be done."""
+        try:
+            yield
+        except WriteError as error:
+            self._note_failure(error)
+
+    def _note_failure(self, error: WriteError) -> None:
+        if not self._failed:
+            self._failed = True
+            self.over = UNRECORDED
+            self._fail(str(error))
 
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
@@ -146,12 +204,11 @@ class Worker:
             return
         case = self.prepare(item)
         if case.unmet is not None:
-            self.journal.append(case.gated(case.unmet, self.name))
+            with self._recording():
+                self._record(case.gated(case.unmet, self.name))
             yield
             return
-        record = InlineCase(
-            case, self.context, worker=self.name, device=self._pool.device.uuid, record=self.journal.append
-        )
+        record = InlineCase(case, self.context, worker=self.name, device=self._pool.device.uuid, record=self._record)
         backend = self._pool.device.backend
         if self.context.library is not None:
             from harness.softdevice import loading
@@ -160,12 +217,20 @@ class Worker:
         item.config.stash[CURRENT] = Current(backend.kind, seed=case.seed)
         seeding.seed_everything(case.seed, backend)
         item.config.pluginmanager.register(record)
-        record.start()
+        with self._recording():
+            record.start()
+        stopped = ""
         try:
             yield
+        except KeyboardInterrupt as error:
+            stopped = str(error) or f"stopped by {signal.SIGINT.name}"
+            raise
         finally:
             item.config.pluginmanager.unregister(record)
-            record.finish()
+            with self._recording():
+                record.finish(stopped)
+            if self.over:
+                item.session.shouldstop = self.over
 
     def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
         """Why a case is not run, or an empty text, and what the run has against that."""
@@ -213,12 +278,16 @@ class Worker:
 
     def close(self) -> None:
         """End every process of this worker."""
+        self._closing = True
         if self._supervisor is not None:
             self._supervisor.close()
         self._pool.close()
         for zygote in self._own:
             zygote.close()
         self._own.clear()
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None
 
     def _device_locks(self, workerinput: dict[str, Any] | None) -> DeviceLocks:
         """GPUs are taken in turns unless there are meant to be more workers than devices.
@@ -261,7 +330,7 @@ class Worker:
         )
 
     def _connect(self) -> ZygoteClient:
-        """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError."""
+        """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError, StoppedError."""
         run_dir = Path(self.context.run_dir)
         if self.context.zygote is not None and not self._own:
             # One that was ready before has no more to collect: either it answers or it is stopped, or hangs.
@@ -273,7 +342,8 @@ class Worker:
         log = run_dir / f"zygote-{self.name}.log"
         spec = ZygoteSpec.of(self.context, skip_early_exit_handlers=not self._pool.device.backend.hardware)
         for _ in range(_STARTS):
-            self._own.append(ZygoteProcess(spec, folder=Path(self.context.invocation_dir), log=log))
+            home = Path(self.context.temp_dir) / f"zygote-{self.name}-{len(self._own) + 1}"
+            self._own.append(ZygoteProcess(spec, folder=Path(self.context.invocation_dir), home=home, log=log))
             link = self._link(self._own[-1].address, log)
             if link is not None:
                 return link
@@ -281,16 +351,17 @@ class Worker:
 
     def _link(self, address: str, log: Path, limit: float = START_LIMIT) -> ZygoteClient | None:
         """A connection, or None, and a finding, when the zygote there is gone. Raises ZygoteUnfitError."""
+        assert self._stop is not None
         try:
-            return ZygoteClient(address, log, limit=limit, on_wait=self._record_wait)
+            return ZygoteClient(address, log, self._stop, limit=limit, on_wait=self._record_wait)
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
-            self.journal.append({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
+            self._record({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
             return None
 
     def _record_wait(self, message: str) -> None:
-        self.journal.append({"event": "wait", "worker": self.name, "message": message})
+        self._record({"event": "wait", "worker": self.name, "message": message})
 
 
 def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:

@@ -14,6 +14,7 @@ HARNESS = Path(__file__).parent.parent / "harness"
 #: Rooms and files of the harness from the ground up. Those of one row are on one floor and do not import each other.
 FLOORS = (
     ("__init__", "errors", "text", "outcome", "caseid", "linux", "_compat"),
+    ("temp_folder",),
     ("backends", "under"),
     ("devices",),
     ("softdevice",),
@@ -24,6 +25,7 @@ FLOORS = (
     ("context", "checks", "plan", "protocol"),
     ("reporting",),
     ("diagnosis", "scheduling"),
+    ("stop_signals",),
     ("executor",),
     ("zygote",),
     ("supervisor",),

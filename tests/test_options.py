@@ -77,10 +77,12 @@ def test_faults_have_commas_of_their_own(
             None,
             "HARNESS_CASE_TIMEOUT='-1': expected a number above",
         ),
-        ("progress", "-1", {}, None, "--progress='-1': expected a number of seconds, 0 for never"),
+        ("progress", "-1", {}, None, "--progress='-1': expected a number of seconds from 0"),
         ("progress", None, {"HARNESS_PROGRESS": "inf"}, None, "HARNESS_PROGRESS='inf': expected a number of seconds"),
         ("case_timeout", None, {}, "inf", "harness_case_timeout='inf': expected a number above 0"),
         ("case_timeout", "nan", {}, None, "--case-timeout='nan'"),
+        ("grace", "-1", {}, None, "--grace='-1': expected a number of seconds from 0"),
+        ("grace", None, {"HARNESS_GRACE": "soon"}, None, "HARNESS_GRACE='soon': expected a number of seconds from 0"),
         ("timeout_multiplier", "x", {}, None, "--timeout-multiplier='x': expected a number above 0"),
         ("seed", "1.5", {}, None, "--seed='1.5': expected a whole number from 0"),
         ("seed", str(2**64), {}, None, "expected a whole number"),
@@ -111,6 +113,11 @@ def test_a_bad_value_is_refused_by_the_name_of_its_source(
 ) -> None:
     with pytest.raises(OptionError, match=message.replace("(", r"\(").replace(".", r"\.")):
         resolve(name, line, environ, ini)
+
+
+@pytest.mark.parametrize(("text", "grace"), [("0", 0.0), ("2.5", 2.5), ("30", 30.0)])
+def test_running_cases_may_be_given_no_grace(text: str, grace: float) -> None:
+    assert resolve("grace", text, {}, None) == grace
 
 
 def test_every_option_has_a_default_that_needs_no_source() -> None:

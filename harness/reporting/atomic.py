@@ -6,11 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import WriteError
 
-
-class WriteError(HarnessError):
-    """A report could not be written."""
+__all__ = ["WriteError", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> Path:

@@ -290,6 +290,16 @@ class Wait(_Line):
     """What it waits for, why, and for how long at most."""
 
 
+class Stopped(_Line):
+    """The run was told to stop before it had run all its cases."""
+
+    event: Literal["stopped"]
+    by: Name
+    """The name of the signal."""
+    grace: Seconds
+    """How long cases that ran were given to end."""
+
+
 class End(_Line):
     """The run came to its own end."""
 
@@ -313,6 +323,7 @@ Event = Annotated[
     | Bisected
     | Finding
     | Wait
+    | Stopped
     | End,
     Field(discriminator="event"),
 ]

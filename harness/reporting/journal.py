@@ -5,6 +5,7 @@ Writing is on the path of every case, so this module imports nothing heavy; read
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, WriteError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -37,6 +38,10 @@ class JournalError(HarnessError):
     """A journal that cannot be written, or a file that cannot be read as one."""
 
 
+class JournalWriteError(JournalError, WriteError):
+    """A journal that cannot be written."""
+
+
 def digest(ids: Iterable[str]) -> str:
     r"""The hash by which collected lists are compared: ``sha256:`` and the hex digest of the ids joined by ``\n``.
 
@@ -48,7 +53,7 @@ def digest(ids: Iterable[str]) -> str:
 class Journal:
     """A journal open for appending, made when it is not there. Safe to share between threads and processes.
 
-    Raises JournalError when the file cannot be opened.
+    Raises JournalWriteError when the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,13 +63,14 @@ class Journal:
         try:
             self._fd = os.open(path, flags, 0o666)
         except OSError as error:
-            raise JournalError(f"cannot open the journal {str(path)!r} for appending") from error
+            raise JournalWriteError(f"cannot open the journal {str(path)!r} for appending") from error
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Append one event as one line; when this returns, the kernel has the whole line.
 
         `event` holds "event" (its kind) and the fields that harness.reporting.events documents for it; "t" is
-        set to now when absent. Raises JournalError when the event is not JSON or the file cannot take it.
+        set to now when absent. Raises JournalError when the event is not JSON, JournalWriteError when the file
+        cannot take it.
         """
         if self._fd < 0:
             raise JournalError(f"the journal {str(self.path)!r} is closed")
@@ -76,7 +82,7 @@ class Journal:
             try:
                 self._write(line)
             except OSError as error:
-                raise JournalError(f"cannot append to the journal {str(self.path)!r}") from error
+                raise JournalWriteError(f"cannot append to the journal {str(self.path)!r}") from error
 
     def _write(self, line: bytes) -> None:
         # A POSIX record lock and not flock: the lock of a killed process must end with that process, also when a
@@ -87,8 +93,13 @@ class Journal:
             if size and os.pread(self._fd, 1, size - 1) != b"\n":
                 line = b"\n" + line  # a killed writer left a torn line: it must not swallow this one
             rest = memoryview(line)
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
+            try:
+                while rest:
+                    rest = rest[os.write(self._fd, rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):  # it stays torn, and the next writer begins with a newline
+                    os.ftruncate(self._fd, size)
+                raise
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
 

@@ -22,6 +22,7 @@ from harness.reporting.events import (
     MustPass,
     RunStarted,
     Start,
+    Stopped,
 )
 from harness.reporting.journal import JournalContents, digest
 from harness.text import exit_text
@@ -199,6 +200,7 @@ class _Book:
     def __init__(self) -> None:
         self.run: RunStarted | None = None
         self.end: End | None = None
+        self.stopped: Stopped | None = None
         self.findings: list[Finding] = []
         self.bisected: list[Bisected] = []
         self.levels: list[Levels] = []
@@ -215,11 +217,13 @@ class _Book:
         self._last = max(self._last, event.t)
         match event:
             case RunStarted():
-                self.run, self.end = event, None
+                self.run, self.end, self.stopped = event, None, None
             case End():
                 self.end = event
             case Collected():
                 self._collected.append(event)
+            case Stopped():
+                self.stopped = event
             case MustPass():
                 self._lists.append(event)
             case Start():
@@ -314,7 +318,8 @@ class _Book:
         if ruling is not None:
             message = ruling.text
         elif outcome is Outcome.NOT_RUN and decided is None:
-            message = "the run ended before it started"
+            how = f"was stopped by {self.stopped.by}" if self.stopped is not None else "ended"
+            message = f"the run {how} before it started"
         elif outcome is Outcome.LOST and decided is None:
             message = self._how_lost(starts, finishes)
         elif outcome is Outcome.FLAKY:
@@ -367,6 +372,8 @@ def _decided(outcome: Outcome, finishes: Sequence[Finish]) -> Finish | None:
     for finish in finals:
         if finish.outcome is outcome:
             return finish
+    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # cut short: what was to be tried again stands
+        return next((finish for finish in reversed(finishes) if finish.outcome is outcome), finals[-1])
     # A flaky case is the one whose outcome no attempt had: what decided is that it came through in the end.
     return finals[-1] if finals else None
 

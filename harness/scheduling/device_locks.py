@@ -17,6 +17,8 @@ from harness.errors import NoDeviceError
 LIMIT = 3600.0
 #: Seconds of waiting until the first word on it; further ones come each time it has taken twice as long.
 FIRST_WORD = 30.0
+#: Seconds of waiting at a stretch: then the run may have been told to stop.
+_LONGEST_WAIT = 1.0
 
 
 class Wait:
@@ -79,13 +81,18 @@ class DeviceLocks:
         self._held: list[tuple[str, FileLock]] = []
 
     def take(
-        self, devices: Iterable[str], *, waiting: Callable[[str], AbstractContextManager[object]] = nullcontext
+        self,
+        devices: Iterable[str],
+        *,
+        waiting: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        interrupt: Callable[[], object] = lambda: None,
     ) -> None:
         """Wait until all of these devices, by UUID, are ours. Others that we hold are given back first.
 
         Every worker takes them in the same order, so that no two wait for each other. `waiting` makes the context, from
-        a device, in which we wait for it; where it is free there is none. Raises NoDeviceError when one worker has held
-        a device for `limit` seconds of our wait; nothing is held then.
+        a device, in which we wait for it; where it is free there is none. `interrupt` is called each second of a wait,
+        and may raise. Raises NoDeviceError when one worker has held a device for `limit` seconds of our wait. After an
+        error nothing is held.
         """
         wanted = sorted(devices) if self._enabled else []
         if {*wanted} <= {device for device, _ in self._held}:
@@ -93,8 +100,8 @@ class DeviceLocks:
         self.give_back()
         try:
             for device in wanted:
-                self._take(device, waiting)
-        except NoDeviceError:
+                self._take(device, waiting, interrupt)
+        except BaseException:
             self.give_back()
             raise
 
@@ -109,11 +116,13 @@ class DeviceLocks:
         """Whether somebody waits for a device that we hold."""
         return any(self._is_held(self._lock(device, "queue")) for device, _ in self._held)
 
-    def _take(self, device: str, waiting: Callable[[str], AbstractContextManager[object]]) -> None:
+    def _take(
+        self, device: str, waiting: Callable[[str], AbstractContextManager[object]], interrupt: Callable[[], object]
+    ) -> None:
         queue, turn = self._lock(device, "queue"), self._lock(device, "turn")
-        self._acquire(queue, device, waiting)
+        self._acquire(queue, device, waiting, interrupt)
         try:
-            self._acquire(turn, device, waiting)
+            self._acquire(turn, device, waiting, interrupt)
         finally:
             queue.release()
         self._held.append((device, turn))
@@ -121,22 +130,29 @@ class DeviceLocks:
         words = f"worker {self._worker} (process {os.getpid()})"
         self._path(device, "holder").write_text(f"{words}\n{self._turns}\n")
 
-    def _acquire(self, lock: FileLock, device: str, waiting: Callable[[str], AbstractContextManager[object]]) -> None:
+    def _acquire(
+        self,
+        lock: FileLock,
+        device: str,
+        waiting: Callable[[str], AbstractContextManager[object]],
+        interrupt: Callable[[], object],
+    ) -> None:
         """Take one lock of a device. Raises NoDeviceError."""
         try:
             lock.acquire(blocking=False)
         except Timeout:
             with waiting(device):
-                self._await(lock, device)
+                self._await(lock, device, interrupt)
 
-    def _await(self, lock: FileLock, device: str) -> None:
+    def _await(self, lock: FileLock, device: str, interrupt: Callable[[], object]) -> None:
         """Wait for one lock of a device. Raises NoDeviceError."""
         wait = Wait(time.monotonic(), self._holder(device), limit=self._limit, first_word=self._first_word)
         while True:
             try:
-                lock.acquire(timeout=max(0.0, wait.next_look - time.monotonic()))
+                lock.acquire(timeout=max(0.0, min(_LONGEST_WAIT, wait.next_look - time.monotonic())))
                 return
             except Timeout:
+                interrupt()
                 holder = self._holder(device)
             now = time.monotonic()
             word, over = wait.look(now, holder)

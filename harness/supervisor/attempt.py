@@ -16,6 +16,7 @@ from harness.outcome import Outcome
 from harness.protocol import reports
 from harness.protocol.reports import Failure, RecordedWarning
 from harness.protocol.wire import Message, ProtocolError, decode
+from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.verdict import Evidence, Judgement, Phase, judge, phase_of
 from harness.zygote.client import ZygoteError
@@ -66,6 +67,7 @@ class Attempt:
     stdout: str
     stderr: str
     temp: Path
+    kept: Path
     notes: tuple[str, ...]
     suspicions: Mapping[str, int]
     spent: bool
@@ -83,8 +85,9 @@ class Attempt:
         # What went wrong and seems to leak as well is not looked into: nothing is to inherit what it left.
         leaky = self.outcome.is_red and bool(self.suspicions)
         broken_off = seen.interruption or seen.hook_error is not None
-        harmed = seen.problems or seen.poison or broken_off or seen.late or seen.unknown or self.spent or leaky
-        return seen.done and seen.exit_status is None and not harmed and not seen.lost_by_harness
+        harmed = seen.problems or seen.poison or broken_off or seen.unknown or self.spent or leaky
+        cut = seen.late or seen.stopped or seen.lost_by_harness
+        return seen.done and seen.exit_status is None and not harmed and not cut
 
 
 def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:
@@ -118,6 +121,7 @@ def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> At
         stdout=stdout,
         stderr=stderr,
         temp=handle.temp,
+        kept=handle.kept,
         notes=tuple(notes),
         suspicions=listener.suspicions,
         spent=listener.spent,
@@ -136,6 +140,7 @@ class _Listener:
     start: tuple[int, int] = (0, 0)
     over: bool = False
     late: bool = False
+    stopped: str = ""
     unknown: str = ""
     poison: str = ""
     interruption: str = ""
@@ -157,6 +162,8 @@ class _Listener:
             self._converse()
         except ZygoteError as error:
             self.zygote_lost = str(error).splitlines()[0]
+        except StoppedError as error:
+            self.stopped = str(error)
         stacks = self.handle.outputs.stacks
         return Evidence(
             phases=tuple(self.phases),
@@ -167,6 +174,7 @@ class _Listener:
             exit_status=None if self.spent else self.handle.exit_status,
             leaving=self.leaving,
             late=self.late,
+            stopped=self.stopped,
             limit=self.request.limit,
             stacks=stacks.read(0, stacks.size(), OUTPUT_LIMIT),
             garbled=self.garbled or self.handle.garbled,
@@ -184,7 +192,12 @@ class _Listener:
         handle.send({**message, "seed": request.seed, "levels": request.levels})
         handle.cases.append(request.case)
         deadline = time.monotonic() + request.limit + GRACE
-        heard = handle.receive(deadline)
+        try:
+            heard = handle.receive(deadline)
+        except StoppedError:
+            with contextlib.suppress(ProtocolError):  # it may have been in the middle of a line
+                self._take_facts()
+            raise
         self.late = heard is NoMessage.DEADLINE
         try:
             if isinstance(heard, dict):
@@ -265,7 +278,10 @@ class _Listener:
 
 
 def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
-    """Ask an executor to end, and wait for it; False when it has not ended in `limit` seconds. Raises ZygoteError."""
+    """Ask an executor to end, and wait for it; False when it has not ended in `limit` seconds.
+
+    Raises ZygoteError, StoppedError.
+    """
     handle.send({"op": "exit", "limit": limit, "light": light})
     deadline = time.monotonic() + limit + GRACE
     while handle.exit_status is None:

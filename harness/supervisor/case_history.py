@@ -47,9 +47,9 @@ class CaseHistory:
     @property
     def decisive(self) -> Attempt:
         """The attempt that shows best why the verdict is what it is: of those that count, the last of the worst."""
-        counting = [
-            attempt for attempt, final in zip(self.attempts, self.finals, strict=True) if final
-        ] or self.attempts
+        counting = [attempt for attempt, final in zip(self.attempts, self.finals, strict=True) if final]
+        if all(attempt.outcome is Outcome.NOT_RUN for attempt in counting):  # or there are none
+            counting = self.attempts
         if self.ruling is not None and self.ruling.outcome.is_red:
             counting = self.attempts
         return max(reversed(counting), key=lambda attempt: attempt.outcome.severity)

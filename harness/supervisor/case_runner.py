@@ -12,10 +12,13 @@ from harness.supervisor.executor_handle import ExecutorHandle
 
 
 class CaseRunner(Protocol):
-    """Runs cases again. Methods that need a device raise `harness.errors.NoDeviceError`."""
+    """Runs cases again. Methods that need a device raise `harness.errors.NoDeviceError`.
 
-    def missing_devices(self, count: int) -> str:
-        """Why there are fewer healthy devices than `count`, or an empty text."""
+    When the run is told to stop they raise `harness.scheduling.stop_request.StoppedError`.
+    """
+
+    def obstacle(self, count: int) -> str:
+        """Why nothing more can be run on `count` healthy devices, or an empty text."""
         ...
 
     def spawn(self, case: Case) -> ExecutorHandle:

@@ -9,6 +9,7 @@ from harness.devices.device import Device
 from harness.devices.health import Health
 from harness.errors import NoDeviceError
 from harness.outcome import Outcome
+from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
@@ -42,7 +43,10 @@ class DeviceMonitor:
         self._add_finding = add_finding
 
     def missing(self, count: int) -> str:
-        """Why there are not so many healthy devices, or an empty text; those that nobody has looked at are examined."""
+        """Why there are not so many healthy devices, or an empty text; those that nobody has looked at are examined.
+
+        Raises StoppedError.
+        """
         while True:
             if self._pool.move():
                 self._retire()
@@ -94,9 +98,13 @@ class DeviceMonitor:
             if handle.unkillable:
                 self._pool.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
             elif device.uuid in suspect and self._pool.drained(device) is None:
-                with self._slot.set_aside():
-                    found = self._examine(device, moment, [case.id])
-                notes.append(f"device {device.uuid} examined afterwards: {found}")
+                try:
+                    with self._slot.set_aside():
+                        found = self._examine(device, moment, [case.id])
+                except StoppedError as error:
+                    notes.append(f"device {device.uuid} was not examined afterwards: {error}")
+                else:
+                    notes.append(f"device {device.uuid} examined afterwards: {found}")
         return replace(attempt, notes=tuple(notes))
 
     def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> str:

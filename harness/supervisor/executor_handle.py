@@ -17,9 +17,11 @@ from pathlib import Path
 
 from harness.backends.backend import Kind
 from harness.checks.process import describe_stuck
+from harness.errors import writing
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.reports import Failure, unpack_failure
 from harness.protocol.wire import Channel, Message, ProtocolError
+from harness.scheduling.stop_request import StoppedError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
 #: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
@@ -134,8 +136,13 @@ class Binding:
 class ExecutorHandle:
     """An executor that lives, until `exit` says how it ended."""
 
-    def __init__(self, name: str, link: ZygoteClient, outputs: Outputs, binding: Binding, temp: Path) -> None:
-        """Have it forked; `temp` becomes its folder for temporary files. Raises ZygoteError."""
+    def __init__(
+        self, name: str, link: ZygoteClient, outputs: Outputs, binding: Binding, temp: Path, kept: Path
+    ) -> None:
+        """Have it forked; `temp` becomes its folder for temporary files, which may be moved to `kept` at its end.
+
+        Raises ZygoteError.
+        """
         self.name = name
         self.binding = binding
         self.outputs = outputs
@@ -150,12 +157,14 @@ class ExecutorHandle:
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
         self.temp = temp
+        self.kept = kept
         self._link = link
         outputs.empty()
         self.marks = (0, 0)
         self._facts_start = 0
         self._spoke = False
-        temp.mkdir(mode=0o700, parents=True)
+        with writing(f"into {str(temp.parent)!r}"):
+            temp.mkdir(mode=0o700, parents=True)
         ours, theirs = socket.socketpair()
         order: Message = {
             "executor": name,
@@ -179,11 +188,15 @@ class ExecutorHandle:
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
         self._poll.register(link.channel, select.POLLIN)
+        self._poll.register(link.stop, select.POLLIN)
         if link.cold:
             self._await_ready()
 
     def _await_ready(self) -> None:
-        """Until a cold executor has collected; from then on the time is its cases'. Raises ZygoteError."""
+        """Until a cold executor has collected; from then on the time is its cases'.
+
+        Raises ZygoteError, StoppedError.
+        """
         heard = self.receive(time.monotonic() + START_LIMIT)
         if heard == {"op": "ready"}:
             return
@@ -203,9 +216,13 @@ class ExecutorHandle:
         ):  # `receive` sees the exit of a dead executor, and the deadline of a stuck one
             self._channel.send(message)
 
-    def receive(self, deadline: float) -> Message | NoMessage:
-        """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError."""
+    def receive(self, deadline: float, *, heed_stop: bool = True) -> Message | NoMessage:
+        """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError.
+
+        With `heed_stop`, raises StoppedError when the run is told to stop and the grace is over.
+        """
         while True:
+            stop = self._link.stop.heard() if heed_stop else None
             try:
                 if (message := self._channel.pop()) is not None:
                     self._spoke = True
@@ -216,15 +233,20 @@ class ExecutorHandle:
                 if self.exit_status is not None and self._channel.closed:
                     self._note_silent_end()
                     return NoMessage.EXITED
-                remaining = deadline - time.monotonic()
+                now = time.monotonic()
+                if stop is not None and stop.deadline <= now:
+                    raise StoppedError(stop.text)
+                remaining = (deadline if stop is None else min(deadline, stop.deadline)) - now
                 if remaining <= 0:
                     return NoMessage.DEADLINE
                 for descriptor, _ in self._poll.poll(min(remaining, _LONGEST_POLL) * 1000):
                     if descriptor == self._channel.fileno():
                         self._hear()
-                    else:
+                    elif descriptor == self._link.channel.fileno():
                         self._link.pump()
                         self._note_exit()
+                    else:
+                        self._link.stop.heard()  # also where it is not heeded, so that the next poll waits
             except ProtocolError as error:
                 self.garbled = str(error)
                 return NoMessage.GARBLED
@@ -232,7 +254,7 @@ class ExecutorHandle:
     def wait_exit(self, deadline: float) -> bool:
         """Wait for the end, whatever is said meanwhile. Raises ZygoteError."""
         while self.exit_status is None:
-            happened = self.receive(deadline)
+            happened = self.receive(deadline, heed_stop=False)
             if happened is NoMessage.DEADLINE:
                 return False
         return True
@@ -240,9 +262,11 @@ class ExecutorHandle:
     def kill(self) -> None:
         """The kill ladder, on the process group. Sets `unkillable` when nothing helps.
 
-        Raises ZygoteError, also where the zygote did not send the signals: that says nothing of the executor.
+        A run that is to stop without grace begins with the last step. Raises ZygoteError, also where the zygote did not
+        send the signals: that says nothing of the executor.
         """
-        for number, grace in LADDER:
+        stop = self._link.stop.heard()
+        for number, grace in LADDER[-1:] if stop is not None and not stop.grace else LADDER:
             if self.exit_status is not None:
                 return
             self._link.signal(self.name, number)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness import temp_folder
+from harness.errors import writing
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.stop_request import StopListener
+from harness.supervisor import kept_files
 from harness.supervisor.activity import Activities
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
@@ -25,17 +28,23 @@ class ExecutorSlot:
         *,
         worker: str,
         temp: Path,
+        files: Path,
         record: Record,
+        stop: StopListener,
         locks: DeviceLocks,
         connect: Callable[[], ZygoteClient],
         after_unclean_exit: Callable[[], None],
     ) -> None:
-        """`locks` are held while an executor lives. `connect` finds or starts a zygote. `after_unclean_exit` clears up
-        after an executor that did not end in order.
+        """`temp` is the folder for temporary files, `files` the one for those that are kept. `locks` are held while an
+        executor lives. `connect` finds or starts a zygote. `after_unclean_exit` clears up after an executor that did
+        not end in order.
         """
         self._worker = worker
         self._temp = temp
+        self._files = files
+        self._keepable = kept_files.MOST_OF_WORKER
         self._record = record
+        self.stop = stop
         self._locks = locks
         self._connect = connect
         self._after_unclean_exit = after_unclean_exit
@@ -50,7 +59,8 @@ class ExecutorSlot:
     def spawn(self, binding: Binding) -> ExecutorHandle:
         """A new executor, once its devices are not in use by another; there must be no current one.
 
-        When the zygote turns out to be gone a new one is tried once. Raises ZygoteError.
+        When the zygote turns out to be gone a new one is tried once. Raises ZygoteError, and StoppedError once the run
+        is told to stop: nothing new is to be begun.
         """
         assert self.current is None
         try:
@@ -72,7 +82,12 @@ class ExecutorSlot:
 
     def _spawn(self, binding: Binding) -> ExecutorHandle:
         doing = self.activities.doing
-        self._locks.take(binding.devices, waiting=lambda device: doing(f"waiting for its turn at device {device}"))
+        self._locks.take(
+            binding.devices,
+            waiting=lambda device: doing(f"waiting for its turn at device {device}"),
+            interrupt=self.stop.refuse,
+        )
+        self.stop.refuse()
         begun = time.monotonic()
         if self._link is None:
             with doing("waiting for the zygote, which collects the cases"):
@@ -81,7 +96,7 @@ class ExecutorSlot:
         name = f"{self._worker}-e{self._count}"
         # A cold one has to import and to collect; a fork takes milliseconds.
         with doing(f"starting executor {name} cold") if self._link.cold else contextlib.nullcontext():
-            handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name)
+            handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name, self._files / name)
         self.current = handle
         self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
         return handle
@@ -89,8 +104,8 @@ class ExecutorSlot:
     def dispose(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
         """The executor is to be no more: kill it if it lives, tell the journal, remove its temporary files.
 
-        With `keep_files` they stay, if there are any, for whoever looks into a failure. With `hold` nobody else gets
-        its devices until `release`.
+        With `keep_files` they are moved into the run directory for whoever looks into a failure. With `hold` nobody
+        else gets its devices until `release`.
         """
         lost = False
         if handle.exit_status is None:
@@ -113,8 +128,11 @@ class ExecutorSlot:
             self._locks.give_back()
         if lost:
             self.drop_zygote()
-        if not keep_files or not any(handle.temp.iterdir()):
-            shutil.rmtree(handle.temp, ignore_errors=True)
+        if keep_files:
+            most = min(kept_files.MOST_OF_EXECUTOR, self._keepable)
+            with writing(f"into {str(self._files)!r}"):
+                self._keepable -= kept_files.keep(handle.temp, handle.kept, most)
+        temp_folder.remove(handle.temp)
 
     def release(self) -> None:
         """Let others have the devices that no executor of ours is on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.errors import NoDeviceError
+from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import CaseRequest, leave, run_attempt
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle
@@ -25,10 +26,10 @@ class ExitBisect:
         looking = f"looking into which of {len(handle.cases)} cases made executor {handle.name} end badly"
         try:
             with self._slot.activities.doing(looking):
-                if missing := self._runner.missing_devices(len(handle.binding.devices)):
+                if missing := self._runner.obstacle(len(handle.binding.devices)):
                     raise NoDeviceError(missing)
                 guilty = self._try_culprits(list(dict.fromkeys(handle.cases)))
-        except NoDeviceError as error:
+        except (NoDeviceError, StoppedError) as error:
             self._runner.add_finding(
                 "executor_exit", f"{what}; which case does so was not found out: {error}", handle.cases
             )
@@ -37,7 +38,10 @@ class ExitBisect:
             self._runner.add_finding("executor_exit", f"{what}; no case does so alone", handle.cases)
 
     def _try_culprits(self, suspects: list[str]) -> bool:
-        """Try those alone that seem to break the end of their process; says whether any does. Raises NoDeviceError."""
+        """Try those alone that seem to break the end of their process; says whether any does.
+
+        Raises NoDeviceError, StoppedError.
+        """
         guilty = False
         for history in map(self._runner.history_of, self._culprits(suspects)):
             attempt = self._runner.run_alone(history)

@@ -33,11 +33,13 @@ class InlineCase:
             self._case.line("start", attempt=1, alone=False, worker=self._worker, devices=[self._device], pid=None)
         )
 
-    def finish(self) -> None:
-        """Write what became of it; a case cut short by Ctrl-C or `pytest.exit` has no verdict and gets no line."""
-        if not any(report.when == "teardown" for report in self._reports):
+    def finish(self, stopped: str = "") -> None:
+        """Write what became of it. `stopped`: what cut it short, if anything; after `pytest.exit` it gets no line."""
+        over = any(report.when == "teardown" for report in self._reports)
+        if not (over or stopped):
             return
-        judgement = judge(Evidence(phases=tuple(phase_of(report) for report in self._reports), done=True))
+        phases = tuple(phase_of(report) for report in self._reports)
+        judgement = judge(Evidence(phases=phases, done=over, stopped=stopped))
         red = judgement.outcome.is_red
         self._record(
             self._case.line(

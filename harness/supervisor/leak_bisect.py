@@ -9,6 +9,7 @@ from harness.checks import batch
 from harness.diagnosis.leaks import Culprits
 from harness.errors import NoDeviceError
 from harness.outcome import Outcome
+from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_trials
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle
@@ -47,12 +48,12 @@ class LeakBisect:
                 tell=lambda number: tell(f"{looking}: trial {number} of at most {leak_trials.MOST_TRIALS}"),
             )
             try:
-                if missing := self._runner.missing_devices(len(handle.binding.devices)):
+                if missing := self._runner.obstacle(len(handle.binding.devices)):
                     raise NoDeviceError(missing)
                 found = trials.find()
                 for culprits in found:
                     self._accuse(culprits, trials.origins(culprits), handle, len(ids))
-            except NoDeviceError as error:
+            except (NoDeviceError, StoppedError) as error:
                 failure = str(error)
         self._slot.release()
         self._record(
@@ -71,7 +72,10 @@ class LeakBisect:
     def _accuse(
         self, culprits: Culprits, origins: Mapping[str, Sequence[str]], handle: ExecutorHandle, cases: int
     ) -> None:
-        """A single case that leaks is given that verdict; of several a finding tells. Raises NoDeviceError."""
+        """A single case that leaks is given that verdict; of several a finding tells.
+
+        Raises NoDeviceError, StoppedError.
+        """
         lines = leak_trials.details(culprits, origins)
         if len(culprits.cases) > 1 or not culprits.certain:
             text = "; ".join([leak_trials.describe(culprits), *lines])

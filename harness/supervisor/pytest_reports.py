@@ -10,6 +10,7 @@ from harness.outcome import Outcome, Ruling
 from harness.protocol import reports
 from harness.protocol.reports import RecordedWarning
 from harness.protocol.stacks import fold
+from harness.supervisor import kept_files
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, tracebacks
 from harness.supervisor.case_history import CaseHistory, message
@@ -66,10 +67,12 @@ def detail(attempt: Attempt) -> str:
     return "\n\n".join(part for part in (tracebacks(attempt.reports), *raised, fold(seen.stacks).strip()) if part)
 
 
-def kept_files(attempt: Attempt) -> list[str]:
-    """Where the temporary files of a red attempt are, if it made any."""
-    made = attempt.outcome.is_red and attempt.temp.is_dir() and any(attempt.temp.iterdir())
-    return [f"temporary files are kept in {attempt.temp}"] if made else []
+def where_files_are(attempt: Attempt) -> list[str]:
+    """Where the temporary files of a red attempt are, or will be once its executor has ended, if it made any."""
+    if not attempt.outcome.is_red:
+        return []
+    made = attempt.kept.is_dir() or (attempt.temp.is_dir() and any(attempt.temp.iterdir()))
+    return [kept_files.note(attempt.kept)] if made else []
 
 
 def _three_phases(
@@ -87,7 +90,7 @@ def _footer(history: CaseHistory, attempt: Attempt, reproduce: str) -> str:
         lines += [_attempt_line(each) for each in history.attempts[:_ATTEMPTS_TOLD]]
     if len(history.attempts) > _ATTEMPTS_TOLD:
         lines.append(f"… and {len(history.attempts) - _ATTEMPTS_TOLD} attempts more, see the journal")
-    return "\n".join([*lines, *attempt.notes, *kept_files(attempt)])
+    return "\n".join([*lines, *attempt.notes, *where_files_are(attempt)])
 
 
 def _attempt_line(attempt: Attempt) -> str:

@@ -15,6 +15,7 @@ from harness.fixtures import kept
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.outcome import Outcome, Ruling
+from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, leak_confirmation, pytest_reports
 from harness.supervisor.attempt import Attempt, CaseRequest, leave, run_attempt
 from harness.supervisor.case import Case, ruling_line
@@ -77,19 +78,22 @@ class Supervisor:
         self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Take one case to its verdict and report it. Raises ZygoteError when no zygote can be had."""
-        missing = self.missing_devices(1)  # before all else, since what is decided about a case depends on its device
+        """Take one case to its verdict and report it. Raises ZygoteError when no zygote can be had.
+
+        Once the run is told to stop, what has not begun is `not_run`, and so is what does not end within the grace.
+        """
+        missing = self.obstacle(1)  # before all else, since what is decided about a case depends on its device
         case = self._prepare(item)
         if case.unmet is not None:
             self._record(case.gated(case.unmet, self._worker))
             pytest_reports.log(item, [pytest_reports.gated(item, case.unmet.text, case.objection)])
-        elif missing := missing or self.missing_devices(case.devices):
+        elif missing := missing or self.obstacle(case.devices):
             self._not_run(case, missing)
         else:
             self._history = history = CaseHistory(case)
             try:
                 self._run_attempts(history, nextitem)
-            except NoDeviceError as error:  # the last one was drained a moment ago, by another worker
+            except (NoDeviceError, StoppedError) as error:  # another worker drained the last device a moment ago, say
                 if not any(history.finals):
                     self._not_run(case, str(error))
                     return
@@ -99,15 +103,21 @@ class Supervisor:
             self._ran[case.id], self._history = (case, len(history.attempts)), None
             for warning in history.decisive.warnings:
                 pytest_reports.show_warning(item, warning)
-            pytest_reports.log(item, pytest_reports.shown(history, self._reproduce(history)))
+            if history.outcome is Outcome.NOT_RUN:
+                self._report_not_run(case, message(history.decisive))
+            else:
+                pytest_reports.log(item, pytest_reports.shown(history, self._reproduce(history)))
             interruption = history.attempts[-1].evidence.interruption
             if interruption.startswith("raised Exit"):
                 item.session.shouldstop = interruption
-        if nextitem is None or self._slot.wanted:
+        if nextitem is None or self._slot.wanted or self._slot.stop.heard() is not None:
             self.finish()
 
     def _not_run(self, case: Case, reason: str) -> None:
         self._record(case.not_run(reason, self._worker))
+        self._report_not_run(case, reason)
+
+    def _report_not_run(self, case: Case, reason: str) -> None:
         pytest_reports.log(case.item, [pytest_reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
 
     def finish(self) -> None:
@@ -121,6 +131,9 @@ class Supervisor:
             except ZygoteError as error:
                 self._slot.drop_zygote()
                 self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
+                return
+            except StoppedError as error:
+                self._dispose(handle, str(error))
                 return
             self._dispose(handle, "retired")
         if handle.harness_error is not None:
@@ -143,7 +156,7 @@ class Supervisor:
             self._verify(history)
             return
         for repetition in range(1, self._policy.repeat + 1):
-            if history.attempts and self.missing_devices(history.case.devices):
+            if history.attempts and self.obstacle(history.case.devices):
                 return
             last = repetition == self._policy.repeat
             following = nextitem if last else None
@@ -151,10 +164,10 @@ class Supervisor:
                 history, self._first_attempt(history, following, stay=nextitem is not None or not last)
             )
             for _ in range(self._policy.retries):
-                if not self._worth_another(history, attempt) or self.missing_devices(history.case.devices):
+                if not self._worth_another(history, attempt) or self.obstacle(history.case.devices):
                     break
                 self._record_finish(history, attempt, final=False)
-                attempt = self._confirm_leaks(history, self.run_alone(history))
+                attempt = self._confirm_leaks(history, self._run_alone(history))
             enough = self._policy.until_fail and attempt.outcome.is_red
             self._record_finish(history, attempt, final=True, last=last or enough)
             if attempt.outcome is Outcome.LEAKED:
@@ -169,7 +182,7 @@ class Supervisor:
         """
         case = history.case
         if _needs_own_process(case) and not self._each_fresh:
-            return self.run_alone(history)
+            return self._run_alone(history)
         handle = self._slot.current
         devices = self._pool.choose(case.devices)
         if handle is not None and (self._each_fresh or handle.binding.devices != tuple(d.uuid for d in devices)):
@@ -185,10 +198,10 @@ class Supervisor:
         doubtful = (first.outcome.breaks_executor and not first.alone) or (first.outcome.is_red and sick)
         if not first.evidence.lost_by_harness and not doubtful:
             return first
-        if missing := self.missing_devices(case.devices):
+        if missing := self.obstacle(case.devices):
             return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))
         self._record_finish(history, first, final=False)
-        return self.run_alone(history)
+        return self._run_alone(history)
 
     def _confirm_leaks(self, history: CaseHistory, attempt: Attempt) -> Attempt:
         """Look into what an attempt is suspected to leak; the attempt as it is to be judged."""
@@ -222,9 +235,10 @@ class Supervisor:
         return replace(attempt, judgement=judgement, notes=(*attempt.notes, *leak_confirmation.lines(found, where)))
 
     def _repeat(self, case: Case, request: CaseRequest, traced: Sequence[str] = ()) -> leak_confirmation.Repeated:
-        handle = self.spawn(case)
         try:
-            return leak_confirmation.repeat(handle, request, traced)
+            return leak_confirmation.repeat(self.spawn(case), request, traced)
+        except StoppedError as error:
+            return leak_confirmation.Repeated(failure=f"in time: {error}")
         except ZygoteError as error:
             self._slot.drop_zygote()
             return leak_confirmation.Repeated(failure=f"when it was run again and again: {str(error).splitlines()[0]}")
@@ -238,13 +252,13 @@ class Supervisor:
         self.finish()
         loops = self._policy.verify
         for attempt_number in range(1, 2 * loops + 1):
-            if missing := self.missing_devices(history.case.devices):
+            if missing := self.obstacle(history.case.devices):
                 raise NoDeviceError(missing)
             if attempt_number <= loops:
                 handle = self._slot.current or self.spawn(history.case)
                 attempt = self._attempt(handle, history, following=None, leave=attempt_number == loops, light=False)
             else:
-                attempt = self.run_alone(history)
+                attempt = self._run_alone(history)
             self._record_finish(history, attempt, final=attempt_number == 2 * loops)
 
     def _worth_another(self, history: CaseHistory, attempt: Attempt) -> bool:
@@ -255,18 +269,26 @@ class Supervisor:
         return ruling is None or ruling.outcome.is_red
 
     def run_alone(self, history: CaseHistory) -> Attempt:
+        """One more recorded attempt at a case that has had its verdict. Raises NoDeviceError, StoppedError."""
+        attempt = self._run_alone(history)
+        if attempt.outcome is Outcome.NOT_RUN:  # which says nothing, whatever it was run for
+            self._record_finish(history, attempt, final=True)
+            raise StoppedError(message(attempt))
+        return attempt
+
+    def _run_alone(self, history: CaseHistory) -> Attempt:
         self.finish()
         return self._attempt(self.spawn(history.case), history, following=None, leave=True, light=False)
 
     def spawn(self, case: Case) -> ExecutorHandle:
-        """An executor on healthy devices. Raises NoDeviceError when there are none left."""
+        """An executor on healthy devices. Raises NoDeviceError when there are none left, StoppedError."""
         while True:
             devices = self._pool.choose(case.devices)
             handle = self._slot.spawn(self._bind(devices))
             if all(self._pool.drained(device) is None for device in devices):
                 return handle
             self._slot.dispose(handle, "its device was drained while it waited for its turn")
-            if missing := self.missing_devices(case.devices):
+            if missing := self.obstacle(case.devices):
                 raise NoDeviceError(missing)
 
     def _attempt(
@@ -310,14 +332,19 @@ class Supervisor:
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
         """End an executor that must not run another case, by asking first: it may hold fixtures."""
         seen = attempt.evidence
-        if handle.exit_status is None and not seen.late:
+        reason = "unfit"
+        if seen.stopped:
+            reason = seen.stopped
+        elif handle.exit_status is None and not seen.late:
             try:
                 leave(handle, seen.limit, light=False)
+            except StoppedError as error:
+                reason = str(error)
             except ZygoteError:
                 self._slot.drop_zygote()
                 return
         # Nobody else gets a device before it is known whether it is a sick one that broke the case.
-        self._dispose(handle, "retired" if attempt.evidence.leaving and handle.exit_status == 0 else "unfit", hold=True)
+        self._dispose(handle, "retired" if seen.leaving and handle.exit_status == 0 else reason, hold=True)
 
     def _dispose(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
         self._slot.dispose(handle, reason, keep_files=handle.name in self._red, hold=hold)
@@ -330,9 +357,16 @@ class Supervisor:
             return self._history
         return CaseHistory(*self._ran[case_id])
 
-    def missing_devices(self, count: int) -> str:
-        """Why there are not so many healthy devices, or an empty text; those that nobody has looked at are examined."""
-        return self._monitor.missing(count)
+    def obstacle(self, count: int) -> str:
+        """Why nothing more can be run, the run being told to stop or so many devices missing; or an empty text.
+
+        Devices that nobody has looked at are examined.
+        """
+        try:
+            self._slot.stop.refuse()
+            return self._monitor.missing(count)
+        except StoppedError as error:
+            return str(error)
 
     def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
         """Take an attempt as the one that decides, and write it down."""
@@ -350,7 +384,8 @@ class Supervisor:
         history.add(attempt, final=final)
         if attempt.outcome is Outcome.LEAKED:
             self._leaky.add(history.case.id)
-        if final and last:
+            self._red.add(attempt.executor)
+        if final and last and attempt.outcome is not Outcome.NOT_RUN:  # no rule is about a case that was cut short
             history.ruling = self._ruling(history)
         if attempt.levels:
             line = {"event": "levels", "case": history.case.id, "attempt": attempt.number, "executor": attempt.executor}
@@ -375,7 +410,7 @@ class Supervisor:
                 exit_status=attempt.evidence.exit_status,
                 struck=dict(attempt.struck) or None,
                 keeps=kept(history.case.item),
-                notes=[*attempt.notes, *pytest_reports.kept_files(attempt)],
+                notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
                 reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
                 ruling=ruling_line(history.ruling),
             )

@@ -34,6 +34,7 @@ class Evidence:
     `unknown`: the executor does not have the case, but what this says.
     `harness_error`: what the harness's own code raised in the executor; `hook_error`: what a hook of a conftest or of
     another plugin raised, which broke pytest's protocol off.
+    `stopped`: the run was told to stop, and the supervisor waited no longer.
     """
 
     phases: Sequence[Phase] = ()
@@ -44,6 +45,7 @@ class Evidence:
     exit_status: int | None = None
     leaving: bool = False
     late: bool = False
+    stopped: str = ""
     limit: float = 0.0
     stacks: str = ""
     garbled: str = ""
@@ -96,6 +98,8 @@ def judge(seen: Evidence) -> Judgement:
     if seen.unknown:
         message = f"the executor does not know this case: does its id change from run to run? It has {seen.unknown}"
         return Judgement(Outcome.LOST, message)
+    if not seen.done and seen.stopped and seen.exit_status is None:
+        return _cut_short(seen, where)
     if not seen.done:
         broken = _broken_off(seen, where)
         return Judgement(broken.outcome, broken.message, where, notes)
@@ -103,7 +107,17 @@ def judge(seen: Evidence) -> Judgement:
     found = [reported, *_found_after(seen)]
     worst = max(found, key=lambda judgement: judgement.outcome.severity)
     others = tuple(f"also {other.outcome}: {other.message}" for other in found if other is not worst and other.message)
+    if seen.stopped:
+        others += (f"what it left in its process was not looked into: {seen.stopped}",)
     return Judgement(worst.outcome, worst.message, worst.when, others + notes)
+
+
+def _cut_short(seen: Evidence, where: str) -> Judgement:
+    """The run ended before the case was over, which says nothing of the case unless it had failed already."""
+    if any(phase.outcome == "failed" for phase in seen.phases):
+        failed = _reported(seen)
+        return Judgement(failed.outcome, failed.message, failed.when, (f"{seen.stopped}, in {where}",))
+    return Judgement(Outcome.NOT_RUN, f"{seen.stopped}, in {where}", where)
 
 
 def _broken_off(seen: Evidence, where: str) -> Judgement:

@@ -22,7 +22,7 @@ from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
 from harness.rootdir import RootError
 from harness.under import WrapperError
-from harness.zygote import cold
+from harness.zygote import cold, log
 from harness.zygote.collecting import collect, freeze_baseline, prepare
 from harness.zygote.server import ForkServer
 from harness.zygote.spec import ZygoteSpec
@@ -35,6 +35,7 @@ def main() -> None:
     listener.set_inheritable(False)  # not for the programs that are started by what is imported
     spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
     linux.die_with_parent(spec.parent)
+    files = log.redirect()
     linux.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if spec.start == "cold":
@@ -52,7 +53,8 @@ def main() -> None:
     def serve(collected: CollectedSession) -> NoReturn:
         if not (reason := _unfit()):
             _get_ready(collected, spec)
-            ForkServer(partial(become_executor, collected), listener).serve()
+            unwritten = next((file.error for file in files if file.error), "")
+            ForkServer(partial(become_executor, collected), listener, unwritten=unwritten).serve()
         if spec.start == "auto":
             os.chdir(folder)
             _start_over(spec, listener, reason, environment)

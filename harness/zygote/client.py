@@ -9,14 +9,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, WriteError, writing
 from harness.protocol.wire import Channel, Message, ProtocolError
+from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.zygote.spec import COLLECTION_ENVIRONMENT, ZygoteSpec, waiting
 
 #: A zygote imports torch and collects; on a cold, busy machine that has been seen to take most of a minute.
@@ -45,16 +45,21 @@ class ForkRefusedError(ZygoteError):
 class ZygoteProcess:
     """A running zygote that this process started. It ends when `close` is called, or when this process does."""
 
-    def __init__(self, spec: ZygoteSpec, *, folder: Path, log: Path) -> None:
+    def __init__(self, spec: ZygoteSpec, *, folder: Path, home: Path, log: Path) -> None:
         """Start it in `folder` (the working folder of the run), its output appended to `log`.
 
-        Returns at once: supervisors that connect early wait in the socket's queue.
+        `home` becomes a folder for its socket that only this user may enter.
+
+        Returns at once: supervisors that connect early wait in the socket's queue. Raises WriteError.
         """
         self.log = log
-        # Not the run directory, since only its owner may enter this one.
-        self._home = Path(tempfile.mkdtemp(prefix="harness-"))
+        self._home = home
+        with writing(f"into {str(home.parent)!r}"):
+            home.mkdir(mode=0o700)
+        with writing(repr(str(log))):
+            output = log.open("ab")
         self.address = str(self._home / "zygote")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, log.open("ab") as output:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, output:
             with _short(self.address) as address:
                 listener.bind(address)
             listener.listen(128)
@@ -108,14 +113,17 @@ class ZygoteClient:
         self,
         address: str,
         log: Path,
+        stop: StopListener,
         *,
         limit: float = START_LIMIT,
         on_wait: Callable[[str], None] | None = None,
     ) -> None:
-        """Connect, and wait up to `limit` seconds until the zygote has collected. Raises ZygoteError.
+        """Connect, and wait up to `limit` seconds until the zygote has collected.
 
-        `on_wait` is told, once each time, that a fork was refused and is tried again.
+        `stop` is the supervisor's, for whoever waits for the zygote or for what it has forked. `on_wait` is given a
+        line when a fork was refused and is tried again. Raises ZygoteError, StoppedError, WriteError.
         """
+        self.stop = stop
         self._log = log
         self._on_wait = on_wait
         self._inbox: deque[Message] = deque()
@@ -126,9 +134,11 @@ class ZygoteClient:
         try:
             with _short(address) as short:
                 connection.connect(short)
-            hello = self._wait(("hello",), limit)
+            hello = self._wait(("hello",), limit, heed_stop=True)
             if hello is None:
                 raise ZygoteError(f"the zygote was not ready after {limit:g} s, see {log}")
+            if hello["unwritten"]:
+                raise WriteError(f"cannot write {str(log)!r}: {hello['unwritten']}")
             if hello["unfit"]:
                 raise ZygoteUnfitError(hello["unfit"])
             #: Why its executors start cold, or an empty text.
@@ -136,7 +146,7 @@ class ZygoteClient:
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error
-        except ZygoteError:
+        except (ZygoteError, StoppedError, WriteError):
             connection.close()
             raise
         self._ready = True
@@ -225,28 +235,39 @@ class ZygoteClient:
         except OSError as error:
             raise self._gone() from error
 
-    def _wait(self, kinds: Sequence[str], seconds: float) -> Message | None:
-        """The next message of one of these kinds; others are kept. None when there is none in time."""
+    def _wait(self, kinds: Sequence[str], seconds: float, *, heed_stop: bool = False) -> Message | None:
+        """The next message of one of these kinds; others are kept. None when there is none in time.
+
+        With `heed_stop`, raises StoppedError when the run is told to stop.
+        """
         deadline = time.monotonic() + seconds
         while True:
             for message in self._inbox:
                 if message["op"] in kinds:
                     self._inbox.remove(message)
                     return message
-            if not self._readable(deadline - time.monotonic()):
+            if not self._readable(deadline, heed_stop=heed_stop):
                 return None
             self.pump()
 
     def _idle(self, seconds: float) -> None:
-        """Let time pass; hear what the zygote says meanwhile."""
+        """Let time pass, and read what the zygote says meanwhile. Raises StoppedError."""
         deadline = time.monotonic() + seconds
-        while self._readable(deadline - time.monotonic()):
+        while self._readable(deadline, heed_stop=True):
             self.pump()
 
-    def _readable(self, seconds: float) -> bool:
+    def _readable(self, deadline: float, *, heed_stop: bool) -> bool:
+        """Wait until the zygote has said something; False when it has not by `deadline`."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
-        return bool(poll.poll(max(0.0, seconds) * 1000))
+        if heed_stop:
+            poll.register(self.stop, select.POLLIN)
+        while True:
+            if heed_stop:
+                self.stop.refuse()
+            ready = [descriptor for descriptor, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)]
+            if self.channel.fileno() in ready or not ready:
+                return bool(ready)
 
     def _gone(self) -> ZygoteError:
         text = f"the zygote is gone, see {self._log}"

@@ -72,17 +72,20 @@ class ForkServer:
         *,
         unfit: str = "",
         cold: str = "",
+        unwritten: str = "",
         life_line: int = 0,
         processes: Processes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`become` makes an executor of a fork of this process. `unfit`: why there are none; `cold`: why they start
-        cold, each collecting by itself. At the end of `life_line`, a descriptor, the server ends.
+        cold, each collecting by itself; `unwritten`: why this process's log is not whole. At the end of `life_line`, a
+        descriptor, the server ends.
         """
         self._become = become
         self._listener = listener
         self._unfit = unfit
         self._cold = cold
+        self._unwritten = unwritten
         self._life_line = life_line
         self._processes = processes or LinuxProcesses()
         self._loop = Loop(clock)
@@ -142,7 +145,8 @@ class ForkServer:
         client = _Client(Channel(connection, "a supervisor"))
         self._clients.append(client)
         self._loop.watch(connection.fileno(), lambda: self._read(client))
-        self._send(client, {"op": "hello", "pid": self._pid, "unfit": self._unfit, "cold": self._cold})
+        hello = {"op": "hello", "pid": self._pid, "unfit": self._unfit, "cold": self._cold}
+        self._send(client, {**hello, "unwritten": self._unwritten})
 
     def _set_listening(self, wanted: bool) -> None:
         if wanted and not self._listening:

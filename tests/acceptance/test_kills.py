@@ -16,10 +16,9 @@ import pytest
 from harness.reporting.junit import FILE_NAME
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import Expected, check_journal, compare, compare_junit, expected
-from tests.acceptance.project import Project, Result, Running, interrupt
+from tests.acceptance.project import Project, Result, Running
 
 WAITS = "::test_waits"
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
 STARTS = pytest.mark.parametrize("spread", ["-n0", "-n2", "--start=cold"])
 
 Start = Callable[..., Running]
@@ -98,7 +97,7 @@ def report_again(result: Result) -> None:
 
 
 def check_cut_short(result: Result, wanted: Expected) -> dict[str, str]:
-    """Check a run that was ended: each case has the verdict it had reached, is `lost`, or is `not_run`."""
+    """Check a run that was killed: each case has the verdict it had reached, is `lost`, or is `not_run`."""
     check_journal(result)
     verdicts = result.verdicts
     assert verdicts.keys() == wanted.cases.keys()
@@ -110,13 +109,12 @@ def check_cut_short(result: Result, wanted: Expected) -> dict[str, str]:
 
 
 @STARTS
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_controller(project: Project, start: Start, number: signal.Signals, spread: str) -> None:
+def test_controller(project: Project, start: Start, spread: str) -> None:
     running = start(spread)
     before = executors_started(running.lines())
-    running.process.send_signal(number)
+    running.process.kill()
     result = running.result()  # nothing of the run is left
-    assert result.status == -number
+    assert result.status == -signal.SIGKILL
     assert executors_started(result.lines) == before, "the device was taken again, with nobody to lease it"
     finished = {line["case"] for line in result.lines if line["event"] == "finish" and line["outcome"] != "lost"}
     report_again(result)
@@ -192,30 +190,3 @@ def test_zygote_twice(project: Project, start: Start) -> None:
     check_journal(result)
     compare_junit(result, {case: (outcome, "") for case, outcome in wanted.outcomes.items()})
     assert "lost its zygote" in next(verdict.message for verdict in result.ledger.red)
-
-
-@SPREADS
-def test_interrupt(project: Project, start: Start, spread: str) -> None:
-    """Ctrl-C: exit status 2, and the report is there at once, with what did not run."""
-    running = start(spread)
-    interrupt(running)
-    result = running.result()
-    assert result.status == 2, result.tail()
-    verdicts = check_cut_short(result, expected(project, "batch"))
-    if spread == "-n0":
-        assert list(verdicts.values()) == ["passed", "passed", "lost", *["not_run"] * 4]
-    assert result.lines[-1]["event"] == "end"
-    assert result.lines[-1]["exit_status"] == 2
-    assert "cases: " in result.terminal
-    report_again(result)
-
-
-@SPREADS
-def test_impatient_interrupt(start: Start, spread: str) -> None:
-    """Ctrl-C twice, as people do: nothing is left behind."""
-    running = start(spread)
-    interrupt(running)
-    interrupt(running)
-    result = running.result()
-    assert result.status != 0
-    report_again(result)

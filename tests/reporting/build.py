@@ -122,6 +122,10 @@ def activity(what: str, **changes: Any) -> Line:
     return {"event": "activity", "t": 1_760_000_003.5, "worker": "gw0", "what": what, **changes}
 
 
+def stopped(by: str = "SIGTERM", grace: float = 10.0) -> Line:
+    return {"event": "stopped", "t": 1_760_000_004.5, "by": by, "grace": grace}
+
+
 def finding(message: str, **changes: Any) -> Line:
     return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
 

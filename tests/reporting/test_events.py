@@ -51,6 +51,8 @@ LINES = [
     build.levels("a::b", heap_bytes=1 << 40, threads=1),
     build.activity("examining device GPU-1", since=1_760_000_003.0),
     build.activity(""),
+    build.stopped(),
+    build.stopped("SIGINT", 0),
     build.end(),
 ]
 

@@ -60,9 +60,26 @@ def test_one_verdict_each_in_collection_order() -> None:
     assert account.exit_status() == EXIT_RED
 
 
+def test_what_did_not_run_says_what_stopped_the_run() -> None:
+    account = ledger(build.run(), build.collected(A, B), build.start(A), build.finish(A), build.stopped("SIGHUP"))
+    assert [verdict.message for verdict in account.verdicts] == ["", "the run was stopped by SIGHUP before it started"]
+
+
 @pytest.mark.parametrize(
     ("lines", "outcome", "message", "decided"),
     [
+        pytest.param(
+            [
+                build.start(A),
+                build.finish(A, Outcome.CRASHED, final=False, message="SIGSEGV in call"),
+                build.start(A, attempt=2),
+                build.finish(A, Outcome.NOT_RUN, attempt=2, message="stopped by SIGTERM"),
+            ],
+            Outcome.CRASHED,
+            "SIGSEGV in call",
+            0,
+            id="cut short when it was tried again",
+        ),
         pytest.param([build.start(A), build.finish(A)], Outcome.PASSED, "", 0, id="passed"),
         pytest.param(
             [build.start(A), build.finish(A, Outcome.CRASHED, exit_status=-11)],

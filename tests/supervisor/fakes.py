@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from harness.protocol.wire import Channel, Message, encode
+from harness.scheduling.stop_request import StopListener
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
@@ -109,6 +111,8 @@ class FakeZygote:
     answers = True
 
     def __init__(self, script: Script, deaths: Mapping[int, int] | None = None) -> None:
+        self._stops = tempfile.TemporaryDirectory()
+        self.stop = StopListener(Path(self._stops.name), "gw0")
         self.executors: list[FakeExecutor] = []
         self.signals: list[int] = []
         self.closed = False
@@ -169,6 +173,8 @@ class FakeZygote:
             executor.close()
         self._ours.close()
         self._theirs.close()
+        self.stop.close()
+        self._stops.cleanup()
 
 
 @contextmanager
@@ -177,7 +183,7 @@ def handle_on(
 ) -> Iterator[tuple[ExecutorHandle, FakeZygote]]:
     """An executor that does as `script` says, and its zygote."""
     zygote, outputs = FakeZygote(script, deaths), Outputs()
-    handle = ExecutorHandle("gw0-e1", zygote.client, outputs, binding, folder / "gw0-e1")
+    handle = ExecutorHandle("gw0-e1", zygote.client, outputs, binding, folder / "gw0-e1", folder / "kept")
     try:
         yield handle, zygote
     finally:

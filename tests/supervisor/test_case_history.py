@@ -31,6 +31,7 @@ def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
         stdout="",
         stderr="",
         temp=Path(),
+        kept=Path(),
         notes=(),
         suspicions={},
         spent=False,

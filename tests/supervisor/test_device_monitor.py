@@ -15,6 +15,7 @@ from harness.devices.health_events import HealthEvent
 from harness.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.stop_request import StopListener
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
@@ -71,9 +72,12 @@ class Bench:
         self.zygotes: list[FakeZygote] = []
         self.pool = FakePool(folder, self.told.append)
         self.other = DeviceLocks(folder / "turns", enabled=True, worker="gw1", limit=0.0)
+        self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
             worker="gw0",
             temp=folder,
+            files=folder / "files",
+            stop=self.stop,
             record=self.told.append,
             locks=DeviceLocks(folder / "turns", enabled=True, worker="gw0", limit=0.0),
             connect=self._connect,
@@ -105,6 +109,7 @@ class Bench:
 
     def close(self) -> None:
         self.slot.close("the test is over")
+        self.stop.close()
         for zygote in self.zygotes:
             zygote.end()
 

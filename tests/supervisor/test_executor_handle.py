@@ -78,6 +78,23 @@ def test_all_files_are_emptied_at_once() -> None:
     outputs.close()
 
 
+class NoStop:
+    """Stands for a listener of a run that nobody stops."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def heard(self) -> None:
+        return None
+
+    def fileno(self) -> int:
+        return self._read
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+
 class FakeLink:
     """Stands for the connection to a zygote whose executors do not end; their process id is this process's."""
 
@@ -87,6 +104,7 @@ class FakeLink:
         self.answers = answers
         self.refuses = refuses
         self.signals: list[int] = []
+        self.stop = NoStop()
         self.end, self._other_end = socket.socketpair()
         self.channel = Channel(self._other_end, "the zygote")
 
@@ -100,6 +118,7 @@ class FakeLink:
         self.signals.append(number)
 
     def close(self) -> None:
+        self.stop.close()
         self.end.close()
         self.channel.close()
 
@@ -112,7 +131,7 @@ def outputs() -> Iterator[Outputs]:
 
 
 def _kill(link: FakeLink, outputs: Outputs, temp: Path) -> ExecutorHandle:
-    handle = ExecutorHandle("e1", cast("ZygoteClient", link), outputs, BINDING, temp / "e1")
+    handle = ExecutorHandle("e1", cast("ZygoteClient", link), outputs, BINDING, temp / "e1", temp / "kept")
     try:
         handle.kill()
     finally:
@@ -145,7 +164,7 @@ def test_a_zygote_that_does_not_answer_says_nothing_of_the_executor(
 def test_an_executor_that_was_not_made_leaves_nothing(outputs: Outputs, tmp_path: Path) -> None:
     link = FakeLink(refuses=True)
     with pytest.raises(ForkRefusedError):
-        ExecutorHandle("e1", cast("ZygoteClient", link), outputs, BINDING, tmp_path / "e1")
+        ExecutorHandle("e1", cast("ZygoteClient", link), outputs, BINDING, tmp_path / "e1", tmp_path / "kept")
     assert not (tmp_path / "e1").exists()
     link.close()
 
@@ -315,7 +334,7 @@ def _cold(folder: Path, script: Callable[[FakeExecutor], None], prepare: Callabl
 
     zygote, outputs = Cold(script), Outputs()
     try:
-        ExecutorHandle("e1", zygote.client, outputs, BINDING, folder / "e1").close()
+        ExecutorHandle("e1", zygote.client, outputs, BINDING, folder / "e1", folder / "kept").close()
     except ZygoteError as error:
         return str(error)
     finally:

@@ -13,6 +13,7 @@ import pytest
 from harness.errors import NoDeviceError
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteClient, ZygoteError
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote
@@ -32,9 +33,12 @@ class Bench:
         self.prepare: Callable[[FakeZygote], None] = lambda _: None
         self.script: Callable[[FakeExecutor], None] = lambda _: None
         self.other = DeviceLocks(folder / "turns", enabled=True, worker="gw1", limit=0.0)
+        self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
             worker="gw0",
             temp=folder,
+            files=folder / "files",
+            stop=self.stop,
             record=self._record,
             locks=DeviceLocks(folder / "turns", enabled=True, worker="gw0", limit=0.0),
             connect=self._connect,
@@ -56,6 +60,7 @@ class Bench:
 
     def close(self) -> None:
         self.slot.close("the session ended")
+        self.stop.close()
         for zygote in self.zygotes:
             zygote.end()
 
@@ -173,7 +178,7 @@ def test_files_of_a_red_executor_are_kept_if_it_made_any(bench: Bench) -> None:
         if made:
             (handle.temp / "file").touch()
         bench.slot.dispose(handle, "unfit", keep_files=keep)
-        assert handle.temp.exists() is left
+        assert (handle.temp.exists(), handle.kept.exists()) == (False, left)
 
 
 def test_another_executor_lives_while_the_current_one_is_set_aside(bench: Bench) -> None:

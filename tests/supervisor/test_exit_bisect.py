@@ -13,6 +13,7 @@ import pytest
 from harness.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.stop_request import StopListener
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
 from harness.supervisor.case_history import CaseHistory
@@ -38,9 +39,12 @@ class FakeRunner:
         self._status = status
         self._missing = devices
         self._zygote = FakeZygote(self._answer, {int(signal.SIGTERM): -15})
+        self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
             worker="gw0",
             temp=folder,
+            files=folder / "files",
+            stop=self.stop,
             record=lambda _: None,
             locks=DeviceLocks(folder, enabled=False),
             connect=lambda: self._zygote.client,
@@ -49,9 +53,10 @@ class FakeRunner:
 
     def close(self) -> None:
         self.slot.close("the test is over")
+        self.stop.close()
         self._zygote.end()
 
-    def missing_devices(self, count: int) -> str:
+    def obstacle(self, count: int) -> str:
         return self._missing if count else "asked for no device"
 
     def spawn(self, case: Case) -> ExecutorHandle:

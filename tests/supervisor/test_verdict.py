@@ -71,6 +71,14 @@ def _failed(when: str) -> Phase:
         (Evidence(exit_status=EXIT_NO_DEVICE), Outcome.LOST, "the software device could not be loaded"),
         (Evidence(phases=(SETUP,), exit_status=EXIT_NO_DEVICE), Outcome.CRASHED, "exit status 243 in call"),
         (Evidence(phases=(SETUP,), exit_status=-15, garbled="sent b'xx'"), Outcome.CONTAMINATED, "sent b'xx'"),
+        # The run was told to stop.
+        (Evidence(phases=(SETUP,), stopped="stopped"), Outcome.NOT_RUN, "stopped, in call"),
+        (Evidence(stopped="stopped"), Outcome.NOT_RUN, "stopped, in setup"),
+        (Evidence(phases=(SETUP, CALL), stopped="stopped"), Outcome.NOT_RUN, "stopped, in teardown"),
+        (Evidence(phases=(SETUP, _failed("call")), stopped="stopped"), Outcome.FAILED, ""),
+        (Evidence(phases=(_failed("setup"),), stopped="stopped"), Outcome.ERROR, ""),
+        (Evidence(phases=(SETUP,), exit_status=SEGV, stopped="stopped"), Outcome.CRASHED, "SIGSEGV in call"),
+        (replace(PASSED, stopped="stopped", leaving=True), Outcome.PASSED, ""),
         # Found once the case was over.
         (replace(PASSED, exit_status=SEGV, leaving=True), Outcome.CRASHED, "SIGSEGV at interpreter exit"),
         (replace(PASSED, exit_status=7, leaving=True), Outcome.CRASHED, "exit status 7 at interpreter exit"),

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from harness.protocol.wire import Channel, Message, encode
+from harness.scheduling.stop_request import StopListener
 from harness.zygote import client as clients
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError, ZygoteUnfitError
 from harness.zygote.server import ORDER_DESCRIPTORS
 
-HELLO = {"op": "hello", "pid": 1, "unfit": "", "cold": ""}
+HELLO = {"op": "hello", "pid": 1, "unfit": "", "cold": "", "unwritten": ""}
 SPAWNED = {"op": "spawned", "executor": "a", "pid": 7}
 REFUSED = {"op": "refused", "executor": "a", "what": "fork", "error": "EAGAIN", "text": os.strerror(errno.EAGAIN)}
 EXIT = {"op": "exit", "executor": "old", "status": 0, "swept": [], "stuck": []}
@@ -70,14 +71,21 @@ Connect = Callable[..., tuple[FakeZygote, ZygoteClient]]
 
 
 @pytest.fixture
-def connect(tmp_path: Path) -> Iterator[Connect]:
+def stop(tmp_path: Path) -> Iterator[StopListener]:
+    listener = StopListener(tmp_path / "stop", "gw0")
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def connect(tmp_path: Path, stop: StopListener) -> Iterator[Connect]:
     made: list[tuple[FakeZygote, ZygoteClient]] = []
 
     def connect(
         *answers: Sequence[Message | bytes], on_wait: Callable[[str], None] | None = None
     ) -> tuple[FakeZygote, ZygoteClient]:
         zygote = FakeZygote(tmp_path, [HELLO], answers)
-        made.append((zygote, ZygoteClient(zygote.address, zygote.log, on_wait=on_wait)))
+        made.append((zygote, ZygoteClient(zygote.address, zygote.log, stop, on_wait=on_wait)))
         return made[-1]
 
     yield connect
@@ -100,29 +108,29 @@ def test_an_executor_is_ordered(connect: Connect) -> None:
     assert client.exit_of("old") is None
 
 
-def test_one_that_must_not_be_forked_is_refused(tmp_path: Path) -> None:
+def test_one_that_must_not_be_forked_is_refused(tmp_path: Path, stop: StopListener) -> None:
     zygote = FakeZygote(tmp_path, [{**HELLO, "unfit": "it has threads"}], [])
     with pytest.raises(ZygoteUnfitError, match="it has threads"):
-        ZygoteClient(zygote.address, zygote.log)
+        ZygoteClient(zygote.address, zygote.log, stop)
     zygote.close()
 
 
-def test_one_that_does_not_get_ready_is_given_up(tmp_path: Path) -> None:
+def test_one_that_does_not_get_ready_is_given_up(tmp_path: Path, stop: StopListener) -> None:
     zygote = FakeZygote(tmp_path, [], [])
     with pytest.raises(ZygoteError, match=r"was not ready after 0\.01 s, see .*zygote\.log"):
-        ZygoteClient(zygote.address, zygote.log, limit=0.01)
+        ZygoteClient(zygote.address, zygote.log, stop, limit=0.01)
     zygote.close()
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_nobody_listens(tmp_path: Path, stop: StopListener) -> None:
     with pytest.raises(ZygoteError, match="no zygote answers at"):
-        ZygoteClient(str(tmp_path / "zygote"), tmp_path / "log")
+        ZygoteClient(str(tmp_path / "zygote"), tmp_path / "log", stop)
 
 
-def test_one_that_goes_before_it_is_ready_has_last_words(tmp_path: Path) -> None:
+def test_one_that_goes_before_it_is_ready_has_last_words(tmp_path: Path, stop: StopListener) -> None:
     zygote = FakeZygote(tmp_path, [EXIT], [])
     with pytest.raises(ZygoteError, match="before it was ready it said:\nits last words"):
-        ZygoteClient(zygote.address, zygote.log)
+        ZygoteClient(zygote.address, zygote.log, stop)
     zygote.close()
 
 

@@ -150,7 +150,13 @@ def test_it_greets_with_what_hinders_it(make: Make) -> None:
     bench = make(unfit="it has threads", cold="--start=cold")
     channel = bench.knock()
     bench.server.turn()
-    assert bench.hear(channel) == {"op": "hello", "pid": os.getpid(), "unfit": "it has threads", "cold": "--start=cold"}
+    assert bench.hear(channel) == {
+        "op": "hello",
+        "pid": os.getpid(),
+        "unfit": "it has threads",
+        "cold": "--start=cold",
+        "unwritten": "",
+    }
 
 
 def test_each_supervisor_hears_of_its_own_executors(bench: Bench) -> None:

@@ -1,0 +1,125 @@
+"""The folder for temporary files of a run: made with the name of its owner, removed at the end or by a later run.
+
+Everything temporary of a run lies in one such folder. The owner is the controller. It is verifiably dead when its
+machine has booted since, or when no process of its number and start time is in its process namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import stat
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Self
+
+from harness import linux
+from harness.errors import writing
+
+PREFIX = "harness-"
+OWNER = "owner.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, told apart from every other that ever was: `started` in clock ticks since the boot."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def current(cls) -> Self:
+        """This process."""
+        pid = os.getpid()
+        return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.start_time(pid) or 0)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self | None:
+        """The owner that `text` tells of; None where it tells of none."""
+        try:
+            data = json.loads(text)
+        except ValueError:
+            return None
+        expected = {field.name: int if field.name in ("pid", "started") else str for field in fields(cls)}
+        if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != expected:
+            return None
+        return cls(**data)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def is_dead(self, here: Owner, started: int | None) -> bool:
+        """Whether this owner is dead beyond doubt, as seen by the process `here`.
+
+        `started` is the start time of the process that has this owner's number now, None where there is none. Of
+        another machine or another process namespace nothing is known.
+        """
+        if self.host != here.host or not self.boot or not here.boot:
+            return False
+        if self.boot != here.boot:
+            return True
+        return self.namespace == here.namespace and self.started != started
+
+
+def make(parent: Path) -> Path:
+    """A new folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
+    with writing(f"into {str(parent)!r}"):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        try:
+            (folder / OWNER).write_text(Owner.current().to_json(), encoding="utf-8")
+        except OSError:
+            remove(folder)
+            raise
+    return folder
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders in `parent` whose owners are dead. Leaves alone what is another user's, and what is a link."""
+    here = Owner.current()
+    try:
+        folders = [parent / name for name in os.listdir(parent) if name.startswith(PREFIX)]
+    except PermissionError:
+        return  # one may be allowed to make folders in it and not to list it
+    for folder in folders:
+        owner = _owner_of(folder)
+        if owner is not None and owner.is_dead(here, linux.start_time(owner.pid)):
+            remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder and all that is in it, also what was made unreadable. What cannot be removed stays."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.is_dir():
+        return
+    for current, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(current, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):  # somebody else's: it stays
+                    os.chmod(path, stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _owner_of(folder: Path) -> Owner | None:
+    """Who made the folder; None where that is not known, and where it is another user's or a link."""
+    try:
+        if not _is_own(folder.lstat(), stat.S_IFDIR):
+            return None
+        descriptor = os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        if not _is_own(os.fstat(descriptor), stat.S_IFREG):
+            return None
+        return Owner.from_json(file.read(4096).decode("utf-8", "replace"))
+
+
+def _is_own(status: os.stat_result, kind: int) -> bool:
+    return status.st_uid == os.getuid() and stat.S_IFMT(status.st_mode) == kind

@@ -1,0 +1,30 @@
+"""What a zygote prints goes to its log, and is no reason to fail where that cannot take it."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+
+class LogFile(io.FileIO):
+    """A file that remembers the first error and takes the rest without writing it."""
+
+    error = ""
+
+    def write(self, data: object) -> int:
+        if not self.error:
+            try:
+                return super().write(data)  # type: ignore[arg-type]
+            except OSError as error:
+                self.error = error.strerror or str(error)
+        return memoryview(data).nbytes  # type: ignore[arg-type]
+
+
+def redirect() -> tuple[LogFile, LogFile]:
+    """Have `sys.stdout` and `sys.stderr` write into descriptors 1 and 2 as LogFiles, a line at a time."""
+    files = LogFile(1, "wb", closefd=False), LogFile(2, "wb", closefd=False)
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        for file in files
+    )
+    return files

@@ -1,0 +1,292 @@
+"""A run that is told to stop: running cases get their grace, everything is reported, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.reporting.junit import FILE_NAME
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import check_journal, compare_junit
+from tests.acceptance.project import PATIENCE, Project, Result, Running, interrupt, journal_lines
+
+WAITS = "::test_waits"
+SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+
+Start = Callable[..., Running]
+
+#: A case of which the test decides when it ends, and one that takes SIGTERM for nothing.
+STUBBORN = """
+import os, pathlib, signal, time
+def test_before(): pass
+def test_waits():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (pathlib.Path(os.environ["PROBE_DIR"]) / f"waits-{os.getpid()}").touch()
+    while True:
+        time.sleep(60)
+def test_after(): pass
+"""
+SLOW_TO_COLLECT = """
+import os, pathlib, sys, time
+probe = pathlib.Path(os.environ["PROBE_DIR"])
+(probe / f"collects-{os.getpid()}").touch()
+while not (probe / "go").exists():
+    time.sleep(0.01)
+def test_it(): pass
+"""
+
+
+@pytest.fixture
+def project(make_project: MakeProject) -> Project:
+    project = make_project("waiting")
+    (project.folder / "probe").mkdir()
+    return project
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[Start]:
+    """Starts a run, and returns once its waiting case waits."""
+    begun: list[Running] = []
+
+    def start(*arguments: str) -> Running:
+        running = project.start(*arguments)
+        begun.append(running)
+        pid = running.started(WAITS).get("pid", "")  # without isolation the journal has none
+        running.wait_for(
+            lambda: any(name.startswith(f"waits-{pid}") for name in project.probe_names()), f"{WAITS} to wait"
+        )
+        return running
+
+    yield start
+    for running in begun:
+        running.kill_all()
+
+
+def to_group(running: Running, number: signal.Signals) -> None:
+    """As a terminal does it, ``timeout``, or a batch system: to every process of the run's group."""
+    os.killpg(running.process.pid, number)
+
+
+def check_stopped(result: Result, by: signal.Signals, waits: str = "not_run") -> dict[str, str]:
+    """Check what must hold of any run that was told to stop; returns its verdicts."""
+    assert result.status == 2, result.tail()
+    assert "INTERNALERROR" not in result.terminal
+    assert "crashed worker" not in result.terminal
+    assert "crashed while" not in result.terminal
+    check_journal(result)
+    assert not result.ledger.findings
+    verdicts = result.verdicts
+    for case, outcome in verdicts.items():
+        assert outcome == waits if case.endswith(WAITS) else outcome in ("passed", "not_run"), case
+    stopped, end = result.lines[-2:]
+    assert (stopped["event"], stopped["by"]) == ("stopped", by.name)
+    assert (end["event"], end["exit_status"]) == ("end", 2)
+    assert "cases: " in result.terminal
+    compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
+    assert not [name for name in os.listdir(result.run_dir.parent / "tmp") if name.startswith("harness-")]
+    (result.run_dir / FILE_NAME).unlink()
+    command = [sys.executable, "-m", "harness.cli", "report", str(result.run_dir)]
+    subprocess.run(command, capture_output=True, timeout=60, check=True)
+    compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
+    return verdicts
+
+
+def message_of(result: Result, case: str) -> str:
+    return next(verdict.message for verdict in result.ledger.verdicts if verdict.case.endswith(case))
+
+
+@SIGNALS
+@SPREADS
+def test_what_is_not_over_after_the_grace_is_ended_and_not_run(
+    start: Start, spread: str, number: signal.Signals
+) -> None:
+    running = start(spread, "--grace=0.2")
+    running.process.send_signal(number)
+    result = running.result()
+    verdicts = check_stopped(result, number)
+    assert message_of(result, WAITS) == f"stopped by {number.name} after 0.2 s of grace, in call"
+    if spread == "-n0":
+        assert list(verdicts.values()) == ["passed", "passed", *["not_run"] * 5]
+        assert message_of(result, "::test_after[3]") == f"the run was stopped by {number.name} before it started"
+
+
+@SIGNALS
+@SPREADS
+def test_a_signal_to_the_whole_group_is_the_controllers(start: Start, spread: str, number: signal.Signals) -> None:
+    running = start(spread, "--grace=0.2")
+    to_group(running, number)
+    check_stopped(running.result(), number)
+
+
+@SPREADS
+def test_what_ends_within_the_grace_has_its_verdict(project: Project, start: Start, spread: str) -> None:
+    running = start(spread, "--grace=600")
+    running.process.send_signal(signal.SIGTERM)
+    (project.folder / "probe" / "go").touch()
+    verdicts = check_stopped(running.result(), signal.SIGTERM, waits="passed")
+    if spread == "-n0":
+        assert list(verdicts.values()) == ["passed"] * 3 + ["not_run"] * 4
+
+
+@SPREADS
+@pytest.mark.parametrize("isolation", ["--isolation=case", "--start=cold"])
+def test_in_other_modes(start: Start, spread: str, isolation: str) -> None:
+    running = start(spread, isolation, "--grace=0")
+    interrupt(running)
+    result = running.result()
+    check_stopped(result, signal.SIGINT)
+    assert message_of(result, WAITS) == "stopped by SIGINT, without grace, in call"
+
+
+@SPREADS
+def test_a_second_signal_is_heeded_at_once(project: Project, start: Start, spread: str) -> None:
+    """Also by a case that takes SIGTERM for nothing."""
+    project.write("suites/waiting/test_waiting.py", STUBBORN)
+    running = start(spread, "--grace=100000")
+    interrupt(running)
+    running.wait_for(lambda: any(stop_requests(project)), "the first request")
+    interrupt(running)
+    result = running.result()
+    check_stopped(result, signal.SIGINT)
+    assert message_of(result, WAITS) == "stopped by SIGINT, without grace, in call"
+
+
+def stop_requests(project: Project) -> list[os.DirEntry[str]]:
+    """What is left for workers that come later: written once all others were told."""
+    folders = [entry.path for entry in os.scandir(project.temp) if entry.name.startswith("harness-")]
+    return [entry for folder in folders for entry in os.scandir(f"{folder}/stop") if entry.name == "request.json"]
+
+
+@SPREADS
+def test_an_impatient_user_leaves_nothing_behind(start: Start, spread: str) -> None:
+    running = start(spread)
+    for _ in range(4):
+        interrupt(running)
+    result = running.result()
+    assert result.status == 2, result.tail()
+    check_journal(result)
+    compare_junit(result, {case: (outcome, "") for case, outcome in result.verdicts.items()})
+
+
+@SPREADS
+def test_while_cases_are_collected(project: Project, spread: str) -> None:
+    """Nothing runs, nothing is waited for."""
+    project.write("suites/a/test_slow.py", SLOW_TO_COLLECT)
+    project.write("suites/b/test_more.py", "def test_more(): pass\n")
+    running = project.start(spread)
+    try:
+        collecting = 3 if spread == "-n2" else 2  # the zygote too
+        running.wait_for(
+            lambda: sum(name.startswith("collects-") for name in project.probe_names()) == collecting, "collecting"
+        )
+        to_group(running, signal.SIGTERM)
+        running.wait_for(lambda: bool(stop_requests(project)), "the request") if spread == "-n2" else None
+        (project.folder / "probe" / "go").touch()
+        result = running.result()
+    finally:
+        running.kill_all()
+    assert result.status == 2, result.tail()
+    assert "crashed worker" not in result.terminal
+    assert "crashed while" not in result.terminal
+    assert [line["event"] for line in result.lines] == ["run", "stopped", "end"]
+    assert (result.run_dir / FILE_NAME).exists()
+
+
+def test_while_the_zygote_collects(project: Project) -> None:
+    """The supervisor waits for the zygote, and for nothing any more."""
+    project.write("suites/waiting/conftest.py", ZYGOTE_WAITS)
+    running = project.start("-n0", "--grace=600")
+    try:
+        running.wait_for(lambda: "zygote" in project.probe_names(), "the zygote to collect")
+        running.wait_for(lambda: any(line["event"] == "collected" for line in running.lines()), "the collection")
+        running.process.send_signal(signal.SIGTERM)
+        result = running.result()
+    finally:
+        running.kill_all()
+    assert set(check_stopped(result, signal.SIGTERM).values()) == {"not_run"}
+
+
+ZYGOTE_WAITS = """
+import os, pathlib, signal, sys
+if "harness.zygote" in " ".join(sys.orig_argv):
+    (pathlib.Path(os.environ["PROBE_DIR"]) / "zygote").touch()
+    signal.pause()
+"""
+
+
+@SPREADS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_without_isolation_the_report_is_written_all_the_same(
+    start: Start, spread: str, number: signal.Signals
+) -> None:
+    running = start(spread, "--isolation=none")
+    running.process.send_signal(number)
+    result = running.result()
+    assert result.status == 2, result.tail()
+    assert (result.run_dir / FILE_NAME).exists()
+    outcome = next(outcome for case, outcome in result.verdicts.items() if case.endswith(WAITS))
+    assert outcome == "not_run" if spread == "-n0" else outcome in ("not_run", "lost")
+
+
+@SPREADS
+def test_a_crash_that_could_not_be_confirmed_stays_a_crash(project: Project, start: Start, spread: str) -> None:
+    """The case that runs meanwhile dies in company: it is not run again, and no innocent is made of it."""
+    running = start(spread, "--grace=600")
+    line = running.started(WAITS)
+    running.process.send_signal(signal.SIGTERM)
+    running.wait_for(lambda: bool(stop_requests(project)), "the request")
+    os.kill(line["pid"], signal.SIGKILL)
+    result = running.result()
+    check_stopped(result, signal.SIGTERM, waits="crashed")
+    if not line["alone"]:
+        (verdict,) = (verdict for verdict in result.ledger.verdicts if verdict.case.endswith(WAITS))
+        assert verdict.decided is not None
+        assert "not confirmed alone: stopped by SIGTERM" in verdict.decided.notes
+
+
+@SPREADS
+def test_a_terminal_that_goes_away(project: Project, spread: str) -> None:
+    """What pytest says has nowhere to go, and the report is written."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(project.folder)
+        os.environ |= {"PROBE_DIR": str(project.folder / "probe"), "TMPDIR": str(project.temp)}
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", "suites", spread, "--grace=0", "--results-dir=run"])
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not any(name.startswith("waits-") for name in os.listdir(project.folder / "probe")):
+            assert time.monotonic() < deadline
+            if select.select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 4096)
+    finally:
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    run_dir = project.folder / "run"
+    assert (run_dir / FILE_NAME).exists()
+    assert [(line["event"], line.get("by")) for line in journal_lines(run_dir)][-2:] == [
+        ("stopped", "SIGHUP"),
+        ("end", None),
+    ]
+
+
+def test_what_the_user_has_ignored_stays_ignored(project: Project) -> None:
+    """``nohup pytest``: a terminal that goes away does not end the run."""
+    command = ["nohup", sys.executable, "-m", "pytest", "suites", "-n0", "--results-dir=nohup"]
+    environment = {**os.environ, "PROBE_DIR": str(project.folder / "probe"), "TMPDIR": str(project.temp)}
+    output = project.folder / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, cwd=project.folder, env=environment, stdout=file, stderr=file)
+    running = Running(process, output, project.folder / "nohup", "")
+    running.started(WAITS)
+    process.send_signal(signal.SIGHUP)
+    (project.folder / "probe" / "go").touch()
+    assert process.wait(600) == 0, output.read_text()

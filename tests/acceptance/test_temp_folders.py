@@ -1,0 +1,93 @@
+"""What runs leave in the folder for temporary files: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from harness.supervisor import kept_files
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.project import Project
+
+GREEN = "def test_green(tmp_path): (tmp_path / 'file').touch()\n"
+RED = "def test_red(tmp_path):\n    (tmp_path / 'evidence').write_text('here')\n    raise AssertionError('red')\n"
+CRASH = "import os\ndef test_crash(tmp_path):\n    (tmp_path / 'evidence').write_text('here')\n    os.abort()\n"
+LARGE = """
+def test_large(tmp_path):
+    (tmp_path / "small").write_text("here")
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(200 << 20)
+    raise AssertionError("red")
+"""
+SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+
+
+@pytest.fixture
+def project(make_project: MakeProject) -> Project:
+    return make_project()
+
+
+def left(project: Project) -> list[str]:
+    """What lies where runs have their folders for temporary files, without pytest's own."""
+    return sorted(name for name in os.listdir(project.temp) if not name.startswith("pytest-of-"))
+
+
+@SPREADS
+@pytest.mark.parametrize(("text", "status"), [(GREEN, 0), (RED, 1), (CRASH, 1)], ids=["green", "red", "crash"])
+def test_nothing_is_left_and_the_files_of_red_cases_are_kept(
+    project: Project, text: str, status: int, spread: str
+) -> None:
+    project.write("suites/test_it.py", text)
+    result = project.run(spread)
+    assert result.status == status, result.tail()
+    assert left(project) == []
+    kept = [path for path in (result.run_dir / kept_files.FOLDER).rglob("evidence") if path.is_file()]
+    assert bool(kept) is bool(status)
+    for path in kept:
+        assert path.read_text() == "here"
+        folder = result.run_dir / kept_files.FOLDER / path.relative_to(result.run_dir / kept_files.FOLDER).parts[0]
+        (verdict,) = result.ledger.verdicts
+        assert verdict.decided is not None
+        assert f"temporary files are kept in {folder}" in verdict.decided.notes
+
+
+def test_a_file_that_is_too_large_is_left_out_and_named(project: Project) -> None:
+    project.write("suites/test_it.py", LARGE)
+    result = project.run("-n0", "--leak-check=off")
+    kept = result.run_dir / kept_files.FOLDER
+    assert [path.name for path in kept.rglob("*") if path.name in ("small", "large")] == ["small"]
+    (listed,) = kept.glob("*.left-out.txt")
+    assert "large: 209715200 bytes, too many to keep" in listed.read_text()
+    assert left(project) == []
+
+
+@SPREADS
+def test_the_folder_of_a_killed_run_is_removed_by_the_next(make_project: MakeProject, spread: str) -> None:
+    project = make_project("waiting")
+    running = project.start(spread)
+    running.started("::test_waits")
+    running.process.send_signal(signal.SIGKILL)
+    running.result()
+    (abandoned,) = left(project)
+    project.write("suites/waiting/test_waiting.py", GREEN)
+    other = project.start("-n0")
+    assert other.result().status == 0
+    assert left(project) == [], abandoned
+
+
+def test_the_folder_of_a_living_run_stays(make_project: MakeProject) -> None:
+    project = make_project("waiting")
+    running = project.start("-n0")
+    try:
+        running.started("::test_waits")
+        (own,) = left(project)
+        project.write("other/test_it.py", GREEN)
+        assert project.run("-n0", "--seed=1", suites="other").status == 0
+        assert left(project) == [own]
+        executor = psutil.Process(running.started("::test_waits")["pid"])
+        assert executor.is_running()
+    finally:
+        running.kill_all()

@@ -1,0 +1,44 @@
+"""Temporary files that are kept: moved, not followed, and no more than there is room for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from harness.supervisor import kept_files
+
+
+def test_files_are_moved_with_their_folders_and_links_as_links(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "results" / "main-e1"
+    (source / "deep" / "er").mkdir(parents=True)
+    (source / "deep" / "er" / "dump").write_text("x" * 10)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("mine")
+    (source / "link").symlink_to(tmp_path / "outside")
+    assert kept_files.keep(source, target, 1000) == 10 + len(str(tmp_path / "outside"))
+    assert (target / "deep" / "er" / "dump").read_text() == "x" * 10
+    assert not (source / "deep" / "er" / "dump").exists()
+    assert (target / "link").is_symlink()
+    assert (tmp_path / "outside" / "file").read_text() == "mine"
+    assert not kept_files.list_of_left_out(target).exists()
+    assert kept_files.note(target) == f"temporary files are kept in {target}"
+
+
+def test_what_is_too_large_or_no_file_is_left_out_and_named(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "main-e1"
+    source.mkdir()
+    (source / "a").write_text("x" * 60)
+    (source / "b").write_text("x" * 60)
+    (source / "c").write_text("x" * 40)
+    os.mkfifo(source / "fifo")
+    assert kept_files.keep(source, target, 100) == 100
+    assert sorted(path.name for path in target.iterdir()) == ["a", "c"]
+    listed = kept_files.list_of_left_out(target).read_text()
+    assert listed == "b: 60 bytes, too many to keep\nfifo: it is no file\n"
+    assert "left-out.txt" in kept_files.note(target)
+
+
+def test_where_there_is_nothing_nothing_is_made(tmp_path: Path) -> None:
+    (tmp_path / "source" / "empty").mkdir(parents=True)
+    assert kept_files.keep(tmp_path / "source", tmp_path / "target", 100) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
