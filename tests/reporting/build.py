@@ -118,6 +118,10 @@ def levels(case: str, attempt: int = 1, executor: str = "gw0-1", **values: int) 
     return {**line, "values": values}
 
 
+def wait(message: str, **changes: Any) -> Line:
+    return {"event": "wait", "t": 1_760_000_004.0, "worker": "gw0", "message": message, **changes}
+
+
 def finding(message: str, **changes: Any) -> Line:
     return {"event": "finding", "t": 1_760_000_004.0, "kind": "device_lost", "message": message, **changes}
 
