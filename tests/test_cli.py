@@ -250,8 +250,8 @@ def test_report_tells_how_memory_went_over_repetitions(tmp_path: Path, encoding:
     assert (grown.returncode, grown.stderr) == (0, "")
     shown = grown.stdout.splitlines()
     assert shown[0] == f"GROWS {A}"
-    assert shown[1].startswith("    heap_bytes (handed out by malloc")
-    assert shown[1].endswith("grew over 20 repetitions by 4.0 KiB each, from 11.0 MiB to 11.1 MiB, in executor gw0-1")
+    assert shown[1].startswith("    heap_bytes: malloc memory of C code, NumPy or torch on the CPU grew by 4.0 KiB")
+    assert shown[1].endswith("per repetition over 20 repetitions, from 11.0 MiB to 11.1 MiB, in executor gw0-1")
     assert shown[2].startswith(f"    11.1 MiB {axis}")
     assert shown[2].endswith(bar)
     assert shown[4].startswith(f"    11.0 MiB {axis}")
@@ -259,7 +259,7 @@ def test_report_tells_how_memory_went_over_repetitions(tmp_path: Path, encoding:
     everything = harness("report", str(tmp_path), "--growth", environ=environ).stdout.splitlines()
     assert everything[:5] == shown[:5]
     assert everything[5] == f"FLAT {B}"
-    assert everything[6].endswith("flat over 20 repetitions, at 11.0 MiB, in executor gw0-1")
+    assert everything[6].endswith("stayed flat over 20 repetitions, at 11.0 MiB, in executor gw0-1")
 
 
 def test_report_of_growth_where_nothing_was_repeated(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What is special about one kind of device: a frozen value a kind, in a file of its own, registered in `table`.
+"""What is special about one kind of device. Each kind is a frozen value in a file of its own; `table` lists them.
 
-Facts hold in every process. Functions are for executors: they take the torch module that the process has imported, and
-none of them wakes a device that sleeps.
+Facts hold in every process. Functions are called in executors only. They take the torch module that the process has
+imported. None of them initialises a device.
 """
 
 from __future__ import annotations
@@ -18,36 +18,45 @@ Kind = str
 class DeviceCounters(Protocol):
     """Reads what the devices of one kind hold for this process."""
 
-    def read(self, torch: ModuleType, blind: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
-        """Values by meter; with `full` the dear ones too. What cannot be read goes to `blind`, with the reason."""
+    def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
+        """Values by meter; `full` adds expensive ones. What cannot be read goes to `unreadable`, with the reason."""
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # one value a kind: compared and hashed by identity
+@dataclass(frozen=True, slots=True, eq=False)  # one value per kind: compared and hashed by identity
 class Backend:
     """One kind of device.
 
     Facts:
 
     - `kind` names it; `torch_type` is the type of its `torch.device`.
-    - `label` is what reports call the device so that nobody takes a result on it for one of a GPU; empty for a GPU.
-    - `no_gpu` says why it lacks what only a GPU has; empty for a GPU.
+    - `label`: what reports call the device, so that nobody takes a result on it for a result on a GPU. Empty for a GPU.
+    - `no_gpu`: why it lacks what only a GPU has. Empty for a GPU.
     - `uuid_prefixes`: how the UUIDs of its devices begin.
-    - `mask`: the variable that lists the visible devices; `variables`: others that decide which devices there are.
+    - `mask`: the variable that lists the visible devices; `variables`: others that decide which devices exist.
     - `device_nodes`: files that a process holds open once it has initialised the driver.
-    - `hardware`: a driver serves it. Its devices are examined and watched, and workers take turns at them. Processes
-      end through the whole teardown, since drivers crash there.
-    - `software`: this project builds and loads it. Every process has devices of its own, which may be given faults.
+    - `hardware`: a driver serves it. Its devices are examined and monitored, and workers take turns at them. Processes
+      go through the whole teardown at their end, since drivers crash there.
+    - `software`: this project builds and loads it. Every process has its own devices, and faults can be injected.
     - `implied`: the conditions that hold on a machine of this kind, beside those that it declares.
 
-    Functions: `is_awake`, whether this process uses the devices; `device_count`; `synchronize` one device, by index,
-    which raises RuntimeError for a sticky error; `failures`, sticky errors that the devices report without being asked
-    to synchronise; `seed` all generators; `empty_cache` returns cached memory; `faults_struck`, how often each injected
-    fault has struck.
+    Functions:
 
-    Leak checks: `counters` makes a reader of memory and its like. `objects` names the meters that count objects of
-    torch, each with what is counted (`harness.checks.meters.torch_memory.Census`). `own_threads` is the number of
-    threads that the devices keep. `silenced` are meters of the process that mean nothing beside a device that is awake.
+    - `is_initialized`: whether this process uses the devices.
+    - `device_count`.
+    - `synchronize` one device, by index. It raises RuntimeError for a sticky error.
+    - `failures`: sticky errors that the devices report without a synchronisation.
+    - `seed` all generators.
+    - `empty_cache` returns cached memory.
+    - `faults_struck`: how often each injected fault has struck.
+
+    Leak checks:
+
+    - `counters` makes a reader of memory and similar resources.
+    - `objects` maps meters that count torch objects to what is counted
+      (`harness.checks.meters.torch_memory.ObjectCounts`).
+    - `own_threads`: the number of threads that the devices keep.
+    - `ignored_meters`: meters of the process that say nothing once a device is initialised.
     """
 
     kind: Kind
@@ -61,7 +70,7 @@ class Backend:
     hardware: bool = False
     software: bool = False
     implied: Mapping[str, Any] = field(default_factory=dict)
-    is_awake: Callable[[ModuleType], bool] = lambda _: False
+    is_initialized: Callable[[ModuleType], bool] = lambda _: False
     device_count: Callable[[ModuleType], int] = lambda _: 0
     synchronize: Callable[[ModuleType, int], object] = lambda *_: None
     failures: Callable[[ModuleType], Sequence[str]] = lambda _: ()
@@ -71,7 +80,7 @@ class Backend:
     counters: Callable[[], DeviceCounters] | None = None
     objects: Mapping[str, str] = field(default_factory=dict)
     own_threads: Callable[[ModuleType], int] = lambda _: 0
-    silenced: tuple[str, ...] = ()
+    ignored_meters: tuple[str, ...] = ()
 
     def first_device(self, torch: ModuleType) -> Any:
         """The `torch.device` of the first visible device of this kind."""

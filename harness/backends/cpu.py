@@ -1,4 +1,4 @@
-"""The CPU: there on every machine, and what cases run on where there is nothing else."""
+"""The CPU. Every machine has it, and cases run on it where there is no other device."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from harness.backends.backend import Backend
 
 MASK = "CUDA_VISIBLE_DEVICES"
 
-#: Where each counter of a device stands in `torch.cuda.memory_stats_as_nested_dict`.
+#: The path of each device counter in `torch.cuda.memory_stats_as_nested_dict`.
 _DEVICE_COUNTERS = {
     "cuda_allocated": ("allocated_bytes", "all", "current"),
     "cuda_reserved": ("reserved_bytes", "all", "current"),
     "cuda_active_blocks": ("active", "all", "current"),
     "cuda_segments": ("segment", "all", "current"),
 }
-#: Where each counter of pinned memory stands in `torch.cuda.host_memory_stats_as_nested_dict`.
+#: The path of each counter of pinned memory in `torch.cuda.host_memory_stats_as_nested_dict`.
 _PINNED_COUNTERS = {
     "pinned_bytes": ("active_bytes", "current"),
     "pinned_reserved": ("allocated_bytes", "current"),
@@ -26,31 +26,33 @@ _NO_POOL = (0, 0)
 
 
 class CudaCounters:
-    """Counters of torch's CUDA allocators, and through NVML the memory that others hold for this process."""
+    """Reads the counters of torch's CUDA allocators, and from NVML the memory of this process outside of them."""
 
     def __init__(self) -> None:
-        from harness.backends.nvml_memory import DriverMemory  # and pynvml with it, where CUDA is in use
+        from harness.backends.nvml_memory import DriverMemory  # imports pynvml: only where CUDA is in use
 
         self._driver = DriverMemory()
 
-    def read(self, torch: ModuleType, blind: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
-        """See `DeviceCounters`. `full` asks for private pools too."""
+    def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
+        """See `DeviceCounters`. `full` adds the private pools."""
         values: dict[str, int] = {}
         for index in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats_as_nested_dict(index)
-            _enter(values, stats, {f"{name}[{index}]": path for name, path in _DEVICE_COUNTERS.items()}, blind)
-        _enter(values, torch.cuda.host_memory_stats_as_nested_dict(), _PINNED_COUNTERS, blind)
+            _read_counters(
+                values, stats, {f"{name}[{index}]": path for name, path in _DEVICE_COUNTERS.items()}, unreadable
+            )
+        _read_counters(values, torch.cuda.host_memory_stats_as_nested_dict(), _PINNED_COUNTERS, unreadable)
         if full:
             values.update(dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0))
             values.update(private_pools(torch.cuda.memory_snapshot()))
-        return values | self._driver.beside(torch, values, blind)
+        return values | self._driver.read(torch, values, unreadable)
 
 
-def _enter(
+def _read_counters(
     values: MutableMapping[str, int],
     stats: Mapping[str, Any],
     paths: Mapping[str, Sequence[str]],
-    blind: MutableMapping[str, str],
+    unreadable: MutableMapping[str, str],
 ) -> None:
     for name, path in paths.items():
         found: Any = stats
@@ -59,11 +61,11 @@ def _enter(
         if isinstance(found, int):
             values[name] = found
         else:
-            blind[name] = f"this torch has no counter {'.'.join(path)}"
+            unreadable[name] = f"this torch has no counter {'.'.join(path)}"
 
 
 def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many private pools own `segments`, those of `torch.cuda.memory_snapshot`, as readings by device."""
+    """The number of private pools by device, as readings. `segments`: from `torch.cuda.memory_snapshot`."""
     owners: dict[int, set[tuple[int, ...]]] = {}
     for segment in segments:
         owner = tuple(segment.get("segment_pool_id", _NO_POOL))
@@ -72,8 +74,8 @@ def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {f"cuda_pools[{device}]": len(found) for device, found in owners.items()}
 
 
-def is_awake(torch: ModuleType) -> bool:
-    """Whether this process uses CUDA. The question does not initialise it."""
+def is_initialized(torch: ModuleType) -> bool:
+    """Whether this process uses CUDA. Does not initialise it."""
     return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
 
@@ -86,7 +88,7 @@ BACKEND = Backend(
     mask=MASK,
     device_nodes=("/dev/nvidia-uvm",),
     hardware=True,
-    is_awake=is_awake,
+    is_initialized=is_initialized,
     device_count=lambda torch: int(torch.cuda.device_count()),
     synchronize=lambda torch, index: torch.cuda.synchronize(index),
     seed=lambda torch, seed: torch.cuda.manual_seed_all(seed),

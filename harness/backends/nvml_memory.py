@@ -1,6 +1,6 @@
-"""Memory of the GPU that this process holds and torch's allocator did not make: contexts, kernels, libraries' own.
+"""GPU memory of this process outside torch's allocator: contexts, kernels, memory of libraries.
 
-Asked of NVML for this process alone, since the device's free memory moves with everybody's.
+NVML is asked for this process alone: the free memory of the device also changes with other processes.
 """
 
 from __future__ import annotations
@@ -17,60 +17,62 @@ from harness.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A process as NVML lists it; `used` in bytes, None where the driver does not tell."""
+class NvmlProcess:
+    """A process as NVML lists it. `used`: in bytes, None where the driver does not report it."""
 
     pid: int
     used: int | None
 
 
-def used_by(pids: Sequence[int], listed: Sequence[Listed]) -> int | str:
-    """The bytes that one process uses, known by any of `pids` (its numbers in nested pid namespaces), or why not.
+def used_by(pids: Sequence[int], listed: Sequence[NvmlProcess]) -> int | str:
+    """The bytes that this process uses, or the reason why they are not known.
 
-    NVML may list the numbers of a namespace outside ours, which nothing here can translate. The process asking has a
-    context, so if NVML lists a single one, that is it.
+    `pids`: the process ids of this process in nested pid namespaces. NVML may list ids of an outer namespace, which
+    cannot be translated here. This process has a context: if NVML lists only one process, it is this one.
     """
     mine = [process for process in listed if process.pid in pids] or (list(listed) if len(listed) == 1 else [])
     if not mine:
-        return f"nvml lists {len(listed)} processes and not {pids[0]}: it counts in another pid namespace"
+        return f"nvml lists {len(listed)} processes, but not pid {pids[0]}: it uses another pid namespace"
     if mine[0].used is None:
-        return "the driver does not tell memory by process"
+        return "the driver does not report the memory of single processes"
     return mine[0].used
 
 
 class DriverMemory:
-    """Holds NVML open from the first reading on."""
+    """Opens NVML at the first reading and keeps it open."""
 
     def __init__(self) -> None:
         self._handles: dict[int, Any] | None = None
 
-    def beside(self, torch: ModuleType, memory: Mapping[str, int], blind: MutableMapping[str, str]) -> dict[str, int]:
-        """Readings of ``cuda_driver``: what NVML tells less what `memory` says that torch's allocator reserved."""
+    def read(
+        self, torch: ModuleType, memory: Mapping[str, int], unreadable: MutableMapping[str, str]
+    ) -> dict[str, int]:
+        """Readings of ``cuda_driver``: what NVML reports, minus what torch's allocator has reserved (from `memory`)."""
         values: dict[str, int] = {}
         try:
             if self._handles is None:
                 pynvml.nvmlInit()
                 self._handles = {index: _handle(torch, index) for index in range(torch.cuda.device_count())}
-        except (pynvml.NVMLError, AttributeError) as error:  # torch tells no uuid for what is not NVIDIA's
+        except (pynvml.NVMLError, AttributeError) as error:  # torch has a UUID for NVIDIA devices only
             self._handles = {}
-            blind["cuda_driver"] = f"nvml does not find the device: {one_line(str(error))}"
+            unreadable["cuda_driver"] = f"nvml cannot find the device: {one_line(str(error))}"
         for index, handle in self._handles.items():
             name = f"cuda_driver[{index}]"
             try:
                 found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             except pynvml.NVMLError as error:
-                blind[name] = f"nvml does not tell it: {one_line(str(error))}"
+                unreadable[name] = f"nvml cannot list the processes of the device: {one_line(str(error))}"
                 continue
-            used = used_by(_own_pids(), [Listed(process.pid, process.usedGpuMemory) for process in found])
+            used = used_by(_own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in found])
             if isinstance(used, str):
-                blind[name] = used
+                unreadable[name] = used
             else:
                 values[name] = used - memory.get(f"cuda_reserved[{index}]", 0)
         return values
 
 
 def _handle(torch: ModuleType, index: int) -> Any:
-    """The device's handle; torch tells the UUID without the word in front that NVML wants."""
+    """The NVML handle of a device. torch gives the UUID without the prefix that NVML needs."""
     uuid = torch.cuda.get_device_properties(index).uuid
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
@@ -79,7 +81,7 @@ def _handle(torch: ModuleType, index: int) -> Any:
 
 
 def _own_pids() -> list[int]:
-    """This process's numbers, innermost first, in as many pid namespaces as /proc shows."""
+    """The ids of this process in all pid namespaces that /proc shows, innermost first."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("NSpid:"):

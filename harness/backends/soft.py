@@ -12,21 +12,21 @@ MASK = "SOFT_VISIBLE_DEVICES"
 COUNT = "SOFT_DEVICE_COUNT"
 MEMORY = "SOFT_DEVICE_MEMORY"
 
-#: Where each counter of a device stands in what `torch.accelerator.memory_stats` returns.
+#: The key of each device counter in `torch.accelerator.memory_stats`.
 _COUNTERS = {
     "soft_allocated": "allocated_bytes.all.current",
     "soft_active_blocks": "active.all.current",
     "soft_reserved": "reserved_bytes.all.current",
 }
-#: And each of pinned memory, in what `torch.soft.host_memory_stats` returns.
+#: The key of each counter of pinned memory in `torch.soft.host_memory_stats`.
 _PINNED_COUNTERS = {"pinned_bytes": "active_bytes.current", "pinned_reserved": "allocated_bytes.current"}
 
 
 class SoftCounters:
-    """Counters of the software devices' allocators."""
+    """Reads the counters of the software devices' allocators."""
 
-    def read(self, torch: ModuleType, blind: MutableMapping[str, str], *, full: bool) -> dict[str, int]:  # noqa: ARG002
-        """See `DeviceCounters`. A device that sleeps has no counters yet, which are then 0."""
+    def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:  # noqa: ARG002
+        """See `DeviceCounters`. A device that is not initialised has no counters yet; they are read as 0."""
         values: dict[str, int] = {}
         for index in range(_module(torch).device_count()):
             statistics = torch.accelerator.memory_stats(index)
@@ -36,12 +36,12 @@ class SoftCounters:
 
 
 def _module(torch: ModuleType) -> Any:
-    """``torch.soft``, None where it was not loaded."""
+    """``torch.soft``; None where it was not loaded."""
     return getattr(torch, "soft", None)
 
 
-def is_awake(torch: ModuleType) -> bool:
-    """Whether this process uses software devices. The question wakes none."""
+def is_initialized(torch: ModuleType) -> bool:
+    """Whether this process uses software devices. Does not initialise any."""
     soft = _module(torch)
     return soft is not None and bool(soft.is_initialized())
 
@@ -66,7 +66,7 @@ BACKEND = Backend(
     variables=(COUNT, MEMORY),
     software=True,
     implied={"accelerator": True},
-    is_awake=is_awake,
+    is_initialized=is_initialized,
     device_count=lambda torch: int(_module(torch).device_count()),
     synchronize=lambda torch, index: _module(torch).synchronize(index),
     failures=_failures,
@@ -74,10 +74,10 @@ BACKEND = Backend(
     empty_cache=lambda torch: torch.accelerator.empty_cache(),
     faults_struck=_faults_struck,
     counters=SoftCounters,
-    # A device starts all its threads when it is first used, and keeps them.
+    # A device starts all its threads at its first use, and keeps them.
     own_threads=lambda torch: int(_module(torch).thread_count()),
-    # Its allocators map their memory from the host's. And libraries keep buffers for each thread that calls them (MKL
-    # 4.6 MiB at the first larger product of matrices): each of 65 threads makes them some day, in an order that follows
-    # from the streams that earlier cases took.
-    silenced=("heap_bytes", "mapped_bytes"),
+    # The allocators of the device take their memory from the host. Libraries keep buffers for each thread that calls
+    # them (MKL 4.6 MiB at the first larger matrix product). Each of 65 threads makes its buffers at some time; which
+    # thread does so when depends on the streams that earlier cases used.
+    ignored_meters=("heap_bytes", "mapped_bytes"),
 )

@@ -1,4 +1,4 @@
-"""All kinds of devices. A further kind is a file beside this one, and a line here."""
+"""All kinds of devices. To add a kind, add a file beside this one and a line here."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from harness.backends import cpu, cuda, soft
 from harness.backends.backend import Backend, Kind
 
-#: By kind, in the order in which they are listed to a reader.
+#: By kind, in the order of reports.
 BACKENDS: Mapping[Kind, Backend] = {each.kind: each for each in (cuda.BACKEND, soft.BACKEND, cpu.BACKEND)}
-#: All variables that decide, with the machine itself, which devices a process has.
+#: All environment variables that decide, together with the machine, which devices a process has.
 DEVICE_VARIABLES = tuple(
     name for each in BACKENDS.values() for name in (each.mask, *each.variables) if name is not None
 )
 
 
 def backend_of(uuid: str) -> Backend | None:
-    """The kind of device that a UUID names; None for one that no kind knows, as in the journal of a newer harness."""
+    """The kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness."""
     return next((each for each in BACKENDS.values() if uuid.startswith(each.uuid_prefixes)), None)
 
 
 def labels(uuids: tuple[str, ...] | list[str]) -> str:
-    """What to call a run on these devices where it is not one on GPUs or on the CPU; else an empty text."""
+    """The labels of the software devices among these, for reports; empty for runs on GPUs or on the CPU."""
     found = {each.label for uuid in uuids if (each := backend_of(uuid)) is not None and each.software}
     return ", ".join(sorted(found))

@@ -1,7 +1,7 @@
-"""What a process has grown by over all its cases, where no single one grew enough to be looked into. Pure.
+"""The growth of a process over all its cases, where no single case grew enough to be suspected. Pure.
 
-First a sum over the whole life of the process, which raises a suspicion; then, of rounds of the same cases in a fresh
-one, whether they leak together, and which of them does.
+First, a sum over the whole life of the process raises a suspicion. Then the same cases run in rounds in a fresh
+process. The rounds show whether the cases leak together, and which of them leaks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.checks.meters.table import meter_of
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
-#: For each counted round, for each of its cases, what grew with it by meter.
+#: For each counted round, for each of its cases, the growth by meter.
 Counted = Sequence[Sequence[Mapping[str, int]]]
 
 
@@ -25,10 +25,10 @@ _MOST_RUNS = 100
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much of a meter may grow without a suspicion over a batch, and without guilt in a repetition of it.
+    """How much a meter may grow: over a batch without a suspicion, and in a repetition without being a leak.
 
-    Each is an amount, in bytes or things, and another for each case. `batch` None: it raises no suspicion by itself.
-    `beyond`: what a batch may grow by for each case beyond `MANY` as well.
+    Each is an amount in bytes or objects, and a further amount for each case. `batch`: None if the meter raises no
+    suspicion by itself. `beyond`: a further amount for each case beyond `MANY`, for a batch.
     """
 
     batch: tuple[int, int] | None
@@ -37,39 +37,39 @@ class Allowance:
     beyond: int = 0
 
 
-#: Cases of a batch beyond which what each may leave is counted more generously: so many take minutes to run again, and
-#: are of suites that share less.
+#: Beyond this number of cases a batch is allowed more for each further case: so many cases take minutes to run again,
+#: and they come from suites that share less.
 MANY = 400
 
-#: For every other meter the batch is allowed nothing, and a repetition what confirms a leak of a single case.
+#: For every other meter a batch may not grow at all, and a repetition may grow by the `confirm` of a single case.
 ALLOWANCES: Mapping[str, Allowance] = {
     "heap_bytes": Allowance(
         (64 * _KIB, 3 * _KIB // 2),
         (64 * _KIB, _KIB // 4),
-        "in 400 cases with torch on the CPU a case leaves 0.6 KiB when it runs for the first time, and two dozen at "
-        "most 82, nine at most 66; in 1,400, many with optimisers, 2.2; run again and again 0.03 to 0.1 each, and "
-        "torch.compile anew 55",
+        "measured in KiB with torch on the CPU: each of 400 cases leaves 0.6 in its first run, 24 cases together at "
+        "most 82, 9 cases at most 66; each of 1,400 cases, many with optimisers, leaves 2.2; in further runs each "
+        "leaves 0.03 to 0.1, and a new torch.compile 55",
         beyond=3 * _KIB // 2,
     ),
     "mapped_bytes": Allowance(
         (2 * _MIB, 16 * _KIB),
         (0, 4 * _KIB),
-        "Python takes arenas of 1 MiB as it needs them; the same cases again need one in some rounds, not in each; 790 "
-        "to 830 cases in any order, a third of them compiled or of optimisers, leave 21 to 26 KiB each",
+        "Python takes arenas of 1 MiB as it needs them; the same cases need one in some rounds, but not in each; 790 "
+        "to 830 cases in any order, a third of them with torch.compile or optimisers, leave 21 to 26 KiB each",
         beyond=24 * _KIB,
     ),
     "cuda_driver": Allowance(
         (64 * _MIB, _MIB),
         (_MIB, 0),
-        "kernels are loaded when first used, some MiB at a time, and never again; the driver gives memory in steps of "
-        "2 MiB (chosen by what is known of drivers: not measured)",
+        "kernels are loaded once, at their first use, some MiB at a time; the driver allocates in steps of 2 MiB (from "
+        "what is known of drivers, not measured)",
     ),
-    "python_blocks": Allowance(None, (2_000, 16), "pytest keeps less than one of a case that runs again"),
+    "python_blocks": Allowance(None, (2_000, 16), "pytest keeps less than one block for each repeated case"),
 }
 
 
 def allowed_in_batch(name: str, cases: int) -> int | None:
-    """What a meter may grow by over a batch of so many cases; None for one that raises no suspicion there."""
+    """How much a meter may grow over a batch of so many cases; None if it raises no suspicion for a batch."""
     meter = meter_of(name)
     allowance = ALLOWANCES.get(meter.name)
     if allowance is None:
@@ -80,20 +80,22 @@ def allowed_in_batch(name: str, cases: int) -> int | None:
 
 
 def allowed_in_repetition(name: str, cases: int) -> int:
-    """What a meter may grow by whenever so many cases run once more."""
+    """How much a meter may grow whenever so many cases run once more."""
     meter = meter_of(name)
     allowance = ALLOWANCES.get(meter.name)
     return meter.confirm if allowance is None else allowance.repetition[0] + cases * allowance.repetition[1]
 
 
-class Tally:
-    """Adds up what a process has grown by, case after case, that was not looked into at the time.
+class BatchGrowth:
+    """Adds up the growth of a process, case after case, that raised no suspicion at the time.
 
-    What looked like a leak of one case does not count: that case is run again at once, and what it grows by then stands
-    for it, unless this looks like a leak too, which is then judged by itself. So nearly all that is made once is left
-    out, what the first case makes above all (0.3 MiB of malloc's with torch), and a leak of the first case is not.
-    What falls is what has risen before, so that a sum never falls below nothing; large fixtures that go hide what is
-    older.
+    The growth of a suspected case does not count. That case runs again at once, and the growth of the second run counts
+    instead. If the second run looks like a leak too, nothing counts: that leak is judged by itself. So nearly
+    everything that is made once is left out, above all by the first case (0.3 MiB of malloc memory with torch). A leak
+    of the first case is not left out.
+
+    A decrease takes back earlier growth, so a sum never falls below 0. When a large fixture is torn down, it can hide
+    older growth.
     """
 
     def __init__(self) -> None:
@@ -105,22 +107,23 @@ class Tally:
         """Whether more than one case has run."""
         return self._cases > 1
 
-    def case(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
-        """Enter what changed with a case that has run."""
+    def add_case(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
+        """Add what changed with a case that has run."""
         self._cases += 1
         if not suspicions:
             self._add(changes)
 
-    def again(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
-        """Enter what changed when the same case ran a second time; `suspicions` are those of the first."""
-        upheld = any(changes.get(name, 0) > meter_of(name).confirm for name in suspicions)
-        if not upheld:
+    def add_rerun(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
+        """Add what changed when the same case ran a second time. `suspicions`: those of the first run."""
+        confirmed = any(changes.get(name, 0) > meter_of(name).confirm for name in suspicions)
+        if not confirmed:
             self._add(changes)
 
-    def end(self, collected: Mapping[str, int], torn_down: Mapping[str, int]) -> dict[str, int]:
-        """By meter, the sum, once garbage was collected and then what cases shared was torn down. Nothing of one case.
+    def total(self, collected: Mapping[str, int], torn_down: Mapping[str, int]) -> dict[str, int]:
+        """The sum by meter; empty for a single case.
 
-        What the tear-down gives back was set up by some case; what it leaves more is nobody's yet.
+        `collected`: what changed when garbage was collected. `torn_down`: what changed then, when the shared fixtures
+        were torn down. A decrease there was set up by some case and is ignored. A growth has not been counted yet.
         """
         if not self.several:
             return {}
@@ -134,7 +137,7 @@ class Tally:
 
 
 def suspicions(grown: Mapping[str, int], cases: int) -> dict[str, int]:
-    """What of the growth of a batch of so many cases is worth running them again for."""
+    """The growth of a batch of so many cases that is worth running them again."""
     found = {}
     for name, amount in grown.items():
         allowed = allowed_in_batch(name, cases)
@@ -153,15 +156,15 @@ def runs_to_suspect(leak: Leak, cases: int) -> int:
 
 
 def leaks_together(rounds: Counted, among: Sequence[int]) -> list[Leak]:
-    """What grows in each round with the cases at these positions together. Raises GrowthError without a round."""
+    """What the cases at these positions leak together in each round. Raises GrowthError without a round."""
     sums = [_sum([each[position] for position in among]) for each in rounds]
     return growth.verdict({}, sums, warmup=0, allowed=lambda name: allowed_in_repetition(name, len(among)))
 
 
 def leaks_of(rounds: Counted, position: int, among: Sequence[int]) -> list[Leak]:
-    """What grows in each round with the case at `position`, and is not given back by the others `among` which it is.
+    """What the case at `position` leaks in each round. Leaves out growth that the cases in `among` free again.
 
-    Raises GrowthError without a round.
+    `among`: the positions of all cases that ran, including this one. Raises GrowthError without a round.
     """
     series = [each[position] for each in rounds]
     sums = [_sum([each[other] for other in among]) for each in rounds]
@@ -170,7 +173,7 @@ def leaks_of(rounds: Counted, position: int, among: Sequence[int]) -> list[Leak]
 
 
 def excess(leak: Leak) -> float:
-    """How many times as much leaks as a case is allowed."""
+    """How many times the allowance of one case the leak is."""
     return leak.amount / (_slack(leak.meter) + 1)
 
 

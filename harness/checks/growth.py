@@ -1,6 +1,6 @@
-"""What repetitions say about a suspicion: growth every time is a leak, growth at first only is lazy initialisation.
+"""Decides from repetitions whether a suspicion is a leak. Pure: plain numbers in, plain words out.
 
-Pure: plain numbers in, plain words out.
+Growth in every repetition is a leak. Growth in the first ones only is lazy initialisation.
 """
 
 from __future__ import annotations
@@ -9,28 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
-from typing import Literal
 
-from harness.checks.meters.table import METERS, meter_of, quantity
+from harness.checks.meters.table import METERS, Unit, inflect, meter_of, noun_of, quantity
 from harness.errors import HarnessError
 
-#: Repetitions that do not count. Some things are made on the second or third call: torch.jit profiles its first runs,
-#: torch.compile compiles anew for a second shape, free lists and dictionaries find their size.
+#: Repetitions that do not count. Some things are made in the second or third call: torch.jit profiles its first runs,
+#: torch.compile compiles again for a second shape, free lists and dictionaries reach their size.
 WARMUP = 3
-#: Repetitions that count. What comes and goes by chance, as often as not, would have to come four times in a row.
+#: Repetitions that count. A growth that comes by chance in half of the runs would have to come four times in a row.
 COUNTED = 4
-#: Bytes that a leak seen from further away may be larger by and still be the same one: headers, rounding, records.
+#: A meter that sees the same leak less directly may show this many bytes more: headers, rounding, records.
 _ROUNDING = 16 << 10
 
 _ORDER = {meter.name: position for position, meter in enumerate(METERS)}
 
 
-#: By a meter's name, what must be exceeded.
+#: From the name of a meter to the growth that it must exceed.
 Allowed = Callable[[str], int]
 
 
 def confirming(name: str) -> int:
-    """What one case must exceed in every repetition."""
+    """The growth that one case must exceed in every repetition."""
     return meter_of(name).confirm
 
 
@@ -39,7 +38,7 @@ class GrowthError(HarnessError):
 
 
 class Shape(StrEnum):
-    """What a series of growths looks like. Only `LEAK` is held against a case."""
+    """What a series of growths looks like. Only `LEAK` changes the verdict of a case."""
 
     NONE = "none"
     LAZY = "lazy"
@@ -49,7 +48,7 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The judgement on one meter: in words, and for a leak what each counted run adds (`amount`, 0 otherwise)."""
+    """The judgement on one meter, as a text. `amount`: what a leak adds in each counted run; 0 if there is no leak."""
 
     shape: Shape
     amount: int
@@ -57,36 +56,51 @@ class Growth:
 
 
 def judge(
-    series: Sequence[int], *, warmup: int, threshold: int = 0, unit: Literal["bytes", "count"] = "count"
+    series: Sequence[int],
+    *,
+    warmup: int,
+    threshold: int = 0,
+    unit: Unit = "count",
+    noun: str = "object{s}",
 ) -> Growth:
-    """What one meter's growths, a number for each repetition in order, come to.
+    """Judge the growths of one meter: one number for each repetition, in order.
 
-    The first `warmup` ones are not counted. A growth is one above `threshold`. Growth in every counted repetition is a
-    leak. Growth in the first ones of the series, and then no more, is lazy initialisation. Growth that comes and goes
-    is unsteady: a cache that is filled and emptied, a thread that takes its time, or a rare leak that more repetitions
-    would have to show. Raises GrowthError when none is left to count.
+    The first `warmup` repetitions do not count. Only a number above `threshold` is a growth.
+
+    - Growth in every counted repetition is a leak.
+    - Growth in the first repetitions only is lazy initialisation.
+    - Growth that comes and goes is unsteady: a cache that is filled and emptied, a slow thread, or a rare leak that
+      needs more repetitions to show.
+
+    `noun` is what the text calls the growth. Raises GrowthError when no repetition is left to count.
     """
     counted = series[warmup:]
     if not counted:
-        raise GrowthError(f"{len(series)} repetitions leave none to count after {warmup} to warm up: make more")
+        raise GrowthError(
+            f"{len(series)} repetitions are too few: the first {warmup} do not count, run at least {warmup + 1}"
+        )
     grew = [growth > threshold for growth in series]
     times = sum(grew)
     if all(grew[warmup:]):
         smallest, middle, largest = min(counted), median_low(counted), max(counted)
-        much = quantity(middle, unit)
+        text = f"{quantity(middle, unit)} more {inflect(noun, middle)} after each of {len(counted)} repetitions"
         if smallest != largest:
-            much += f" ({quantity(smallest, unit)} to {quantity(largest, unit)})"
-        return Growth(Shape.LEAK, middle, f"{much} more after each of {len(counted)} repetitions")
+            text += f" ({quantity(smallest, unit)} to {quantity(largest, unit)})"
+        return Growth(Shape.LEAK, middle, text)
     if not times:
         return Growth(Shape.NONE, 0, "no growth")
     if all(grew[:times]):
-        return Growth(Shape.LAZY, 0, f"grew by {quantity(sum(series[:times]), unit)} at first and then no more")
-    return Growth(Shape.UNSTEADY, 0, f"grew in {times} of {len(series)} repetitions, not in all that count")
+        return Growth(
+            Shape.LAZY,
+            0,
+            f"grew by {quantity(sum(series[:times]), unit)} in the first {times} repetitions, then stopped",
+        )
+    return Growth(Shape.UNSTEADY, 0, f"grew in {times} of {len(series)} repetitions, but not in all that count")
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A meter that grows whenever the case runs: by `amount` (bytes or things) each time. `text` is one line."""
+    """A meter that grows whenever the case runs, by `amount` (bytes or objects) each time. `text` is one line."""
 
     meter: str
     amount: int
@@ -96,16 +110,16 @@ class Leak:
 def judgements(
     repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP, allowed: Allowed = confirming
 ) -> dict[str, Growth]:
-    """The judgement on every meter that changed in any of the repetitions, in the order of the table.
+    """The judgement on every meter that changed in a repetition, in the order of the table.
 
-    `repeated` has for each repetition what `meters.growths` found. Raises GrowthError, as `judge` does.
+    `repeated`: the result of `growths` for each repetition. Raises GrowthError, as `judge` does.
     """
     names = sorted({name for growths in repeated for name in growths}, key=_position)
     found = {}
     for name in names:
-        meter = meter_of(name)
         series = [growths.get(name, 0) for growths in repeated]
-        found[name] = judge(series, warmup=warmup, threshold=allowed(name), unit=meter.unit)
+        unit, noun = meter_of(name).unit, noun_of(name)
+        found[name] = judge(series, warmup=warmup, threshold=allowed(name), unit=unit, noun=noun)
     return found
 
 
@@ -116,30 +130,31 @@ def verdict(
     warmup: int = WARMUP,
     allowed: Allowed = confirming,
 ) -> list[Leak]:
-    """The leaks of a case, what points most clearly at its cause first.
+    """The leaks of a case. The one that points most clearly at its cause comes first.
 
-    `first`: the growths that made it suspected. `repeated`: all growths, for each repetition in one fresh process.
-    Both decide nothing alone: what never was suspected and grows each time is a leak as well, what was suspected and
-    does not is none. A leak that only repeats another, seen from further away, is left out. Raises GrowthError.
+    `first`: the growths in the original run, which made the case suspected. `repeated`: all growths of each repetition,
+    in one fresh process. Only the repetitions decide: a meter that grows each time is a leak even if it was not
+    suspected; a suspected one that does not grow each time is none. A leak that another meter sees more directly is
+    left out. Raises GrowthError.
     """
     leaks = {
-        name: Leak(name, growth.amount, f"{meter_of(name).counts}: {growth.text}{_at_first(first, name)}")
+        name: Leak(name, growth.amount, f"{growth.text}{_in_original_run(first, name)}")
         for name, growth in judgements(repeated, warmup=warmup, allowed=allowed).items()
         if growth.shape is Shape.LEAK
     }
-    return [leak for leak in leaks.values() if not _repeats(leak, leaks)]
+    return [leak for leak in leaks.values() if not _is_covered(leak, leaks)]
 
 
-def _at_first(first: Mapping[str, int], name: str) -> str:
-    return f", {quantity(first[name], meter_of(name).unit)} when first seen" if name in first else ""
+def _in_original_run(first: Mapping[str, int], name: str) -> str:
+    return f", {quantity(first[name], meter_of(name).unit)} more after the original run" if name in first else ""
 
 
 def _position(name: str) -> tuple[int, str]:
     return _ORDER[meter_of(name).name], name
 
 
-def _repeats(leak: Leak, leaks: Mapping[str, Leak]) -> bool:
+def _is_covered(leak: Leak, leaks: Mapping[str, Leak]) -> bool:
     base, bracket, index = leak.meter.partition("[")
-    nearer = [name + bracket + index for name in meter_of(base).covered_by]
-    known = sum(leaks[name].amount for name in nearer if name in leaks)
+    direct = [name + bracket + index for name in meter_of(base).covered_by]
+    known = sum(leaks[name].amount for name in direct if name in leaks)
     return known > 0 and leak.amount <= 2 * known + _ROUNDING

@@ -1,7 +1,8 @@
-"""Where what a case left behind is from: who holds a tensor, which line allocated memory, what a thread is doing.
+"""The origins of what a case left behind: what holds a tensor, which line allocated memory, where a thread is.
 
-For a process that will run no more cases: to look for holders unfreezes what the fork brought (`gc.unfreeze`), and
-history slows a case down: one that compiles takes 20 times as long while Python's allocations are traced.
+Use it only in a process that will run no more cases. The search for holders unfreezes the objects from before the fork
+(`gc.unfreeze`). History slows a case down: one that compiles takes 20 times as long while Python's allocations are
+traced.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from harness.checks.meters.holders import held_by
 from harness.checks.meters.table import quantity
 from harness.text import one_line
 
-#: Lines told for one meter, and frames of one stack.
-MOST_LINES = 5
-MOST_FRAMES = 4
-#: Frames of these packages, and of Python's own library, say little of who asked for memory.
-_PLUMBING = ("torch", "numpy", "_pytest", "pluggy", "harness")
-#: Meters of the same things, told under the name of the first.
-#: Meters told by what tracemalloc has seen.
+#: Lines for one meter, and frames of one stack.
+MAX_LINES = 5
+MAX_FRAMES = 4
+#: Frames of these packages, and of Python's standard library, do not show who asked for memory.
+_LIBRARIES = ("torch", "numpy", "_pytest", "pluggy", "harness")
+#: Meters that tracemalloc explains.
 _TRACED = frozenset({"heap_bytes", "python_blocks"})
+#: Meters of the same objects: they are explained under the name of the second.
 _SAME = {"tensor_bytes": "tensors", "temp_bytes": "temp_files", "shm_bytes": "shm_files"}
 
 Stack = tuple[str, ...]
@@ -50,22 +51,24 @@ class _Mapping:
 
 
 def record_history(meters: Iterable[str]) -> None:
-    """Have allocations that these meters count remembered with their stacks from now on: those of Python and NumPy, and
-    those on CUDA. To be called again where a case may have woken CUDA since, which has no history before."""
+    """From now on, record the stacks of the allocations that these meters count: in Python and NumPy, and on CUDA.
+
+    CUDA has no history before it is initialised: call this again where a case may have initialised it since.
+    """
     asked = list(meters)
     if not tracemalloc.is_tracing() and not _TRACED.isdisjoint(asked):
-        tracemalloc.start(4 * MOST_FRAMES)
+        tracemalloc.start(4 * MAX_FRAMES)
     torch = sys.modules.get("torch")
-    if torch is not None and any(name.startswith("cuda_") for name in asked) and cuda.is_awake(torch):
-        # The state alone: the stacks of living blocks. A log of events would hold more memory the longer it runs.
+    if torch is not None and any(name.startswith("cuda_") for name in asked) and cuda.is_initialized(torch):
+        # State only: the stacks of live blocks. A log of events would need more memory the longer it runs.
         torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
 
 
 class Origins:
-    """Remembers what is there when it is made, to say later where is from what has come since."""
+    """Records what exists when it is made, and explains later where everything newer comes from."""
 
     def __init__(self, *, temp: Path | None = None, shm: Path = Path("/dev/shm")) -> None:
-        """`temp`: the folder for temporary files of this process alone, by default that of `tempfile`."""
+        """`temp`: the temporary folder of this process alone, by default that of `tempfile`."""
         self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
         self._tensors = {id(tensor): weakref.ref(tensor) for tensor in _tensors()}
         self._threads = {task for task, _ in _tasks()}
@@ -77,9 +80,9 @@ class Origins:
         self._traces = tracemalloc.take_snapshot() if tracemalloc.is_tracing() else None
 
     def of(self, meters: Iterable[str]) -> dict[str, list[str]]:
-        """For each name of a meter of which something can be told, some lines of text; equal ones are counted.
+        """Some lines of text for each meter that can be explained. Equal lines are counted.
 
-        What several of the meters count is told under the first of them.
+        What two of the meters count is explained under one of them.
         """
         asked = list(meters)
         found = {}
@@ -93,7 +96,7 @@ class Origins:
             case "tensors" | "tensor_bytes":
                 return self._new_tensors()
             case "cuda_allocated" | "cuda_active_blocks" | "cuda_reserved" | "cuda_segments" | "cuda_pools":
-                return survivors(self._blocks, _cuda_snapshot(), _plumbing())
+                return new_cuda_blocks(self._blocks, _cuda_snapshot(), _library_paths())
             case "threads":
                 return self._new_threads()
             case "temp_files" | "temp_bytes":
@@ -109,14 +112,16 @@ class Origins:
         return []
 
     def _new_tensors(self) -> list[str]:
-        """Told with what holds each; the search takes some 10 ms a step, so only of those that will be shown."""
+        """Each with what holds it. A search takes some 10 ms per step, so only shown tensors get one."""
         known = self._tensors
         new = [tensor for tensor in _tensors() if (ref := known.get(id(tensor))) is None or ref() is not tensor]
         gc.unfreeze()
         lines = []
-        for position in range(len(new)):  # an iterator, or a list of some, would be found as a holder
-            told = position < MOST_LINES
-            lines.append(f"{_describe(new[position])}: {held_by(new[position], (new,))}" if told else "another one")
+        for position in range(len(new)):  # the search would find an iterator, or a slice of the list, as a holder
+            if position < MAX_LINES:
+                lines.append(f"{_describe(new[position])}, held by: {held_by(new[position], (new,))}")
+            else:
+                lines.append("another tensor or storage")
         return lines
 
     def _new_threads(self) -> list[str]:
@@ -128,11 +133,12 @@ class Origins:
                 continue
             thread = named.get(task)
             if thread is None:
-                lines.append(f"a thread that python did not start, named {name!r}")
+                lines.append(f"native thread {name!r}, not started by Python")
             else:
                 kind = "daemon thread" if thread.daemon else "thread"
                 stack = _stack_of(frames.get(thread.ident or 0))
-                lines.append(f"{kind} {thread.name!r} at {' < '.join(stack) or 'no python code'}")
+                where = f"at {' < '.join(stack)}" if stack else "not in Python code"
+                lines.append(f"{kind} {thread.name!r} {where}")
         return lines
 
     def _new_allocations(self) -> list[str]:
@@ -140,15 +146,16 @@ class Origins:
             return []
         changes = tracemalloc.take_snapshot().compare_to(self._traces, "traceback")
         grown = [change for change in changes if change.size_diff > 0]
-        plumbing = _plumbing()
-        stacks = [(change.size_diff, change.count_diff, _traced(change.traceback, plumbing)) for change in grown]
-        return tell_stacks(stacks)
+        libraries = _library_paths()
+        stacks = [(change.size_diff, change.count_diff, _traced(change.traceback, libraries)) for change in grown]
+        return describe_stacks(stacks)
 
 
-def tell_stacks(stacks: Iterable[tuple[int, int, Stack]]) -> list[str]:
-    """A line for each stack, of what it allocated in all, the largest first; bytes, blocks, frames innermost first.
+def describe_stacks(stacks: Iterable[tuple[int, int, Stack]]) -> list[str]:
+    """A line for each stack with all that it allocated, the largest first.
 
-    An empty stack is one of nobody's but the harness's, and is left out.
+    `stacks`: bytes, blocks, and frames, innermost first. An empty stack has only frames of libraries or the harness,
+    and is left out.
     """
     sums: dict[Stack, tuple[int, int]] = {}
     for size, count, stack in stacks:
@@ -162,11 +169,11 @@ def tell_stacks(stacks: Iterable[tuple[int, int, Stack]]) -> list[str]:
     ]
 
 
-def survivors(before: Mapping[str, Any], after: Mapping[str, Any], plumbing: tuple[str, ...] = ()) -> list[str]:
+def new_cuda_blocks(before: Mapping[str, Any], after: Mapping[str, Any], libraries: tuple[str, ...] = ()) -> list[str]:
     """A line for each stack that allocated CUDA memory in use `after` and not `before`, the most bytes first.
 
-    Both are what `torch.cuda.memory._snapshot` gives, `after` with history on; a block that has no stack is told by the
-    pool and stream of its segment. Files under `plumbing` are passed over, as in `shorten`.
+    Both come from `torch.cuda.memory._snapshot`, `after` with history on. A block without a stack is described by the
+    pool and stream of its segment. Files under `libraries` are left out, as in `shorten`.
     """
     known = {(device, block["address"], block["size"]) for device, block, _ in _in_use(before)}
     stacks = []
@@ -175,33 +182,33 @@ def survivors(before: Mapping[str, Any], after: Mapping[str, Any], plumbing: tup
             continue
         frames = [(frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ()]
         pool = tuple(segment.get("segment_pool_id", (0, 0)))
-        nowhere = f"an unknown place (device {device}, stream {segment.get('stream', 0)}, pool {pool})"
-        stacks.append((block.get("requested_size", block["size"]), 1, shorten(frames, plumbing) or (nowhere,)))
-    return tell_stacks(stacks)
+        unknown = f"an unknown place (device {device}, stream {segment.get('stream', 0)}, pool {pool})"
+        stacks.append((block.get("requested_size", block["size"]), 1, shorten(frames, libraries) or (unknown,)))
+    return describe_stacks(stacks)
 
 
 def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
     for segment in snapshot.get("segments", ()):
         address = segment["address"]
         for block in segment["blocks"]:
-            # Blocks of older snapshots have no address of their own: they lie one after the other.
+            # In older snapshots blocks have no address of their own: they follow one after the other.
             placed = block if "address" in block else {**block, "address": address}
             address = placed["address"] + block["size"]
             if block["state"] != "inactive":
                 yield segment["device"], placed, segment
 
 
-def shorten(frames: Sequence[tuple[str, int, str]], plumbing: tuple[str, ...] = ()) -> Stack:
-    """The frames, given innermost first as file, line and function, that tell a reader who asked.
+def shorten(frames: Sequence[tuple[str, int, str]], libraries: tuple[str, ...] = ()) -> Stack:
+    """The frames that show who asked, from frames of file, line and function, innermost first.
 
-    Those of files whose path begins with one of `plumbing` are left out, unless there are no others.
+    Leaves out files whose path begins with one of `libraries`, unless there are no others.
     """
-    own = [frame for frame in frames if not frame[0].startswith(plumbing)] if plumbing else frames
-    return tuple(f"{file}:{line} {name}".strip() for file, line, name in (own or frames)[:MOST_FRAMES])
+    own = [frame for frame in frames if not frame[0].startswith(libraries)] if libraries else frames
+    return tuple(f"{file}:{line} {name}".strip() for file, line, name in (own or frames)[:MAX_FRAMES])
 
 
 def describe_mappings(before: Iterable[_Mapping], after: Iterable[_Mapping]) -> list[str]:
-    """A line for each name of mapped memory that grew, the most first; what has no file is anonymous."""
+    """A line for each file whose mapped memory grew, the most first. Memory without a file is anonymous."""
     sizes: dict[str, int] = {}
     for sign, mappings in ((-1, before), (1, after)):
         for mapping in mappings:
@@ -212,36 +219,37 @@ def describe_mappings(before: Iterable[_Mapping], after: Iterable[_Mapping]) -> 
 
 def _tensors() -> list[Any]:
     torch = sys.modules.get("torch")
-    return [] if torch is None else meters_torch.owners(gc.get_objects(), torch)
+    return [] if torch is None else meters_torch.tensors_and_storages(gc.get_objects(), torch)
 
 
 def _describe(tensor: Any) -> str:
-    """Type, place and size of a tensor. Asks nothing that a subclass could answer with code of its own."""
+    """Type, shape, device and size of a tensor. Runs no code of a subclass."""
     torch = sys.modules["torch"]
     if isinstance(tensor, torch.UntypedStorage):
         return f"storage on {tensor.device}, {quantity(tensor.nbytes(), 'bytes')}"
     with torch._C.DisableTorchFunctionSubclass():
-        shape = "x".join(str(size) for size in tensor.shape) or "scalar"
+        shape = "x".join(str(size) for size in tensor.shape)
+        kind = f"tensor of shape {shape}" if shape else "scalar tensor"
         size = quantity(int(tensor.numel()) * tensor.element_size(), "bytes")
-        graph = f", with a graph ({type(tensor.grad_fn).__name__})" if tensor.grad_fn is not None else ""
-        return f"{str(tensor.dtype).removeprefix('torch.')} {shape} on {tensor.device}, {size}{graph}"
+        graph = f", with autograd graph ({type(tensor.grad_fn).__name__})" if tensor.grad_fn is not None else ""
+        return f"{str(tensor.dtype).removeprefix('torch.')} {kind} on {tensor.device}, {size}{graph}"
 
 
 def _cuda_snapshot() -> Mapping[str, Any]:
     torch = sys.modules.get("torch")
-    if torch is None or not cuda.is_awake(torch):
+    if torch is None or not cuda.is_initialized(torch):
         return {}
     return {"segments": torch.cuda.memory_snapshot()}
 
 
 def _tasks() -> list[tuple[int, str]]:
-    """The threads of this process, by their number in the kernel, with the name that it knows."""
+    """The threads of this process: the id and the name of each in the kernel."""
     tasks = []
     for task in os.listdir("/proc/self/task"):
         try:
             tasks.append((int(task), Path(f"/proc/self/task/{task}/comm").read_text(errors="replace").strip()))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
+            continue  # it has ended meanwhile
     return tasks
 
 
@@ -251,7 +259,7 @@ def _descriptors() -> list[tuple[int, str]]:
         try:
             found.append((int(number), one_line(os.readlink(f"/proc/self/fd/{number}"))))
         except FileNotFoundError:
-            continue  # the one that we listed the folder with
+            continue  # the descriptor that listed the folder
     return sorted(found)
 
 
@@ -265,27 +273,27 @@ def _mappings() -> list[_Mapping]:
     return mappings
 
 
-def _plumbing() -> tuple[str, ...]:
-    """Beginnings of the paths of files that say little of who asked: libraries, the harness, frozen modules."""
-    homes = [getattr(sys.modules.get(name), "__file__", None) for name in _PLUMBING]
+def _library_paths() -> tuple[str, ...]:
+    """Prefixes of the paths of files that do not show who asked: libraries, the harness, frozen modules."""
+    homes = [getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES]
     library = sysconfig.get_path("stdlib") + os.sep
     return ("<frozen ", library, *(os.path.dirname(home) + os.sep for home in homes if home))
 
 
 def _summed(lines: Sequence[str]) -> list[str]:
-    """Each line once, with how often it came, `MOST_LINES` of them."""
+    """Each line once, with its number, up to `MAX_LINES` lines."""
     counts = Counter(lines)
-    told = [line if count == 1 else f"{count} times: {line}" for line, count in counts.items()]
-    more = len(told) - MOST_LINES
-    return [*told[:MOST_LINES], *([f"… and {more} more"] if more > 0 else [])]
+    shown = [line if count == 1 else f"{count} times: {line}" for line, count in counts.items()]
+    more = len(shown) - MAX_LINES
+    return [*shown[:MAX_LINES], *([f"… and {more} more"] if more > 0 else [])]
 
 
 def _stack_of(frame: FrameType | None) -> Stack:
     summary = traceback.extract_stack(frame)[::-1] if frame is not None else ()
-    return shorten([(entry.filename, entry.lineno or 0, entry.name) for entry in summary], _plumbing())
+    return shorten([(entry.filename, entry.lineno or 0, entry.name) for entry in summary], _library_paths())
 
 
-def _traced(trace: tracemalloc.Traceback, plumbing: tuple[str, ...]) -> Stack:
-    """The frames that tell who asked; empty where there are none but libraries' and the harness's own."""
+def _traced(trace: tracemalloc.Traceback, libraries: tuple[str, ...]) -> Stack:
+    """The frames that show who asked; empty where all are frames of libraries or of the harness."""
     frames = [(frame.filename, frame.lineno, "") for frame in reversed(trace)]
-    return shorten(frames, plumbing) if any(not frame[0].startswith(plumbing) for frame in frames) else ()
+    return shorten(frames, libraries) if any(not frame[0].startswith(libraries) for frame in frames) else ()

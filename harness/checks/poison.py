@@ -8,17 +8,17 @@ from harness.backends.table import BACKENDS
 
 
 def sticky_error() -> str | None:
-    """The text of a sticky error, or None when every device of the process answers or none was ever woken.
+    """The text of a sticky error. None when every initialised device of the process answers, or none is initialised.
 
     An illegal address or a device-side assert makes every later call of the process fail (CUDA Runtime API, "sticky"
-    errors). It often shows only at the next synchronisation. Software devices behave the same. A process that has no
-    context is not given one by the question.
+    errors). It often shows only at the next synchronisation. Software devices behave the same. This function never
+    creates a context.
     """
     torch = sys.modules.get("torch")
     if torch is None:
         return None
     for backend in BACKENDS.values():
-        if not backend.is_awake(torch):
+        if not backend.is_initialized(torch):
             continue
         try:
             for index in range(backend.device_count(torch)):

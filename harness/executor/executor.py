@@ -175,7 +175,7 @@ class Executor:
             if self._inspector.levels:
                 done["levels"] = self._inspector.levels
             done["suspicions"] = suspicions
-            if blind := self._inspector.blind():
+            if blind := self._inspector.unreadable():
                 done["blind"] = blind
         if struck := self._faults_struck():
             done["struck"] = struck
@@ -351,7 +351,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - whatever a fixture raises is told, then we end
             bye["error"] = f"tearing down what the last cases shared raised {error!r}"
         else:
-            changed, grown = ([], {}) if self._poisoned else self._inspector.leave()
+            changed, grown = ([], {}) if self._poisoned else self._inspector.finish()
             if changed:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.checks import trend as soak
 from harness.checks.meters.table import quantity
-from harness.checks.trend import Look, Series, Shape
+from harness.checks.trend import Sample, Series, Shape
 from harness.reporting.events import Levels
 from harness.reporting.ledger import Ledger
 from harness.reporting.plot import plot
@@ -55,7 +55,7 @@ def repetitions(ledger: Ledger) -> list[Repeated]:
 
 def _repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
     """One, or none where nothing that is watched could be read."""
-    found = soak.series(Look(line.executor, line.values) for line in lines)
+    found = soak.series(Sample(line.executor, line.values) for line in lines)
     if not found:
         return []
     first, *others = found

@@ -15,7 +15,7 @@ SPREAD = ["-n0", "-n2"]
 MALLOC = "suites/batch_malloc/test_malloc.py::test_case[15]"
 MAPPING = "suites/batch_mapping/test_mapping.py::test_case[3]"
 PAIR = ("suites/batch_pair/test_pair.py::test_makes_a_list", "suites/batch_pair/test_pair.py::test_adds_to_it")
-HEAP = "handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from: 100.0 KiB"
+HEAP = "100.0 KiB more malloc memory of C code, NumPy or torch on the CPU after each of 4 repetitions"
 
 
 def batches(result: Result) -> list[dict[str, Any]]:
@@ -59,7 +59,9 @@ def test_a_case_that_leaks_a_little_each_time(make_project: MakeProject, spread:
 def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, spread: str) -> None:
     result = make_project("batch_mapping").run(spread)
     last = expect_one_leaks(
-        result, MAPPING, "address space outside malloc's: mmap, thread stacks, Python's arenas, libraries: 3.0 MiB"
+        result,
+        MAPPING,
+        "3.0 MiB more address space outside malloc (mmap, thread stacks, Python arenas, libraries) after",
     )
     # Python may have taken an arena of 1 MiB beside them.
     assert {f"mapped_bytes: {size}.0 MiB of anonymous memory" for size in (12, 13)} & set(last["notes"])

@@ -22,7 +22,8 @@ PATIENCE = 3600.0
 _SHARED = "suites/contaminations/test_shared_fixtures.py"
 _OF_CLASS = f"{_SHARED}::TestHeld::"
 _WITH_LIMIT = (f"{_SHARED}::test_with_limit", f"{_SHARED}::test_last_of_the_module")
-_FORGETFUL, _LIMIT = "contaminated: the class fixture 'forgetful' left", "contaminated: the module fixture 'limit' left"
+_FORGETFUL = "contaminated: the class fixture 'forgetful' did not restore"
+_LIMIT = "contaminated: the module fixture 'limit' did not restore"
 
 
 def of_shared_fixtures(order: Sequence[str]) -> dict[str, Sequence[str]]:

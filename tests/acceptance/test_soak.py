@@ -115,7 +115,8 @@ def test_a_process_that_breaks_in_the_middle_gives_two_series(make_project: Make
     assert (times in (16, 17), others, alone) == (True, TIMES - 1 - times, 1), counts
     ((case, found),) = told(report(result)).items()
     assert (case, found[0]) == (f"{PATH}::test_breaks", "GROWS")
-    assert f" grew over {times} repetitions by 4." in found[1]
+    assert " grew by 4." in found[1]
+    assert f" per repetition over {times} repetitions, from " in found[1]
     assert f", in executor {longest}" in found[1]
 
 
@@ -175,5 +176,5 @@ def test_until_fail_tells_of_what_ran_until_then(make_project: MakeProject) -> N
     assert times == sum(line["event"] == "finish" for line in result.lines) < 21
     lines = report(result)
     assert lines[0] == f"FAILED {PATH}::test_fails"
-    assert any(f" grew over {times} repetitions by 4." in line for line in lines)
+    assert any(" grew by 4." in line and f" per repetition over {times} repetitions, " in line for line in lines)
     assert "GROWS" in (next(result.junit.iter("testcase")).findtext("system-out") or "")

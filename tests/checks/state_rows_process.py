@@ -1,4 +1,4 @@
-"""What a case may do to interpreter, process and NumPy that it must not leave behind, each done for real."""
+"""Changes to the interpreter, the process and NumPy that a case must restore. Each row makes one for real."""
 
 from __future__ import annotations
 
@@ -25,116 +25,120 @@ def enter_rows() -> None:
     """Fill the table. In a function, since pytest must not import torch."""
     import numpy as np
 
-    @contaminates("left NumPy's treatment of errors at {'divide': 'raise', …")
+    @contaminates("did not restore numpy.geterr() (now {'divide': 'raise', …")
     def numpy_errors() -> None:
         np.seterr(all="raise")
 
-    @contaminates("left the warnings filters with ('ignore', None, builtins.Warning, None, 0) (…")
+    @contaminates("did not restore the warnings filters (added ('ignore', None, builtins.Warning, None, 0); now …")
     def warnings_filter() -> None:
         warnings.simplefilter("ignore")
 
-    @contaminates("left the environment variable STATE_NEW at 'now' (was absent)")
+    @contaminates("did not restore the environment variable STATE_NEW (now 'now', was absent)")
     def variable_added() -> None:
         os.environ["STATE_NEW"] = "now"
 
-    @contaminates("left the environment variable STATE_KEPT at 'after' (was 'before')")
+    @contaminates("did not restore the environment variable STATE_KEPT (now 'after', was 'before')")
     def variable_changed() -> None:
         os.environ["STATE_KEPT"] = "after"
 
-    @contaminates("removed the environment variable STATE_GONE (was 'before')")
+    @contaminates("did not restore the environment variable STATE_GONE (now absent, was 'before')")
     def variable_removed() -> None:
         del os.environ["STATE_GONE"]
 
-    @contaminates("left the handler of SIGUSR1 at <Handlers.SIG_IGN: 1> (was <Handlers.SIG_DFL: 0>)")
+    @contaminates("did not restore the handler of SIGUSR1 (now <Handlers.SIG_IGN: 1>, was <Handlers.SIG_DFL: 0>)")
     def signal_handler() -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
-    @contaminates("left the umask at 63 (was 18)")
+    @contaminates("did not restore the umask (now '0o77', was '0o22')")
     def umask() -> None:
         os.umask(0o077)
 
-    @contaminates("left the locale at 'C' (was …")
+    @contaminates("did not restore the locale (now 'C', was …")
     def locale_of_all() -> None:
         locale.setlocale(locale.LC_ALL, "C")
 
     @contaminates(
-        "left the environment variable TZ at 'EST5' (was absent)", "left the time zone at [('EST', …", once=True
+        "did not restore the environment variable TZ (now 'EST5', was absent)",
+        "did not restore the time zone (now [('EST', …",
+        once=True,
     )
     def time_zone() -> None:
         os.environ["TZ"] = "EST5"
         time.tzset()
 
-    @contaminates("left the recursion limit at 4321 (was 1000)")
+    @contaminates("did not restore the recursion limit (now 4321, was 1000)")
     def recursion_limit() -> None:
         sys.setrecursionlimit(4321)
 
-    @contaminates("left sys.path with '/nowhere' (…")
+    @contaminates("did not restore sys.path (added '/nowhere'; now …")
     def search_path() -> None:
         sys.path.insert(0, "/nowhere")
 
-    @contaminates("left sys.modules['colorsys'] at the module 'colorsys' of None (was the module 'colorsys' of …")
+    @contaminates(
+        "did not restore sys.modules['colorsys'] (now the module 'colorsys' of None, was the module 'colorsys' of …"
+    )
     def module_replaced() -> None:
         sys.modules["colorsys"] = types.ModuleType("colorsys")
 
-    @contaminates("removed sys.modules['colorsys'] (was the module 'colorsys' of …")
+    @contaminates("did not restore sys.modules['colorsys'] (now absent, was the module 'colorsys' of …")
     def module_removed() -> None:
         del sys.modules["colorsys"]
 
-    @contaminates("left builtins.ascii at … (was builtins.ascii)")
+    @contaminates("did not restore builtins.ascii (now …, was builtins.ascii)")
     def builtin_replaced() -> None:
         builtins.ascii = lambda _: "patched"
 
-    @contaminates("left builtins.handy at 1 (was absent)")
+    @contaminates("did not restore builtins.handy (now 1, was absent)")
     def builtin_added() -> None:
         builtins.handy = 1  # type: ignore[attr-defined]
 
-    @contaminates("left time.time at a unittest.mock.MagicMock (was time.time)", once=True)
+    @contaminates("did not restore time.time (now a unittest.mock.MagicMock, was time.time)", once=True)
     def clock() -> None:
         unittest.mock.patch("time.time").start()
 
-    @contaminates("left the precision of decimal arithmetic at 5 (was 28)")
+    @contaminates("did not restore the precision of the decimal context (now 5, was 28)")
     def decimal_precision() -> None:
         decimal.getcontext().prec = 5
 
-    @contaminates("left the garbage collector's being enabled at False (was True)")
+    @contaminates("did not restore gc.isenabled() (now False, was True)")
     def collector_off() -> None:
         gc.disable()
 
-    @contaminates("left the garbage collector's thresholds at [5, 5, 5] (was …")
+    @contaminates("did not restore the garbage collector's thresholds (now [5, 5, 5], was …")
     def collector_thresholds() -> None:
         gc.set_threshold(5, 5, 5)
 
     class Policy(asyncio.DefaultEventLoopPolicy):
         pass
 
-    @contaminates("left the policy of event loops at a …", once=True)
+    @contaminates("did not restore the asyncio event loop policy (now a …", once=True)
     def event_loop_policy() -> None:
         asyncio.set_event_loop_policy(Policy())
 
-    @contaminates("left sys.excepthook at …")
+    @contaminates("did not restore sys.excepthook (now …")
     def excepthook() -> None:
         sys.excepthook = lambda *_: None
 
-    @contaminates("left threading.excepthook at …")
+    @contaminates("did not restore threading.excepthook (now …")
     def excepthook_of_threads() -> None:
         threading.excepthook = lambda *_: None
 
-    @contaminates("left the profile function at … (was None)")
+    @contaminates("did not restore the profile function (now …, was None)")
     def profile_function() -> None:
         sys.setprofile(lambda *_: None)
 
-    @contaminates("left the trace function of new threads at … (was None)")
+    @contaminates("did not restore the trace function of new threads (now …, was None)")
     def trace_function_of_threads() -> None:
         threading.settrace(lambda *_: None)
 
-    @contaminates("left the level of the root logger at 10 (was 30)")
+    @contaminates("did not restore the level of the root logger (now 10, was 30)")
     def root_level() -> None:
         logging.getLogger().setLevel(logging.DEBUG)
 
-    @contaminates("left the root logger's handler logging.NullHandler at … at 0 (was absent)")
+    @contaminates("did not restore the root log handler logging.NullHandler at … (now 0, was absent)")
     def root_handler() -> None:
         logging.getLogger().addHandler(logging.NullHandler())
 
-    @contaminates("left the start method of multiprocessing at 'spawn' (was …")
+    @contaminates("did not restore the multiprocessing start method (now 'spawn', was …")
     def start_method() -> None:
         multiprocessing.set_start_method("spawn", force=True)

@@ -1,6 +1,6 @@
-"""The tables of what a case may leave behind and what it may not, and how what is said of a row is compared with it.
+"""The tables of changes that a case must restore and of harmless ones, and the comparison of messages with a row.
 
-The rows are in the modules `state_rows_*`, by what they are about.
+The rows are in the modules `state_rows_*`.
 """
 
 from __future__ import annotations
@@ -8,40 +8,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Scene = Callable[[], object]
+Action = Callable[[], object]
 
-#: By name: what a case does, and the texts that say so; in them "…" stands for any text.
-CONTAMINATIONS: dict[str, tuple[Scene, list[str]]] = {}
-INNOCENTS: dict[str, Scene] = {}
-#: Rows that cannot be put back, or that take seconds: left out where one process runs all rows.
+#: By name: what a case does, and the expected messages. "…" stands for any text.
+CONTAMINATIONS: dict[str, tuple[Action, list[str]]] = {}
+HARMLESS: dict[str, Action] = {}
+#: Rows that cannot be restored, or that take seconds: left out where one process runs all rows.
 ONCE: set[str] = set()
 KEPT: list[object] = []
-#: What some releases of torch change as well. A text that begins with "?" may be there or not.
-OF_INDUCTOR = "?left torch._inductor.config.deterministic at True (was False)"
+#: What some releases of torch change as well. A message that begins with "?" is optional.
+OF_INDUCTOR = "?did not restore torch._inductor.config.deterministic (now True, was False)"
 
 
-def contaminates(*texts: str, once: bool = False) -> Callable[[Scene], Scene]:
-    def enter(scene: Scene) -> Scene:
-        CONTAMINATIONS[scene.__name__] = (scene, list(texts))
+def contaminates(*texts: str, once: bool = False) -> Callable[[Action], Action]:
+    def enter(action: Action) -> Action:
+        CONTAMINATIONS[action.__name__] = (action, list(texts))
         if once:
-            ONCE.add(scene.__name__)
-        return scene
+            ONCE.add(action.__name__)
+        return action
 
     return enter
 
 
-def innocent(scene: Scene) -> Scene:
-    INNOCENTS[scene.__name__] = scene
-    return scene
+def harmless(action: Action) -> Action:
+    HARMLESS[action.__name__] = action
+    return action
 
 
-def slow_innocent(scene: Scene) -> Scene:
-    ONCE.add(scene.__name__)
-    return innocent(scene)
+def slow_harmless(action: Action) -> Action:
+    ONCE.add(action.__name__)
+    return harmless(action)
 
 
 def passing_modes() -> tuple[Any, Any]:
-    """Modes of __torch_dispatch__ and of __torch_function__ that change nothing, as values without types."""
+    """Modes of __torch_dispatch__ and of __torch_function__ that change nothing, without types."""
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -56,8 +56,8 @@ def passing_modes() -> tuple[Any, Any]:
     return Dispatch, Function
 
 
-def scenes() -> list[tuple[str, Scene]]:
-    return [(name, scene) for name, (scene, _) in CONTAMINATIONS.items()] + list(INNOCENTS.items())
+def actions() -> list[tuple[str, Action]]:
+    return [(name, action) for name, (action, _) in CONTAMINATIONS.items()] + list(HARMLESS.items())
 
 
 def fits(said: str, expected: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a process has grown by over many cases, and what rounds of the same cases say of it."""
+"""The growth of a process over many cases, and the judgement on rounds of the same cases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from harness.checks.batch import (
     ALLOWANCES,
-    Tally,
+    BatchGrowth,
     allowed_in_batch,
     allowed_in_repetition,
     excess,
@@ -23,11 +23,11 @@ from harness.checks.meters.table import METERS
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def tally(*cases: Mapping[str, int]) -> Tally:
-    """Of cases that were not suspected."""
-    made = Tally()
+def batch(*cases: Mapping[str, int]) -> BatchGrowth:
+    """The growth over cases that were not suspected."""
+    made = BatchGrowth()
     for changes in cases:
-        made.case(changes, {})
+        made.add_case(changes, {})
     return made
 
 
@@ -94,49 +94,49 @@ def test_what_is_suspected(grown: dict[str, int], cases: int, found: set[str]) -
     assert suspicions(grown, cases).keys() == found
 
 
-def test_a_tally_adds_up_what_small_cases_leave() -> None:
-    assert tally(*[{"heap_bytes": 1000}] * 5).end({"heap_bytes": -200}, {}) == {"heap_bytes": 4800}
+def test_the_growth_of_small_cases_is_added_up() -> None:
+    assert batch(*[{"heap_bytes": 1000}] * 5).total({"heap_bytes": -200}, {}) == {"heap_bytes": 4800}
 
 
 def test_one_case_is_no_batch() -> None:
-    made = tally({"heap_bytes": 1000})
+    made = batch({"heap_bytes": 1000})
     assert not made.several
-    assert made.end({}, {"temp_files": 1}) == {}
+    assert made.total({}, {"temp_files": 1}) == {}
 
 
-def test_a_sum_never_falls_below_nothing() -> None:
-    """What is given back was taken before the counting began, or by what was looked into."""
+def test_a_sum_never_falls_below_zero() -> None:
+    """A decrease beyond that is of memory from before the counting, or of a suspected run."""
     changes = [{"heap_bytes": change} for change in (500, -50_000, 700, -100)]
-    assert tally(*changes).end({}, {}) == {"heap_bytes": 600}
-    assert tally({"heap_bytes": 10}, {"heap_bytes": -10}).end({}, {}) == {}
+    assert batch(*changes).total({}, {}) == {"heap_bytes": 600}
+    assert batch({"heap_bytes": 10}, {"heap_bytes": -10}).total({}, {}) == {}
 
 
-def test_what_was_looked_into_is_left_out() -> None:
-    made = tally({"heap_bytes": 10})
-    made.case({"heap_bytes": 900_000, "mapped_bytes": MIB}, {"heap_bytes": 900_000})
-    made.again({"heap_bytes": 40}, {"heap_bytes": 900_000})  # lazily made
-    assert made.end({}, {}) == {"heap_bytes": 50}
+def test_a_suspected_run_is_left_out() -> None:
+    made = batch({"heap_bytes": 10})
+    made.add_case({"heap_bytes": 900_000, "mapped_bytes": MIB}, {"heap_bytes": 900_000})
+    made.add_rerun({"heap_bytes": 40}, {"heap_bytes": 900_000})  # lazily made
+    assert made.total({}, {}) == {"heap_bytes": 50}
 
 
-def test_a_leak_that_is_judged_by_itself_is_left_out_wholly() -> None:
-    made = tally({}, {})
+def test_a_leak_that_is_judged_by_itself_is_left_out() -> None:
+    made = batch({}, {})
     suspected = {"tensors": 1}
-    made.case({"tensors": 1, "heap_bytes": 100_000}, suspected)
-    made.again({"tensors": 1, "heap_bytes": 100_000}, suspected)
-    assert made.end({}, {}) == {}
+    made.add_case({"tensors": 1, "heap_bytes": 100_000}, suspected)
+    made.add_rerun({"tensors": 1, "heap_bytes": 100_000}, suspected)
+    assert made.total({}, {}) == {}
 
 
-def test_a_case_that_was_suspected_of_one_thing_counts_for_another() -> None:
-    """The second run stands for both: a thread was made once, and memory each time."""
-    made = tally({})
-    made.case({"threads": 1, "heap_bytes": 100_000}, {"threads": 1})
-    made.again({"heap_bytes": 99_000}, {"threads": 1})
-    assert made.end({}, {}) == {"heap_bytes": 99_000}
+def test_a_case_suspected_for_one_meter_counts_for_another() -> None:
+    """The second run counts for both meters: a thread was made once, and memory each time."""
+    made = batch({})
+    made.add_case({"threads": 1, "heap_bytes": 100_000}, {"threads": 1})
+    made.add_rerun({"heap_bytes": 99_000}, {"threads": 1})
+    assert made.total({}, {}) == {"heap_bytes": 99_000}
 
 
 def test_what_the_last_tear_down_leaves_counts_and_what_it_gives_back_does_not() -> None:
-    made = tally({"heap_bytes": 100_000}, {})
-    assert made.end({}, {"heap_bytes": -90_000, "temp_files": 1}) == {"heap_bytes": 100_000, "temp_files": 1}
+    made = batch({"heap_bytes": 100_000}, {})
+    assert made.total({}, {"heap_bytes": -90_000, "temp_files": 1}) == {"heap_bytes": 100_000, "temp_files": 1}
 
 
 BIG, SMALL = {"heap_bytes": 100 * KIB}, {"heap_bytes": 300}
@@ -149,7 +149,7 @@ BIG, SMALL = {"heap_bytes": 100 * KIB}, {"heap_bytes": 300}
         ([[SMALL, BIG]] * COUNTED, ["heap_bytes"]),
         ([[SMALL, BIG], [SMALL, SMALL], [SMALL, BIG], [SMALL, BIG]], []),
         ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED, []),
-        # Less with each than is looked at, and much together.
+        # Too little for each case alone, and too much together.
         ([[{"heap_bytes": 40 * KIB}] * 2] * COUNTED, ["heap_bytes"]),
         ([[{"python_blocks": 1500}, {"python_blocks": 600}]] * COUNTED, ["python_blocks"]),
         ([[{}, {"tensors": 1}]] * COUNTED, ["tensors"]),
@@ -159,7 +159,7 @@ def test_what_leaks_together(rounds: list[list[dict[str, int]]], leaks: list[str
     assert [leak.meter for leak in leaks_together(rounds, range(2))] == leaks
 
 
-def test_only_those_that_are_asked_about_count_together() -> None:
+def test_only_the_cases_in_question_count_together() -> None:
     assert leaks_together([[SMALL, BIG]] * COUNTED, [0]) == []
     assert leaks_together([[SMALL, BIG]] * COUNTED, [1])
     assert leaks_together([[SMALL, BIG]] * COUNTED, []) == []
@@ -170,9 +170,9 @@ def test_only_those_that_are_asked_about_count_together() -> None:
     [
         ([[SMALL, BIG]] * COUNTED, [[], ["heap_bytes"]]),
         ([[BIG, BIG]] * COUNTED, [["heap_bytes"], ["heap_bytes"]]),
-        # What another case gives back is no leak of the one that takes it.
+        # Memory that another case frees is no leak of the case that allocates it.
         ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED, [[], []]),
-        # Now this one grows, now that.
+        # The two cases grow in turn.
         ([[SMALL, BIG], [BIG, SMALL]] * 2, [[], []]),
         ([[{"mapped_bytes": 3 * MIB}, {}]] * COUNTED, [["mapped_bytes"], []]),
     ],

@@ -1,4 +1,4 @@
-"""What repetitions say about a growth."""
+"""The judgement on growth from repetitions."""
 
 from __future__ import annotations
 
@@ -51,16 +51,17 @@ def test_growth_within_the_threshold_is_none(series: list[int], threshold: int, 
     assert judge(series, warmup=0, threshold=threshold).shape is shape
 
 
-def test_what_a_leak_adds_is_told_with_its_spread() -> None:
-    found = judge([9, 1024, 2048, 2048], warmup=1, unit="bytes")
+def test_the_text_of_a_leak_has_the_amount_and_its_range() -> None:
+    found = judge([9, 1024, 2048, 2048], warmup=1, unit="bytes", noun="memory")
     assert found.amount == 2048
-    assert found.text == "2.0 KiB (1.0 KiB to 2.0 KiB) more after each of 3 repetitions"
-    assert judge([2, 2], warmup=0).text == "2 more after each of 2 repetitions"
+    assert found.text == "2.0 KiB more memory after each of 3 repetitions (1.0 KiB to 2.0 KiB)"
+    assert judge([2, 2], warmup=0, noun="thread{s}").text == "2 more threads after each of 2 repetitions"
+    assert judge([1, 1], warmup=0, noun="thread{s}").text == "1 more thread after each of 2 repetitions"
 
 
 @pytest.mark.parametrize(("series", "warmup"), [([], 0), ([1, 1], 2), ([1, 1], 3)])
-def test_nothing_to_count_is_no_acquittal(series: list[int], warmup: int) -> None:
-    with pytest.raises(GrowthError, match="leave none to count"):
+def test_nothing_to_count_is_an_error(series: list[int], warmup: int) -> None:
+    with pytest.raises(GrowthError, match="repetitions are too few: the first"):
         judge(series, warmup=warmup)
 
 
@@ -78,14 +79,14 @@ def test_a_leak_that_grows_more_stays_one(series: list[int], data: st.DataObject
 
 
 @given(_SERIES)
-def test_one_counted_repetition_without_growth_acquits(series: list[int]) -> None:
+def test_one_counted_repetition_without_growth_means_no_leak(series: list[int]) -> None:
     for position in range(2, len(series)):
         spared = [*series[:position], 0, *series[position + 1 :]]
         assert judge(spared, warmup=2).shape is not Shape.LEAK
 
 
 @given(_SERIES, st.lists(st.integers(-(1 << 40), 1 << 40), min_size=2, max_size=2))
-def test_what_warms_up_convicts_nobody(series: list[int], other: list[int]) -> None:
+def test_warm_up_repetitions_do_not_make_a_leak(series: list[int], other: list[int]) -> None:
     leak = judge(series, warmup=2).shape is Shape.LEAK
     assert (judge([*other, *series[2:]], warmup=2).shape is Shape.LEAK) == leak
 
@@ -99,16 +100,16 @@ _RUNS = WARMUP + COUNTED
         ({"tensors": 1}, [{}] * _RUNS, []),
         ({"tensors": 1}, [{"tensors": 1}, *[{}] * (_RUNS - 1)], []),
         ({"tensors": 1}, [{"tensors": 1}] * _RUNS, ["tensors"]),
-        # Never suspected, and there all the same.
+        # Never suspected, and still a leak.
         ({}, [{"threads": 2}] * _RUNS, ["threads"]),
-        # Seen in one process and not in the fresh one: somebody else's, or lazy.
+        # Seen in one process and not in the fresh one: not caused by this case, or lazy.
         ({"cuda_allocated[0]": 512}, [{"cuda_allocated[1]": 512}] * _RUNS, ["cuda_allocated[1]"]),
-        # Within what pytest leaves.
+        # Within what pytest itself leaves.
         ({}, [{"heap_bytes": 100_000}] * _RUNS, []),
         ({}, [{"heap_bytes": 8 << 20}] * _RUNS, ["heap_bytes"]),
         # The allocator holds more each time: never a suspicion by itself, a leak when it does not stop.
         ({}, [{"cuda_reserved[0]": 2 << 20}] * _RUNS, ["cuda_reserved[0]"]),
-        # What points at the cause comes first; the heap sees the same memory and is left out.
+        # What points at the cause comes first. The heap has the same memory and is left out.
         (
             {},
             [{"heap_bytes": 1_100_000, "tensor_bytes": 1 << 20, "tensors": 1}] * _RUNS,
@@ -120,7 +121,7 @@ _RUNS = WARMUP + COUNTED
             [{"heap_bytes": 8 << 20, "tensor_bytes": 40, "tensors": 1}] * _RUNS,
             ["tensors", "tensor_bytes", "heap_bytes"],
         ),
-        # The same device's, not another's.
+        # On the same device only.
         (
             {},
             [{"cuda_reserved[0]": 2 << 20, "cuda_allocated[0]": 2 << 20}] * _RUNS,
@@ -141,8 +142,13 @@ def test_a_leak_says_what_and_how_much_and_what_was_seen_first() -> None:
     leak, *_ = verdict({"pinned_bytes": 4096}, [{"pinned_bytes": 1024}] * _RUNS)
     assert leak.amount == 1024
     assert leak.text == (
-        f"pinned host memory in use: 1.0 KiB more after each of {COUNTED} repetitions, 4.0 KiB when first seen"
+        f"1.0 KiB more pinned host memory in use after each of {COUNTED} repetitions, "
+        "4.0 KiB more after the original run"
     )
+    (leak,) = verdict({}, [{"cuda_streams": 1}] * _RUNS)
+    assert leak.text == f"1 more CUDA stream still referenced after each of {COUNTED} repetitions"
+    leak, *_ = verdict({}, [{"cuda_allocated[1]": 512}] * _RUNS)
+    assert leak.text == f"512 bytes more CUDA memory in use by tensors on device 1 after each of {COUNTED} repetitions"
 
 
 def test_every_meter_that_changed_is_judged_in_the_order_of_the_table() -> None:

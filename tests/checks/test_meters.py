@@ -1,4 +1,4 @@
-"""Readings of a process, and cases run again and again in forked ones, as an executor runs them.
+"""Readings of a process, and cases repeated in forked processes, as an executor runs them.
 
 Run as a program, this file is what forks: ``python -m tests.checks.test_meters FILE NAME…`` collects FILE with pytest,
 freezes what that made, and runs each case in a child of its own: once on suspicion, then the counted repetitions.
@@ -21,18 +21,18 @@ from typing import Any
 import pytest
 
 from harness.backends.cuda import CudaCounters, private_pools
-from harness.backends.nvml_memory import Listed, used_by
+from harness.backends.nvml_memory import NvmlProcess, used_by
 from harness.checks import growth, origins
 from harness.checks.meters.process import Files, resident
 from harness.checks.meters.table import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
-from harness.checks.meters.torch_memory import census
+from harness.checks.meters.torch_memory import count_objects
 
 _ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a child found out about one case: suspicions of the first run, leaks by meter, and their origins."""
+    """The result of a child for one case: suspicions of the first run, leaks by meter, and their origins."""
 
     first: dict[str, int]
     leaks: dict[str, str]
@@ -103,7 +103,7 @@ def _examine_here(item: pytest.Item, folder: Path) -> Examined:
 
 
 def _origins_here(item: pytest.Item, folder: Path, meters: Sequence[str]) -> dict[str, list[str]]:
-    gc.unfreeze()  # what the meters have set aside would be new once origins look for holders
+    gc.unfreeze()  # the search for holders unfreezes objects, which would then be new
     origins.record_history(meters)
     since = origins.Origins(temp=folder)
     for _ in range(growth.COUNTED):
@@ -111,7 +111,7 @@ def _origins_here(item: pytest.Item, folder: Path, meters: Sequence[str]) -> dic
     return since.of(meters)
 
 
-_INNOCENT = """
+_NO_LEAKS = """
 import concurrent.futures, functools, gc, logging, re, sys, threading
 import numpy as np
 import pytest
@@ -251,17 +251,17 @@ def test_scripted_twice():
 
 
 @pytest.fixture(scope="module")
-def innocent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examined]:
-    return examine(tmp_path_factory.mktemp("innocent"), _INNOCENT)
+def without_leaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examined]:
+    return examine(tmp_path_factory.mktemp("without_leaks"), _NO_LEAKS)
 
 
 def _cases(source: str) -> list[str]:
     return [line.split()[1].partition("(")[0] for line in source.splitlines() if line.startswith("def test_")]
 
 
-@pytest.mark.parametrize("case", _cases(_INNOCENT))
-def test_innocent_cases_are_acquitted(innocent: Mapping[str, Examined], case: str) -> None:
-    assert innocent[case].leaks == {}, innocent[case].origins
+@pytest.mark.parametrize("case", _cases(_NO_LEAKS))
+def test_cases_without_a_leak_have_none(without_leaks: Mapping[str, Examined], case: str) -> None:
+    assert without_leaks[case].leaks == {}, without_leaks[case].origins
 
 
 @pytest.mark.parametrize(
@@ -274,14 +274,14 @@ def test_innocent_cases_are_acquitted(innocent: Mapping[str, Examined], case: st
         "test_strings_and_regexes",
     ],
 )
-def test_ordinary_cases_are_not_even_suspected(innocent: Mapping[str, Examined], case: str) -> None:
-    assert innocent[case].first == {}
+def test_ordinary_cases_are_not_suspected(without_leaks: Mapping[str, Examined], case: str) -> None:
+    assert without_leaks[case].first == {}
 
 
-def test_every_kind_of_lazy_start_is_suspected_once(innocent: Mapping[str, Examined]) -> None:
-    assert innocent["test_memoised"].first == {"tensors": 1, "tensor_bytes": 40_000}
-    assert innocent["test_thread_pool_of_the_module"].first["threads"] == 1
-    assert innocent["test_matmul"].first["heap_bytes"] > 1 << 18
+def test_lazy_initialisation_is_suspected_once(without_leaks: Mapping[str, Examined]) -> None:
+    assert without_leaks["test_memoised"].first == {"tensors": 1, "tensor_bytes": 40_000}
+    assert without_leaks["test_thread_pool_of_the_module"].first["threads"] == 1
+    assert without_leaks["test_matmul"].first["heap_bytes"] > 1 << 18
 
 
 # Pure
@@ -295,11 +295,11 @@ def test_every_kind_of_lazy_start_is_suspected_once(innocent: Mapping[str, Exami
         ({"tensors": 2}, {"tensors": 1}, {"tensors": -1}, {}),
         ({"heap_bytes": 0}, {"heap_bytes": 256 << 10}, {"heap_bytes": 256 << 10}, {}),
         ({"heap_bytes": 0}, {"heap_bytes": 257 << 10}, {"heap_bytes": 257 << 10}, {"heap_bytes": 257 << 10}),
-        # The case woke CUDA: what it holds it made, but the driver's memory is the context.
+        # The case initialised CUDA: all CUDA memory is its own, but the memory of the driver is the context.
         ({}, {"cuda_allocated[1]": 512}, {"cuda_allocated[1]": 512}, {"cuda_allocated[1]": 512}),
         ({}, {"cuda_driver[1]": 512 << 20}, {}, {}),
         ({"cuda_driver[1]": 0}, {"cuda_driver[1]": 1 << 30}, {"cuda_driver[1]": 1 << 30}, {"cuda_driver[1]": 1 << 30}),
-        # What the allocator keeps says nothing by itself.
+        # What the allocator reserves says nothing by itself.
         ({}, {"cuda_reserved[0]": 2 << 20}, {"cuda_reserved[0]": 2 << 20}, {}),
         # What can no longer be read is not compared.
         ({"heap_bytes": 9 << 20}, {}, {}, {}),
@@ -312,10 +312,10 @@ def test_growths_and_suspicions(
     assert suspicions(Reading(before), Reading(after)) == suspected
 
 
-def test_every_meter_is_in_the_table_once_and_says_why() -> None:
+def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
     names = [meter.name for meter in METERS]
     assert len(set(names)) == len(names)
-    assert all(meter.counts and meter.why for meter in METERS)
+    assert all(meter.noun and meter.why for meter in METERS)
     for meter in METERS:
         assert meter.unit == "bytes" or not meter.covered_by
         assert all(meter_of(name).unit == "bytes" for name in meter.covered_by)
@@ -345,22 +345,25 @@ def test_a_reading_has_every_meter_that_needs_no_cuda_and_loads_no_torch(tier: s
     ("amount", "unit", "text"),
     [(3, "count", "3"), (640, "bytes", "640 bytes"), (1 << 10, "bytes", "1.0 KiB"), (-(3 << 29), "bytes", "-1.5 GiB")],
 )
-def test_amounts_for_people(amount: int, unit: Any, text: str) -> None:
+def test_amounts_as_text(amount: int, unit: Any, text: str) -> None:
     assert quantity(amount, unit) == text
 
 
 @pytest.mark.parametrize(
     ("listed", "used"),
     [
-        ([Listed(7, 5), Listed(9, 6)], 5),
-        ([Listed(700, 5), Listed(9, 6)], 5),
-        ([Listed(1, 5)], 5),
-        ([Listed(1, 5), Listed(2, 6)], "nvml lists 2 processes and not 7: it counts in another pid namespace"),
-        ([], "nvml lists 0 processes and not 7: it counts in another pid namespace"),
-        ([Listed(7, None)], "the driver does not tell memory by process"),
+        ([NvmlProcess(7, 5), NvmlProcess(9, 6)], 5),
+        ([NvmlProcess(700, 5), NvmlProcess(9, 6)], 5),
+        ([NvmlProcess(1, 5)], 5),
+        (
+            [NvmlProcess(1, 5), NvmlProcess(2, 6)],
+            "nvml lists 2 processes, but not pid 7: it uses another pid namespace",
+        ),
+        ([], "nvml lists 0 processes, but not pid 7: it uses another pid namespace"),
+        ([NvmlProcess(7, None)], "the driver does not report the memory of single processes"),
     ],
 )
-def test_memory_of_one_process_among_those_that_nvml_lists(listed: list[Listed], used: int | str) -> None:
+def test_memory_of_one_process_among_those_that_nvml_lists(listed: list[NvmlProcess], used: int | str) -> None:
     assert used_by([7, 700], listed) == used
 
 
@@ -384,7 +387,7 @@ def test_storages_are_counted_once_and_only_on_the_cpu() -> None:
     class Strange(torch.Tensor):
         @classmethod
         def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            raise AssertionError("a reading ran code of the case's")
+            raise AssertionError("a reading ran code of the case")
 
     whole = torch.zeros(1000)
     things: list[object] = [
@@ -397,7 +400,7 @@ def test_storages_are_counted_once_and_only_on_the_cpu() -> None:
         torch.zeros(3).as_subclass(Strange),
         "text",
     ]
-    found = census(things, torch)
+    found = count_objects(things, torch)
     assert (found.tensors, found.tensor_bytes) == (6, 4000 + 8 + 12)
 
 
@@ -405,12 +408,12 @@ def test_a_copy_on_write_storage_is_not_copied_by_being_counted() -> None:
     import torch
 
     lazy = torch._lazy_clone(torch.zeros(10))
-    assert census([lazy], torch).tensor_bytes == 40
+    assert count_objects([lazy], torch).tensor_bytes == 40
     assert torch._C._is_cow_tensor(lazy)  # type: ignore[attr-defined]
 
 
 class _FakeCuda:
-    """The counters of torch.cuda as a machine with one device has them; torch without CUDA has no such thing."""
+    """The counters of torch.cuda on a machine with one device; torch without CUDA has none."""
 
     def device_count(self) -> int:
         return 1
@@ -431,9 +434,9 @@ class _FakeTorch:
 
 
 def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
-    blind: dict[str, str] = {}
-    read = CudaCounters().read(_FakeTorch(), blind, full=True)  # type: ignore[arg-type]
-    driver = blind.pop("cuda_driver")
+    unreadable: dict[str, str] = {}
+    read = CudaCounters().read(_FakeTorch(), unreadable, full=True)  # type: ignore[arg-type]
+    driver = unreadable.pop("cuda_driver")
     assert read == {
         "cuda_allocated[0]": 7,
         "cuda_reserved[0]": 7,
@@ -442,8 +445,8 @@ def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
         "pinned_reserved": 16,
         "cuda_pools[0]": 1,
     }
-    assert driver.startswith("nvml does not find the device: ")
-    assert blind == {"cuda_segments[0]": "this torch has no counter segment.all.current"}
+    assert driver.startswith("nvml cannot find the device: ")
+    assert unreadable == {"cuda_segments[0]": "this torch has no counter segment.all.current"}
 
 
 def test_temporary_files_are_counted_at_any_depth_but_pytests(tmp_path: Path) -> None:
@@ -561,7 +564,7 @@ def test_resident_memory_is_what_was_touched() -> None:
     assert resident() - before < 16 << 20
 
 
-_SETTLED = """
+_COLLECTED = """
 import gc, sys
 from harness.checks.meters.table import collect_garbage
 try:
@@ -574,22 +577,22 @@ assert gc.collect() == 0
 """
 
 
-def test_settling_lets_go_of_cycles_and_of_the_last_exception() -> None:
-    subprocess.run([sys.executable, "-c", _SETTLED], cwd=_ROOT, check=True)
+def test_collecting_garbage_frees_cycles_and_the_last_exception() -> None:
+    subprocess.run([sys.executable, "-c", _COLLECTED], cwd=_ROOT, check=True)
 
 
-_CROWD = """
+_MANY = """
 import gc
 from harness.checks.meters.table import Meters, suspicions
 import torch
 gc.collect(); gc.freeze()
 meters = Meters("fast")
 before = meters.read()
-crowd = [[] for _ in range(Meters.POPULATION)]
+many = [[] for _ in range(Meters.FREEZE_ABOVE)]
 kept = [torch.zeros(10)]
 after = meters.read()
 assert suspicions(before, after)["tensors"] == 1, suspicions(before, after)
-assert len(gc.get_objects()) < Meters.POPULATION
+assert len(gc.get_objects()) < Meters.FREEZE_ABOVE
 again = meters.read()
 assert "tensors" not in suspicions(after, again)
 kept.append(torch.zeros(10))
@@ -597,8 +600,8 @@ assert suspicions(again, meters.read())["tensors"] == 1
 """
 
 
-def test_a_crowd_of_objects_is_frozen_and_nothing_is_lost_or_counted_twice() -> None:
-    subprocess.run([sys.executable, "-c", _CROWD], cwd=_ROOT, check=True)
+def test_many_objects_are_frozen_and_nothing_is_lost_or_counted_twice() -> None:
+    subprocess.run([sys.executable, "-c", _MANY], cwd=_ROOT, check=True)
 
 
 if __name__ == "__main__":

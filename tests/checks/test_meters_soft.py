@@ -1,4 +1,4 @@
-"""Meters and poison of the software device, with a module in its place: what the harness asks, and makes of it."""
+"""Meters and sticky errors of the software device, with a fake module in place of the real one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from harness.backends.soft import BACKEND, SoftCounters
 from harness.checks import poison
 from harness.checks.meters.table import METERS, read_devices
-from harness.checks.meters.torch_memory import Census
+from harness.checks.meters.torch_memory import ObjectCounts
 
 
 class FakeSoft:
     """``torch.soft`` with two devices, of which the first may have been used."""
 
-    def __init__(self, *, awake: bool = True, failure: str | None = None, error: str | None = None) -> None:
-        self._awake, self._failure, self._error = awake, failure, error
+    def __init__(self, *, initialized: bool = True, failure: str | None = None, error: str | None = None) -> None:
+        self._initialized, self._failure, self._error = initialized, failure, error
 
     def is_initialized(self) -> bool:
-        return self._awake
+        return self._initialized
 
     def device_count(self) -> int:
         return 2
@@ -53,11 +53,11 @@ def soft(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def test_what_the_device_has_for_itself_is_taken_out_of_the_process(soft: Any) -> None:
+def test_what_the_device_keeps_is_subtracted_from_the_process(soft: Any) -> None:
     soft(FakeSoft())
-    values, blind = {"threads": 70, "mapped_bytes": 1_000_000, "heap_bytes": 1000}, dict[str, str]()
-    read_devices(BACKEND, SoftCounters(), torch, Census(), values, blind, full=False)
-    assert blind == {}
+    values, unreadable = {"threads": 70, "mapped_bytes": 1_000_000, "heap_bytes": 1000}, dict[str, str]()
+    read_devices(BACKEND, SoftCounters(), torch, ObjectCounts(), values, unreadable, full=False)
+    assert unreadable == {}
     assert values == {
         "threads": 5,
         "soft_allocated[0]": 5,
@@ -72,19 +72,19 @@ def test_what_the_device_has_for_itself_is_taken_out_of_the_process(soft: Any) -
     assert {name.partition("[")[0] for name in values} <= {meter.name for meter in METERS}
 
 
-def test_devices_that_sleep_have_nothing(soft: Any) -> None:
-    soft(FakeSoft(awake=False))
-    values, blind = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    read_devices(BACKEND, SoftCounters(), torch, Census(), values, blind, full=False)
-    assert (values, blind) == ({"threads": 5, "mapped_bytes": 1000}, {})
+def test_devices_that_are_not_initialized_have_nothing(soft: Any) -> None:
+    soft(FakeSoft(initialized=False))
+    values, unreadable = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
+    read_devices(BACKEND, SoftCounters(), torch, ObjectCounts(), values, unreadable, full=False)
+    assert (values, unreadable) == ({"threads": 5, "mapped_bytes": 1000}, {})
 
 
-def test_a_module_that_cannot_be_asked_makes_the_check_blind_and_no_more(soft: Any) -> None:
+def test_a_broken_module_makes_only_its_meters_unreadable(soft: Any) -> None:
     soft(SimpleNamespace(is_initialized=lambda: True))
-    values, blind = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
-    read_devices(BACKEND, SoftCounters(), torch, Census(), values, blind, full=False)
+    values, unreadable = {"threads": 5, "mapped_bytes": 1000}, dict[str, str]()
+    read_devices(BACKEND, SoftCounters(), torch, ObjectCounts(), values, unreadable, full=False)
     assert values == {"threads": 5, "mapped_bytes": 1000}
-    assert "device_count" in blind["soft"]
+    assert "device_count" in unreadable["soft"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_module_that_cannot_be_asked_makes_the_check_blind_and_no_more(soft: A
     [
         (FakeSoft(), None),
         (FakeSoft(error="index out of range"), "index out of range"),
-        (FakeSoft(awake=False, error="not asked of devices that sleep"), None),
+        (FakeSoft(initialized=False, error="not asked of devices that sleep"), None),
         (FakeSoft(failure="the device is lost"), "the device is lost"),
     ],
 )

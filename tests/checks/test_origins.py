@@ -1,4 +1,4 @@
-"""Deliberate leaks, each found, and told where it is from; and the words for what was found."""
+"""Deliberate leaks: each is found with its origin. And the texts that describe origins."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from harness.checks.meters.holders import held_by
-from harness.checks.origins import MOST_FRAMES, describe_mappings, shorten, survivors, tell_stacks
+from harness.checks.origins import MAX_FRAMES, describe_mappings, describe_stacks, new_cuda_blocks, shorten
 from harness.checks.origins import _Mapping as Mapped
 from tests.checks.test_meters import Examined, examine
 
-_GUILTY = """
+_LEAKING = """
 import ctypes, functools, gc, mmap, os, tempfile, threading
 from multiprocessing import shared_memory
 import numpy as np
@@ -122,8 +122,8 @@ def test_thread():
 
 
 @pytest.fixture(scope="module")
-def guilty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examined]:
-    return examine(tmp_path_factory.mktemp("guilty"), _GUILTY)
+def leaking(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examined]:
+    return examine(tmp_path_factory.mktemp("leaking"), _LEAKING)
 
 
 _LIST = "global 'KEPT' of module test_cases"
@@ -132,15 +132,20 @@ _LIST = "global 'KEPT' of module test_cases"
 @pytest.mark.parametrize(
     ("case", "meter", "much", "where"),
     [
-        ("test_list", "tensors", "1 more", [f"float32 1024 on cpu, 4.0 KiB: item of list of 12, {_LIST}"]),
+        (
+            "test_list",
+            "tensors",
+            "1 more",
+            [f"float32 tensor of shape 1024 on cpu, 4.0 KiB, held by: item of list of 12, {_LIST}"],
+        ),
         ("test_list", "tensor_bytes", "4.0 KiB more", []),
         ("test_class_attribute", "tensors", "1 more", ["class attribute 'kept' of test_cases.Model"]),
         ("test_closure", "tensors", "1 more", ["in the closure of function test_cases.test_closure", _LIST]),
         ("test_garbage", "tensors", "1 more", ["attribute 'values' of a test_cases.Model, item of gc.garbage"]),
         ("test_garbage", "uncollectable", "1 more", []),
         ("test_view", "tensor_bytes", "1.0 MiB more", []),
-        ("test_storage", "tensor_bytes", "4.0 KiB more", ["storage on cpu, 4.0 KiB: item of list of 12"]),
-        ("test_graph", "tensors", "4 more", ["with a graph (SumBackward0): item of list of 12"]),
+        ("test_storage", "tensor_bytes", "4.0 KiB more", ["storage on cpu, 4.0 KiB, held by: item of list of 12"]),
+        ("test_graph", "tensors", "4 more", ["with autograd graph (SumBackward0), held by: item of list of 12"]),
         ("test_grown_in_place", "tensor_bytes", "4.0 KiB more", [_LIST]),
         ("test_memo_that_never_hits", "tensors", "1 more", ["cache of test_cases.memoised"]),
         ("test_failing_case_that_leaks", "tensors", "1 more", [_LIST]),
@@ -156,10 +161,10 @@ _LIST = "global 'KEPT' of module test_cases"
         ("test_thread", "threads", "1 more", ["daemon thread 'waits for ever' at "]),
     ],
 )
-def test_a_leak_is_found_and_told_with_its_origin(
-    guilty: Mapping[str, Examined], case: str, meter: str, much: str, where: list[str]
+def test_a_leak_is_found_with_its_origin(
+    leaking: Mapping[str, Examined], case: str, meter: str, much: str, where: list[str]
 ) -> None:
-    found = guilty[case]
+    found = leaking[case]
     assert much in found.leaks[meter]
     for words in where:
         assert words in "\n".join(found.origins[meter]), found.origins
@@ -184,8 +189,8 @@ def test_a_leak_is_found_and_told_with_its_origin(
         "test_thread",
     ],
 )
-def test_the_fast_tier_alone_suspects_it(guilty: Mapping[str, Examined], case: str) -> None:
-    assert guilty[case].first
+def test_the_fast_tier_alone_suspects_it(leaking: Mapping[str, Examined], case: str) -> None:
+    assert leaking[case].first
 
 
 # Words
@@ -237,8 +242,8 @@ def _through_generator(thing: object) -> str:
 
 def _through_partial(thing: object) -> str:
     _TABLE["key"] = functools.partial(print, thing)
-    told = "item of tuple of 1, attribute 'args' of a functools.partial, value of 'key' in dict of 1"
-    return f"{told}, global '_TABLE' of module {__name__}"
+    words = "item of tuple of 1, attribute 'args' of a functools.partial, value of 'key' in dict of 1"
+    return f"{words}, global '_TABLE' of module {__name__}"
 
 
 @pytest.mark.parametrize("hold", [_through_dict, _through_slot, _through_class, _through_generator, _through_partial])
@@ -253,12 +258,12 @@ def test_holders_in_words(hold: Any) -> None:
 
 
 def test_what_only_a_running_function_holds() -> None:
-    assert held_by([]) == "held by no object of python's collector: by c, c++ or a running function"
+    assert held_by([]) == "C, C++ or a running function (no object that the garbage collector tracks)"
 
 
-def test_containers_of_the_callers_are_passed_over() -> None:
+def test_containers_of_the_caller_are_left_out() -> None:
     mine: list[object] = [[]]
-    assert held_by(mine[0], (mine,)).startswith("held by no object")
+    assert held_by(mine[0], (mine,)).startswith("C, C++ or a running function")
 
 
 def _raise_with(kept: object) -> None:
@@ -277,7 +282,7 @@ def test_a_traceback_that_is_kept_holds_the_variables_of_its_frames() -> None:
         _TABLE.clear()
 
 
-def test_a_chain_without_a_name_ends_somewhere() -> None:
+def test_a_chain_without_a_name_has_an_end() -> None:
     thing: object = []
     nest = thing
     for _ in range(100):
@@ -315,36 +320,36 @@ def test_surviving_cuda_blocks_are_summed_by_their_stack() -> None:
             _segment(_block(0x1000, 512), device=1),
         ]
     }
-    assert survivors(before, after, ("/lib/torch/",)) == [
+    assert new_cuda_blocks(before, after, ("/lib/torch/",)) == [
         "2.0 KiB in 2 blocks allocated at /suites/test_x.py:12 test_y",
         "500 bytes in 1 block allocated at an unknown place (device 1, stream 0, pool (0, 0))",
     ]
-    assert survivors(after, after) == []
-    assert survivors({}, {}) == []
+    assert new_cuda_blocks(after, after) == []
+    assert new_cuda_blocks({}, {}) == []
 
 
 def test_blocks_without_an_address_lie_one_after_the_other() -> None:
     blocks = [{"size": 512, "state": "inactive"}, {"size": 512, "state": "active_allocated"}]
     whole = {"segments": [_segment(_block(0x1200, 512))]}
-    assert survivors(whole, {"segments": [_segment(*blocks)]}) == []
+    assert new_cuda_blocks(whole, {"segments": [_segment(*blocks)]}) == []
 
 
 def test_frames_of_libraries_are_left_out_unless_there_are_no_others() -> None:
     library, own = ("/lib/a.py", 1, "a"), ("/case.py", 2, "b")
     assert shorten([library, own], ("/lib/",)) == ("/case.py:2 b",)
     assert shorten([library], ("/lib/",)) == ("/lib/a.py:1 a",)
-    assert shorten([own] * 100) == ("/case.py:2 b",) * MOST_FRAMES
+    assert shorten([own] * 100) == ("/case.py:2 b",) * MAX_FRAMES
     assert shorten([]) == ()
 
 
-def test_stacks_are_ranked_by_bytes_and_nobodys_left_out() -> None:
-    assert tell_stacks([(10, 1, ("a:1",)), (30, 2, ("b:2", "c:3")), (15, 1, ("a:1",)), (99, 9, ())]) == [
+def test_stacks_are_ranked_by_bytes_and_empty_ones_left_out() -> None:
+    assert describe_stacks([(10, 1, ("a:1",)), (30, 2, ("b:2", "c:3")), (15, 1, ("a:1",)), (99, 9, ())]) == [
         "30 bytes in 2 blocks allocated at b:2 < c:3",
         "25 bytes in 2 blocks allocated at a:1",
     ]
 
 
-def test_mapped_memory_that_grew_is_told_by_name() -> None:
+def test_mapped_memory_that_grew_is_listed_by_name() -> None:
     before = [Mapped(0, 4096, ""), Mapped(8192, 12288, "/lib/x.so")]
     after = [Mapped(0, 3 * 4096, ""), Mapped(4 * 4096, 5 * 4096, "/new"), Mapped(8192, 12288, "/lib/x.so")]
     assert describe_mappings(before, after) == ["8.0 KiB of anonymous memory", "4.0 KiB of /new"]

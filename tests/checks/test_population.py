@@ -1,4 +1,4 @@
-"""Readings of a process with many objects: they are frozen, so that the next readings need not look at them."""
+"""Readings of a process with many objects: they are frozen, so that later readings do not examine them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def run(code: str, tier: str) -> Any:
 
 
 @pytest.mark.parametrize("tier", ["fast", "full"])
-def test_many_objects_are_looked_at_once(tier: str) -> None:
-    """What is new beside them is seen all the same, and what they hold stays counted."""
+def test_many_objects_are_examined_once(tier: str) -> None:
+    """New objects beside them are still found, and what the frozen ones hold stays counted."""
     code = """if True:
-        many, node = [[] for _ in range(2 * Meters.POPULATION)], Node()
+        many, node = [[] for _ in range(2 * Meters.FREEZE_ABOVE)], Node()
         first = meters.read()
         left = len(gc.get_objects())
         kept = [torch.zeros(50)]
@@ -57,7 +57,7 @@ def test_many_objects_are_looked_at_once(tier: str) -> None:
         print(json.dumps([left, found]))
     """
     left, found = run(code, tier)
-    assert left < Meters.POPULATION / 2
+    assert left < Meters.FREEZE_ABOVE / 2
     assert found == [{"tensors": 1, "tensor_bytes": 100}, {"tensors": 1, "tensor_bytes": 200}]
 
 
@@ -66,27 +66,27 @@ def test_garbage_among_them_is_collected_before_more_are_frozen(tier: str) -> No
     code = """if True:
         node = Node()
         gone = weakref.ref(node)
-        many = [[] for _ in range(2 * Meters.POPULATION)]
+        many = [[] for _ in range(2 * Meters.FREEZE_ABOVE)]
         meters.read()
         del node
         gc.collect()
-        said = [gone() is None]
-        many += [[] for _ in range(2 * Meters.POPULATION)]
+        seen = [gone() is None]
+        many += [[] for _ in range(2 * Meters.FREEZE_ABOVE)]
         meters.read()
-        said.append(gone() is None)
-        said.append(len(gc.get_objects()) < Meters.POPULATION)
-        many += [[] for _ in range(Meters.POPULATION)]  # ever more rarely
+        seen.append(gone() is None)
+        seen.append(len(gc.get_objects()) < Meters.FREEZE_ABOVE)
+        many += [[] for _ in range(Meters.FREEZE_ABOVE)]  # less and less often
         meters.read()
-        said.append(len(gc.get_objects()) < Meters.POPULATION)
-        print(json.dumps(said))
+        seen.append(len(gc.get_objects()) < Meters.FREEZE_ABOVE)
+        print(json.dumps(seen))
     """
     assert run(code, tier) == [False, True, True, False]
 
 
-def test_nothing_is_frozen_where_others_look_for_what_is_new() -> None:
+def test_nothing_is_frozen_where_other_code_looks_for_new_objects() -> None:
     code = """if True:
         meters, count = Meters("full", freeze=False), gc.get_freeze_count()
-        many = [[] for _ in range(2 * Meters.POPULATION)]
+        many = [[] for _ in range(2 * Meters.FREEZE_ABOVE)]
         meters.read()
         print(json.dumps(gc.get_freeze_count() - count))
     """
@@ -115,9 +115,9 @@ def test_a_leak_beside_many_objects():
 """
 
 
-def test_what_is_frozen_makes_nobody_leak_and_hides_no_leak(tmp_path: Path) -> None:
+def test_frozen_objects_are_no_leak_and_hide_none(tmp_path: Path) -> None:
     found = examine(tmp_path, _CASES)
     assert found["test_large_cycles_that_are_overwritten"].leaks == {}
     leaks = found["test_a_leak_beside_many_objects"].leaks
     assert list(leaks) == ["tensors", "tensor_bytes"]
-    assert "1 more after each of 4 repetitions" in leaks["tensors"]
+    assert "1 more torch tensor after each of 4 repetitions" in leaks["tensors"]

@@ -1,4 +1,4 @@
-"""Rounds of cases in a process of their own: what is told of each, and what torch.jit keeps."""
+"""Rounds of cases in a process of their own: the growth of each case, and what torch.jit keeps."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ tempfile.tempdir = sys.argv[1]
 history = sys.argv[2].split()
 sys.path.insert(0, sys.argv[3])
 cases = [value for name, value in vars(importlib.import_module("cases")).items() if name.startswith("case_")]
-rounds, told, origins = Rounds(), [], {}
+rounds, found, origins = Rounds(), [], {}
 for number in range(WARMUP + COUNTED):
     rounds.begin(counts=number >= WARMUP, history=history)
-    told.append([])
+    found.append([])
     for case in cases:
         rounds.before_case()
         case()
-        told[-1].append(rounds.after_case())
-print(json.dumps({"rounds": told, "origins": {name: list(lines) for name, lines in rounds.origins().items()}}))
+        found[-1].append(rounds.after_case())
+print(json.dumps({"rounds": found, "origins": {name: list(lines) for name, lines in rounds.origins().items()}}))
 """
 
 
 def run(folder: Path, source: str, *history: str) -> tuple[Counted, dict[str, list[str]]]:
-    """The rounds of the functions ``case_…`` of a program, and where growth is from."""
+    """The rounds of the functions ``case_…`` of a program, and where their growth comes from."""
     path = folder / "cases.py"
     path.write_text(source)
     (folder / "tmp").mkdir()
@@ -43,12 +43,12 @@ def run(folder: Path, source: str, *history: str) -> tuple[Counted, dict[str, li
     command = [sys.executable, "-c", program, str(folder / "tmp"), " ".join(history), str(folder)]
     ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    told: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    assert told["rounds"][:WARMUP] == [[{}] * len(told["rounds"][0])] * WARMUP
-    return told["rounds"][WARMUP:], told["origins"]
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    assert found["rounds"][:WARMUP] == [[{}] * len(found["rounds"][0])] * WARMUP
+    return found["rounds"][WARMUP:], found["origins"]
 
 
-def test_growth_is_told_of_the_case_that_it_comes_with(tmp_path: Path) -> None:
+def test_growth_is_reported_for_the_case_that_causes_it(tmp_path: Path) -> None:
     rounds, origins = run(
         tmp_path,
         """
@@ -75,7 +75,7 @@ def case_does_nothing():
     assert origins == {}
 
 
-def test_where_it_is_from_is_told_on_demand(tmp_path: Path) -> None:
+def test_origins_are_reported_on_demand(tmp_path: Path) -> None:
     source = "KEPT = []\n\ndef case_keeps():\n    KEPT.append(bytearray(100 << 10))\n"
     rounds, origins = run(tmp_path, source, "heap_bytes")
     assert leaks_of(rounds, 0, [0])
@@ -102,13 +102,13 @@ def lambda_of():
 """
 
 
-def test_what_torch_jit_keeps_is_nobodys_leak(tmp_path: Path) -> None:
+def test_what_torch_jit_keeps_is_no_leak(tmp_path: Path) -> None:
     rounds, _ = run(tmp_path, _TRACE)
     assert [leaks_of(rounds, position, range(2)) for position in range(2)] == [[], []]
 
 
 @pytest.mark.parametrize("size", [300, 1000])
-def test_what_a_traced_case_leaks_beside_is_seen(tmp_path: Path, size: int) -> None:
+def test_a_leak_of_a_traced_case_is_found(tmp_path: Path, size: int) -> None:
     source = _TRACE + f"\nKEPT = []\n\ndef case_leaks():\n    case_traces()\n    KEPT.append(bytearray({size} << 10))\n"
     rounds, _ = run(tmp_path, source)
     assert [leak.meter for leak in leaks_of(rounds, 2, range(3))] == ["heap_bytes"]

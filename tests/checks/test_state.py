@@ -1,4 +1,4 @@
-"""What a state guard promises beside what it finds: what it costs, what it leaves alone, what it says."""
+"""A state guard beside its findings: side effects, unreadable state, messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 from harness.checks.state.guard import StateGuard
 from harness.checks.state.interpreter import _set_by_imports
-from harness.checks.state.section import ABSENT, Change, Scene, Unreadable, describe, same, show
+from harness.checks.state.section import ABSENT, Change, Unreadable, describe, same, show
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(code: str) -> Any:
-    """What the code prints last, as JSON, run in a process of its own."""
+    """Run the code in a process of its own; return its last line, from JSON."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
@@ -54,11 +54,11 @@ def test_torch_first_imported_by_the_case_is_compared_with_its_own_defaults() ->
         print(json.dumps([problem.text for problem in guard.compare()]))
     """
     assert set(run(code)) <= NEW_IN_2_13
-    guilty = code.replace("import torch\n", "import torch; torch.set_grad_enabled(False)\n")
-    assert run(guilty) == ["left grad mode at False (was True)"]
+    changed_mode = code.replace("import torch\n", "import torch; torch.set_grad_enabled(False)\n")
+    assert run(changed_mode) == ["did not restore grad mode (now False, was True)"]
 
 
-#: What torch has had since 2.13; on a release before it there is nothing to read.
+#: Names that torch has since 2.13. Older releases lack them.
 NEW_IN_2_13 = (
     {"_C._get_cudnn_depthwise_kernel", "_C._set_cudnn_depthwise_kernel", "_C._is_grad_layout_enforcement_enabled"}
     if tuple(map(int, importlib.metadata.version("torch").split(".")[:2])) < (2, 13)
@@ -80,7 +80,7 @@ def test_without_a_capture_there_is_nothing_to_compare_with() -> None:
         StateGuard().compare()
 
 
-def test_what_cannot_be_put_back_is_said() -> None:
+def test_what_cannot_be_restored_is_reported() -> None:
     code = """if True:
         import json, os, torch
         from harness.checks.state.guard import StateGuard
@@ -93,7 +93,7 @@ def test_what_cannot_be_put_back_is_said() -> None:
     """
     found, left, there, again = run(code)
     assert (found, there, again) == (True, False, 0)
-    assert "could not put back inference mode" in left
+    assert "could not restore inference mode" in left
 
 
 def test_a_state_that_cannot_be_read_is_a_finding_and_no_error() -> None:
@@ -108,27 +108,30 @@ def test_a_state_that_cannot_be_read_is_a_finding_and_no_error() -> None:
         print(json.dumps(texts))
     """
     (first, *_) = run(code)
-    assert first.startswith(("left the umask at what cannot be read (TypeError", "left a process whose state"))
+    assert first.startswith(("did not restore the umask (now unreadable (TypeError", "changed the process so that its"))
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (Change("x", 1, 2), "left x at 2 (was 1)"),
-        (Change("x", ABSENT, 2), "left x at 2 (was absent)"),
-        (Change("x", 1, ABSENT), "removed x (was 1)"),
-        (Change("x", ("a", "b"), ("b", "c")), "left x with 'c' and without 'a' (2 in all, was 2: 'a', 'b')"),
-        (Change("x", ("a", "b"), ("b", "a")), "left x in another order: 'b', 'a' (was 'a', 'b')"),
-        (Change("x", ("a",), ("a", "a")), "left x with 'a' (2 in all, was 1: 'a')"),
+        (Change("x", 1, 2), "did not restore x (now 2, was 1)"),
+        (Change("x", ABSENT, 2), "did not restore x (now 2, was absent)"),
+        (Change("x", 1, ABSENT), "did not restore x (now absent, was 1)"),
+        (
+            Change("x", ("a", "b"), ("b", "c")),
+            "did not restore x (added 'c'; removed 'a'; now 2 entries, was 2: 'a', 'b')",
+        ),
+        (Change("x", ("a", "b"), ("b", "a")), "did not restore x (now in another order: 'b', 'a', was 'a', 'b')"),
+        (Change("x", ("a",), ("a", "a")), "did not restore x (added 'a'; now 2 entries, was 1: 'a')"),
         (
             Change("x", (), tuple("abcdefg")),
-            "left x with 'a', 'b', 'c', 'd', 'e', and 2 more (7 in all, was 0: nothing)",
+            "did not restore x (added 'a', 'b', 'c', 'd', 'e', and 2 more; now 7 entries, was 0)",
         ),
-        (Change("x", (True, True), (False, True)), "left x at (False, True) (was (True, True))"),
-        (Change("x", 1, Unreadable("why")), "left x at what cannot be read (why) (was 1)"),
+        (Change("x", (True, True), (False, True)), "did not restore x (now (False, True), was (True, True))"),
+        (Change("x", 1, Unreadable("why")), "did not restore x (now unreadable (why), was 1)"),
         (
             Change("x", object(), object()),
-            "left another x: a builtins.object (was another of that description)",
+            "did not restore x (now another object with the same description: a builtins.object)",
         ),
     ],
 )
@@ -136,7 +139,7 @@ def test_a_change_in_words(change: Change, text: str) -> None:
     assert describe(change) == text
 
 
-class Rude:
+class Hostile:
     def __repr__(self) -> str:
         raise RuntimeError("no")
 
@@ -146,10 +149,10 @@ class Rude:
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_values_that_a_case_brought_are_not_called() -> None:
-    assert show(Rude()) == f"a {__name__}.Rude"
-    assert show([Rude(), {"a": Rude()}]) == f"[a {__name__}.Rude, {{'a': a {__name__}.Rude}}]"
-    assert not same(Rude(), Rude())
+def test_code_of_values_of_a_case_is_not_called() -> None:
+    assert show(Hostile()) == f"a {__name__}.Hostile"
+    assert show([Hostile(), {"a": Hostile()}]) == f"[a {__name__}.Hostile, {{'a': a {__name__}.Hostile}}]"
+    assert not same(Hostile(), Hostile())
     assert len(show("x" * 1000)) <= 200
     assert show("a\nb\x00") == r"'a\nb\x00'"
 
@@ -158,7 +161,7 @@ NARROW, WIDE = ("ignore", None, UserWarning, None, 0), ("ignore", None, Warning,
 
 
 @pytest.mark.parametrize(
-    ("added", "imported", "excused"),
+    ("added", "imported", "ignored"),
     [
         ((NARROW,), {"library"}, True),
         ((NARROW,), set(), False),
@@ -167,8 +170,8 @@ NARROW, WIDE = ("ignore", None, UserWarning, None, 0), ("ignore", None, Warning,
     ],
 )
 def test_only_narrow_filters_of_warnings_come_with_imports(
-    added: tuple[object, ...], imported: set[str], excused: bool
+    added: tuple[object, ...], imported: set[str], ignored: bool
 ) -> None:
     kept = (("default", None, DeprecationWarning, "__main__", 0),)
-    assert _set_by_imports(kept, (*added, *kept), Scene(frozenset(imported))) is excused
-    assert not _set_by_imports(kept, added, Scene(frozenset(imported)))
+    assert _set_by_imports(kept, (*added, *kept), frozenset(imported)) is ignored
+    assert not _set_by_imports(kept, added, frozenset(imported))

@@ -1,4 +1,4 @@
-"""State that fixtures hold between cases, with pytest itself at work."""
+"""State that fixtures change for several cases, with real pytest runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-#: What an executor does around each case, and at its end.
+#: Does what an executor does around each case, and at its end.
 CONFTEST = """
 import json, pathlib
 import pytest
@@ -16,7 +16,7 @@ from harness.checks.state.guard import StateGuard
 from harness.checks.state.guard import FixtureWatch
 
 guard = StateGuard()
-said = {}
+found = {}
 
 def pytest_configure(config):
     config.pluginmanager.register(FixtureWatch(guard))
@@ -29,28 +29,28 @@ def pytest_runtestloop():
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
     result = yield
-    said[item.name] = [problem.text for problem in guard.compare()]
-    if said[item.name]:
+    found[item.name] = [problem.text for problem in guard.compare()]
+    if found[item.name]:
         guard.restore()
     return result
 
 def pytest_unconfigure():
-    said["end"] = [problem.text for problem in guard.compare()]
-    pathlib.Path("said.json").write_text(json.dumps(said))
+    found["end"] = [problem.text for problem in guard.compare()]
+    pathlib.Path("found.json").write_text(json.dumps(found))
 """
 
 
-def said(pytester: pytest.Pytester, source: str, *arguments: str, passed: int) -> dict[str, list[str]]:
-    """What was said of each case that anything was said of, and at the end."""
+def found(pytester: pytest.Pytester, source: str, *arguments: str, passed: int) -> dict[str, list[str]]:
+    """The messages for each case that has any, and those at the end."""
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(source)
     result = pytester.runpytest_subprocess("-p", "no:harness", "-p", "no:cacheprovider", *arguments)
     result.assert_outcomes(passed=passed)
-    texts: dict[str, list[str]] = json.loads((pytester.path / "said.json").read_text())
+    texts: dict[str, list[str]] = json.loads((pytester.path / "found.json").read_text())
     return {name: problems for name, problems in texts.items() if problems}
 
 
-def test_what_pytest_itself_changes_is_not_told(pytester: pytest.Pytester) -> None:
+def test_what_pytest_itself_changes_is_not_reported(pytester: pytest.Pytester) -> None:
     source = """
         import logging, os, sys, warnings
         def test_monkeypatch(monkeypatch):
@@ -66,11 +66,11 @@ def test_what_pytest_itself_changes_is_not_told(pytester: pytest.Pytester) -> No
             try: raise ValueError
             except ValueError: assert os.environ["PYTEST_CURRENT_TEST"]
     """
-    assert said(pytester, source, passed=5) == {}
+    assert found(pytester, source, passed=5) == {}
 
 
 @pytest.mark.parametrize("scope", ["class", "module", "package", "session"])
-def test_state_that_a_wider_fixture_holds_and_puts_back_is_nobodys_fault(pytester: pytest.Pytester, scope: str) -> None:
+def test_state_that_a_wider_fixture_changes_and_restores_is_not_reported(pytester: pytest.Pytester, scope: str) -> None:
     source = f"""
         import os, signal, pytest
         @pytest.fixture(scope="{scope}")
@@ -87,7 +87,7 @@ def test_state_that_a_wider_fixture_holds_and_puts_back_is_nobodys_fault(pyteste
             def test_d(self): pass
         def test_e(): pass
     """
-    assert said(pytester, source, passed=5) == {}
+    assert found(pytester, source, passed=5) == {}
 
 
 def test_set_up_functions_of_modules_classes_and_unittest_count_as_fixtures(pytester: pytest.Pytester) -> None:
@@ -108,10 +108,10 @@ def test_set_up_functions_of_modules_classes_and_unittest_count_as_fixtures(pyte
             def test_c(self): pass
             def test_d(self): pass
     """
-    assert said(pytester, source, passed=4) == {}
+    assert found(pytester, source, passed=4) == {}
 
 
-def test_a_wider_fixture_that_does_not_put_back_is_named_when_it_is_torn_down(pytester: pytest.Pytester) -> None:
+def test_a_wider_fixture_that_does_not_restore_is_named_when_it_is_torn_down(pytester: pytest.Pytester) -> None:
     source = """
         import os, pytest
         @pytest.fixture(scope="module")
@@ -120,11 +120,11 @@ def test_a_wider_fixture_that_does_not_put_back_is_named_when_it_is_torn_down(py
         def test_a(shared): pass
         def test_b(shared): assert "STATE" in os.environ
     """
-    text = "the module fixture 'shared' left the environment variable STATE at 'held' (was absent)"
-    assert said(pytester, source, passed=2) == {"test_b": [text]}
+    text = "the module fixture 'shared' did not restore the environment variable STATE (now 'held', was absent)"
+    assert found(pytester, source, passed=2) == {"test_b": [text]}
 
 
-def test_a_case_that_changes_what_a_fixture_holds_is_told_so(pytester: pytest.Pytester) -> None:
+def test_a_case_that_changes_the_state_of_a_fixture_is_reported(pytester: pytest.Pytester) -> None:
     source = """
         import os, pytest
         @pytest.fixture(scope="module", autouse=True)
@@ -134,13 +134,13 @@ def test_a_case_that_changes_what_a_fixture_holds_is_told_so(pytester: pytest.Py
             del os.environ["STATE"]
         def test_a(): pass
         def test_b(): os.environ["STATE"] = "mine"
-        def test_c(): assert os.environ["STATE"] == "held"  # put back
+        def test_c(): assert os.environ["STATE"] == "held"  # restored
     """
-    text = "left the environment variable STATE at 'mine' (was 'held')"
-    assert said(pytester, source, passed=3) == {"test_b": [text]}
+    text = "did not restore the environment variable STATE (now 'mine', was 'held')"
+    assert found(pytester, source, passed=3) == {"test_b": [text]}
 
 
-def test_a_case_is_not_excused_by_what_a_fixture_holds(pytester: pytest.Pytester) -> None:
+def test_other_changes_of_a_case_are_reported_beside_those_of_a_fixture(pytester: pytest.Pytester) -> None:
     source = """
         import os, sys, pytest
         @pytest.fixture(scope="module", autouse=True)
@@ -148,8 +148,8 @@ def test_a_case_is_not_excused_by_what_a_fixture_holds(pytester: pytest.Pytester
         def test_a(): os.environ["OTHER"] = "mine"
         def test_b(): pass
     """
-    assert said(pytester, source, passed=2) == {
-        "test_a": ["left the environment variable OTHER at 'mine' (was absent)"]
+    assert found(pytester, source, passed=2) == {
+        "test_a": ["did not restore the environment variable OTHER (now 'mine', was absent)"]
     }
 
 
@@ -182,11 +182,11 @@ STACKED = """
 
 
 @pytest.mark.parametrize("source", [ASKED_FOR, STACKED])
-def test_fixtures_that_change_the_same_thing_hold_each_their_own(pytester: pytest.Pytester, source: str) -> None:
-    assert said(pytester, source, passed=2) == {}
+def test_fixtures_may_change_the_same_name(pytester: pytest.Pytester, source: str) -> None:
+    assert found(pytester, source, passed=2) == {}
 
 
-def test_a_parametrised_fixture_holds_anew_for_each_parameter(pytester: pytest.Pytester) -> None:
+def test_a_parametrised_fixture_changes_state_for_each_parameter(pytester: pytest.Pytester) -> None:
     source = """
         import os, pytest
         @pytest.fixture(scope="module", params=["1", "2"])
@@ -197,10 +197,10 @@ def test_a_parametrised_fixture_holds_anew_for_each_parameter(pytester: pytest.P
         def test_a(shared): pass
         def test_b(shared): pass
     """
-    assert said(pytester, source, passed=4) == {}
+    assert found(pytester, source, passed=4) == {}
 
 
-def test_state_of_torch_and_names_are_held_as_well(pytester: pytest.Pytester) -> None:
+def test_fixtures_may_change_state_of_torch_and_names(pytester: pytest.Pytester) -> None:
     source = """
         import sys, types, pytest, torch
         @pytest.fixture(scope="module")
@@ -219,10 +219,10 @@ def test_state_of_torch_and_names_are_held_as_well(pytester: pytest.Pytester) ->
         def test_a(shared): assert torch.ones(1).dtype is torch.float64
         def test_b(shared): assert torch.ones(1).dtype is torch.float64
     """
-    assert said(pytester, source, "-p", "colorsys", passed=2) == {}
+    assert found(pytester, source, "-p", "colorsys", passed=2) == {}
 
 
-def test_filters_of_warnings_are_pytests_to_put_back(pytester: pytest.Pytester) -> None:
+def test_pytest_restores_warnings_filters_of_fixtures(pytester: pytest.Pytester) -> None:
     source = """
         import warnings, pytest
         @pytest.fixture(scope="module", autouse=True)
@@ -230,4 +230,4 @@ def test_filters_of_warnings_are_pytests_to_put_back(pytester: pytest.Pytester) 
         def test_a(): pass
         def test_b(): pass
     """
-    assert said(pytester, source, passed=2) == {}
+    assert found(pytester, source, passed=2) == {}

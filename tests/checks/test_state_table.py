@@ -1,7 +1,7 @@
-"""What a case may leave behind and what it may not, each done for real.
+"""Changes that a case must restore, and harmless ones. Each row makes one for real.
 
-The table is run in children of one process that has imported torch and nothing more of it, so that every row starts
-from the same state; then again, row after row, in one process and in an order drawn by seed.
+The table runs in children of one process that has imported torch and nothing more of it, so that every row starts from
+the same state. Then it runs again, row after row, in one process and in an order drawn by seed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.checks import state_rows_innocent, state_rows_process, state_rows_torch
-from tests.checks.state_table import CONTAMINATIONS, ONCE, scenes, wrong
+from tests.checks import state_rows_harmless, state_rows_process, state_rows_torch
+from tests.checks.state_table import CONTAMINATIONS, ONCE, actions, wrong
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,45 +28,45 @@ def in_children() -> Iterator[tuple[str, list[str]]]:
 
     guard = StateGuard()
     guard.capture()
-    for name, scene in scenes():
+    for name, action in actions():
         read_end, write_end = os.pipe()
         if (pid := os.fork()) == 0:
             try:
-                scene()
-                said = [problem.text for problem in guard.compare()]
-            except BaseException as error:  # noqa: BLE001 - told to the parent
-                said = [f"raised {error!r}"]
-            os.write(write_end, json.dumps(said).encode())
+                action()
+                messages = [problem.text for problem in guard.compare()]
+            except BaseException as error:  # noqa: BLE001 - sent to the parent
+                messages = [f"raised {error!r}"]
+            os.write(write_end, json.dumps(messages).encode())
             os._exit(0)
         os.close(write_end)
-        with open(read_end, "rb") as told:
-            yield name, json.loads(told.read() or b'["died"]')
+        with open(read_end, "rb") as pipe:
+            yield name, json.loads(pipe.read() or b'["died"]')
         os.waitpid(pid, 0)
 
 
 def in_one_process(seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Every quick row in this process, in an order drawn by `seed`; what is left behind is put back after each."""
+    """Every quick row in this process, in an order drawn by `seed`; changes are restored after each."""
     from harness.checks.state.guard import StateGuard
 
     guard = StateGuard()
     guard.capture()
-    chosen = [(name, scene) for name, scene in scenes() if name not in ONCE]
+    chosen = [(name, action) for name, action in actions() if name not in ONCE]
     random.Random(seed).shuffle(chosen)
-    for name, scene in chosen:
-        scene()
-        said = [problem.text for problem in guard.compare()]
-        yield name, said + guard.restore()
+    for name, action in chosen:
+        action()
+        messages = [problem.text for problem in guard.compare()]
+        yield name, messages + guard.restore()
 
 
 def set_environment() -> None:
-    """What some rows change or take away."""
+    """Variables that some rows change or remove."""
     os.environ["STATE_KEPT"] = "before"
     os.environ["STATE_GONE"] = "before"
 
 
 def main(how: str) -> None:
-    """Run the table in this process, which pytest has nothing to do with; one line of JSON a row."""
-    import colorsys  # noqa: F401 - a module that nobody needs
+    """Run the table in this process, without pytest. Prints one line of JSON per row."""
+    import colorsys  # noqa: F401 - a module that no other code needs
 
     import torch
 
@@ -74,11 +74,11 @@ def main(how: str) -> None:
     os.umask(0o022)
     sys.setrecursionlimit(1000)
     set_environment()
-    for module in (state_rows_torch, state_rows_process, state_rows_innocent):
+    for module in (state_rows_torch, state_rows_process, state_rows_harmless):
         module.enter_rows()
-    for name, said in in_children() if how == "children" else in_one_process(int(how)):
+    for name, messages in in_children() if how == "children" else in_one_process(int(how)):
         expected = CONTAMINATIONS[name][1] if name in CONTAMINATIONS else []
-        print("ROW", json.dumps([name, said, expected]), flush=True)
+        print("ROW", json.dumps([name, messages, expected]), flush=True)
 
 
 def run_table(how: str) -> dict[str, tuple[list[str], list[str]]]:
@@ -88,7 +88,7 @@ def run_table(how: str) -> dict[str, tuple[list[str], list[str]]]:
     )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line[4:]) for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    return {name: (said, expected) for name, said, expected in lines}
+    return {name: (messages, expected) for name, messages, expected in lines}
 
 
 @pytest.fixture(scope="module")
@@ -96,20 +96,20 @@ def alone() -> dict[str, tuple[list[str], list[str]]]:
     return run_table("children")
 
 
-def test_each_contamination_is_told_with_new_and_old_value(alone: dict[str, tuple[list[str], list[str]]]) -> None:
+def test_each_contamination_is_reported_with_new_and_old_value(alone: dict[str, tuple[list[str], list[str]]]) -> None:
     contaminations = {name: result for name, result in alone.items() if result[1]}
     assert len(contaminations) >= 60
     assert wrong(contaminations) == {}
 
 
-def test_no_innocent_is_accused(alone: dict[str, tuple[list[str], list[str]]]) -> None:
-    innocents = {name: result for name, result in alone.items() if not result[1]}
-    assert len(innocents) >= 28
-    assert wrong(innocents) == {}
+def test_no_harmless_change_is_reported(alone: dict[str, tuple[list[str], list[str]]]) -> None:
+    harmless = {name: result for name, result in alone.items() if not result[1]}
+    assert len(harmless) >= 28
+    assert wrong(harmless) == {}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_verdicts_are_the_same_in_any_order_once_state_is_put_back(seed: int) -> None:
+def test_verdicts_are_the_same_in_any_order_once_state_is_restored(seed: int) -> None:
     results = run_table(str(seed))
     assert len(results) >= 60
     assert wrong(results) == {}

@@ -1,4 +1,4 @@
-"""What a series of readings over repetitions comes to."""
+"""The judgement on a series of readings over repetitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.checks.meters.table import METERS
-from harness.checks.trend import LEAST, WARMUP, WATCHED, Look, Shape, judge, rate, series, watched
+from harness.checks.trend import MIN_REPETITIONS, WARMUP, WATCHED, Sample, Shape, judge, rate, series, watched
 
 KIB = 1 << 10
 STEP = KIB
@@ -58,8 +58,8 @@ def with_spikes(values: Sequence[int], *positions: int) -> list[int]:
         pytest.param(made(lambda n: 0 if n < 21 else 64 * KIB * n), Shape.UNSTEADY, id="growth that begins late"),
         pytest.param(made(lambda n: -4 * KIB * n), Shape.UNSTEADY, id="a fall"),
         pytest.param([], Shape.SHORT, id="nothing"),
-        pytest.param(made(lambda n: 4 * KIB * n, LEAST - 1), Shape.SHORT, id="too few"),
-        pytest.param(made(lambda n: 4 * KIB * n, LEAST), Shape.GROWS, id="just enough"),
+        pytest.param(made(lambda n: 4 * KIB * n, MIN_REPETITIONS - 1), Shape.SHORT, id="too few"),
+        pytest.param(made(lambda n: 4 * KIB * n, MIN_REPETITIONS), Shape.GROWS, id="just enough"),
         pytest.param(noisy(4 * KIB, 64 * KIB, 1000), Shape.GROWS, id="many"),
         pytest.param(noisy(0, 64 * KIB, 1000), Shape.FLAT, id="many that do not grow"),
         pytest.param(made(lambda n: (n % 50) * 64 * KIB, 1000), Shape.UNSTEADY, id="many teeth"),
@@ -72,12 +72,16 @@ def test_the_shape_of_a_series(values: list[int], shape: Shape) -> None:
 @pytest.mark.parametrize(
     ("values", "shape", "text"),
     [
-        ([3] * 12, Shape.FLAT, "flat over 12 repetitions, at 3"),
-        (list(range(5, 17)), Shape.GROWS, "grew over 12 repetitions by 1 each, from 5 to 16"),
-        ([5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10], Shape.GROWS, "grew over 12 repetitions by 0.5 each, from 5 to 10"),
-        ([1, 2, 3, *[4] * 10], Shape.SETTLED, "grew by 3 until repetition 4 of 13, then no more"),
-        ([1, 2] * 6, Shape.UNSTEADY, "unsteady over 12 repetitions, between 1 and 2"),
-        ([1] * 5, Shape.SHORT, f"5 repetitions in one process are too few to tell, {LEAST} are enough"),
+        ([3] * 12, Shape.FLAT, "stayed flat over 12 repetitions, at 3"),
+        (list(range(5, 17)), Shape.GROWS, "grew by 1 per repetition over 12 repetitions, from 5 to 16"),
+        (
+            [5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10],
+            Shape.GROWS,
+            "grew by 0.5 per repetition over 12 repetitions, from 5 to 10",
+        ),
+        ([1, 2, 3, *[4] * 10], Shape.SETTLED, "grew by 3 until repetition 4 of 13, then stopped"),
+        ([1, 2] * 6, Shape.UNSTEADY, "went up and down over 12 repetitions, between 1 and 2"),
+        ([1] * 5, Shape.SHORT, f"had only 5 repetitions in one process, {MIN_REPETITIONS} are needed"),
     ],
 )
 def test_things_that_are_counted_need_no_step(values: list[int], shape: Shape, text: str) -> None:
@@ -85,12 +89,12 @@ def test_things_that_are_counted_need_no_step(values: list[int], shape: Shape, t
     assert (found.shape, found.text) == (shape, text)
 
 
-def test_growth_is_told_by_a_slope_that_spikes_do_not_move() -> None:
+def test_spikes_do_not_change_the_slope() -> None:
     clean = made(lambda n: 4 * KIB * n)
     for values in (clean, with_spikes(clean, 10, 19)):
         found = judge(values, step=STEP, unit="bytes")
         assert found.slope == 4 * KIB
-        assert found.text == "grew over 30 repetitions by 4.0 KiB each, from 11.0 MiB to 11.1 MiB"
+        assert found.text == "grew by 4.0 KiB per repetition over 30 repetitions, from 11.0 MiB to 11.1 MiB"
 
 
 @pytest.mark.parametrize("first", [(0, 0, 0), (-900, -500, -100), (0, 900, 900)])
@@ -114,11 +118,11 @@ def test_the_slope_of_a_long_series_is_still_that_of_one_repetition(count: int) 
         (9.99, "count", "9.99"),
     ],
 )
-def test_a_slope_for_people(slope: float, unit: str, text: str) -> None:
+def test_a_slope_as_text(slope: float, unit: str, text: str) -> None:
     assert rate(slope, "bytes" if unit == "bytes" else "count") == text
 
 
-_SERIES = st.lists(st.integers(0, 1 << 40), min_size=LEAST, max_size=40)
+_SERIES = st.lists(st.integers(0, 1 << 40), min_size=MIN_REPETITIONS, max_size=40)
 
 
 @given(_SERIES, st.integers(-(1 << 40), 1 << 40))
@@ -137,15 +141,16 @@ def test_the_first_repetitions_make_no_growth(first: list[int]) -> None:
     assert judge([*first, *[BASE] * 20], step=STEP).shape is not Shape.GROWS
 
 
-def looks(executor: str, count: int, **values: Callable[[int], float]) -> list[Look]:
+def samples(executor: str, count: int, **values: Callable[[int], float]) -> list[Sample]:
     return [
-        Look(executor, {name: made(value, count)[number] for name, value in values.items()}) for number in range(count)
+        Sample(executor, {name: made(value, count)[number] for name, value in values.items()})
+        for number in range(count)
     ]
 
 
-def test_what_grows_comes_first_and_then_what_points_at_its_cause() -> None:
+def test_growing_series_come_first_and_the_clearest_cause_before_others() -> None:
     found = series(
-        looks(
+        samples(
             "e1",
             N,
             resident_bytes=lambda n: 64 * KIB * n,
@@ -160,38 +165,40 @@ def test_what_grows_comes_first_and_then_what_points_at_its_cause() -> None:
         ("mapped_bytes", Shape.SETTLED),
         ("threads", Shape.FLAT),
     ]
-    assert found[0].text.startswith("heap_bytes (handed out by malloc")
-    assert found[0].text.endswith(") grew over 30 repetitions by 4.0 KiB each, from 11.0 MiB to 11.1 MiB")
+    assert found[0].text.startswith("heap_bytes: malloc memory of C code, NumPy or torch on the CPU grew by 4.0 KiB")
+    assert found[0].text.endswith(" per repetition over 30 repetitions, from 11.0 MiB to 11.1 MiB")
 
 
-def test_of_two_that_stand_still_the_one_that_moved_most_comes_first() -> None:
-    found = series(looks("e1", N, heap_bytes=lambda n: n % 2, resident_bytes=lambda n: 64 * KIB * (n % 2)))
+def test_of_two_flat_series_the_one_that_moved_most_comes_first() -> None:
+    found = series(samples("e1", N, heap_bytes=lambda n: n % 2, resident_bytes=lambda n: 64 * KIB * (n % 2)))
     assert [each.meter for each in found] == ["resident_bytes", "heap_bytes"]
 
 
-def test_readings_of_different_processes_are_not_one_line() -> None:
-    """Each process stands still; only the second is higher, as one line they would have made a step or a rise."""
-    lower = looks("e1", 13, heap_bytes=lambda _: 0)
-    higher = looks("e2", 17, heap_bytes=lambda _: 4 << 20)
+def test_readings_of_different_processes_are_not_one_series() -> None:
+    """Each process stays flat, but the second is higher. As one series they would make a step or a rise."""
+    lower = samples("e1", 13, heap_bytes=lambda _: 0)
+    higher = samples("e2", 17, heap_bytes=lambda _: 4 << 20)
     found = series([*lower, *higher])
     assert [(each.executor, len(each.values), each.trend.shape) for each in found] == [
         ("e2", 17, Shape.FLAT),
         ("e1", 13, Shape.FLAT),
     ]
-    steps = [Look(f"e{number // 2}", {"heap_bytes": number << 20}) for number in range(N)]
+    steps = [Sample(f"e{number // 2}", {"heap_bytes": number << 20}) for number in range(N)]
     assert {each.trend.shape for each in series(steps)} == {Shape.SHORT}
-    interleaved = [look for pair in zip(lower, higher, strict=False) for look in pair]
+    interleaved = [sample for pair in zip(lower, higher, strict=False) for sample in pair]
     assert {each.trend.shape for each in series(interleaved)} == {Shape.FLAT}
 
 
-def test_growth_in_the_longer_of_two_processes_is_told() -> None:
-    found = series([*looks("e1", 14, heap_bytes=lambda n: 4096 * n), *looks("e2", 16, heap_bytes=lambda n: 4096 * n)])
+def test_growth_in_the_longer_of_two_processes_comes_first() -> None:
+    found = series(
+        [*samples("e1", 14, heap_bytes=lambda n: 4096 * n), *samples("e2", 16, heap_bytes=lambda n: 4096 * n)]
+    )
     assert [(each.executor, each.trend.shape) for each in found] == [("e2", Shape.GROWS), ("e1", Shape.GROWS)]
 
 
-def test_devices_are_told_apart_and_unknown_meters_left_out() -> None:
+def test_each_device_has_its_series_and_unknown_meters_are_left_out() -> None:
     values = {"cuda_allocated[0]": 0, "cuda_allocated[1]": 0, "flux": 0}
-    grown = [Look("e1", {**values, "cuda_allocated[1]": 512 * n, "flux": n}) for n in range(N)]
+    grown = [Sample("e1", {**values, "cuda_allocated[1]": 512 * n, "flux": n}) for n in range(N)]
     found = series(grown)
     assert [(each.meter, each.trend.shape) for each in found] == [
         ("cuda_allocated[1]", Shape.GROWS),

@@ -54,8 +54,8 @@ def test_what_grows_is_named_with_all_that_grows_in_its_process() -> None:
     each = only(*repeated(A, growing, resident_bytes=lambda n: 64 * KIB * n, threads=flat))
     assert (each.case, each.grows, each.word) == (A, True, "GROWS")
     assert each.text == (
-        "heap_bytes (handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from) grew over 20 "
-        "repetitions by 4.0 KiB each, from 11.0 MiB to 11.1 MiB, in executor gw0-1; also resident_bytes by 64.0 KiB"
+        "heap_bytes: malloc memory of C code, NumPy or torch on the CPU grew by 4.0 KiB per repetition over 20 "
+        "repetitions, from 11.0 MiB to 11.1 MiB, in executor gw0-1; also resident_bytes by 64.0 KiB"
     )
     assert each.plot(blocks=False)[0] == "11.1 MiB |               ..::#"
 
@@ -63,7 +63,7 @@ def test_what_grows_is_named_with_all_that_grows_in_its_process() -> None:
 def test_what_stands_still_is_no_growth() -> None:
     each = only(*repeated(A, flat))
     assert (each.grows, each.word) == (False, "FLAT")
-    assert each.text.endswith("flat over 20 repetitions, at 11.0 MiB, in executor gw0-1")
+    assert each.text.endswith("stayed flat over 20 repetitions, at 11.0 MiB, in executor gw0-1")
 
 
 def test_growth_is_not_put_together_from_several_processes() -> None:
@@ -85,7 +85,7 @@ def test_the_summary_names_what_grows_and_nothing_else() -> None:
     account = ledger(*repeated(A, growing), *repeated(B, flat))
     lines = summary(account, Path("results"), blocks=True)
     (told,) = [position for position, line in enumerate(lines) if line.startswith("GROWS")]
-    assert lines[told].startswith(f"GROWS {A} - heap_bytes (")
+    assert lines[told].startswith(f"GROWS {A} - heap_bytes: ")
     assert [line[:14] for line in lines[told + 1 : told + 4]] == ["    11.1 MiB │", "             │", "    11.0 MiB │"]
     assert B not in "\n".join(lines)
     plain = summary(account, Path("results"), blocks=False)
@@ -113,7 +113,7 @@ def test_junit_has_it_in_the_output_of_the_case(printed: str) -> None:
     suite = next(iter(junit.render(ledger(*lines, *repeated(B, flat)))))
     grown, still = suite
     text = grown.system_out
-    assert text.startswith(f"{printed}\nGROWS heap_bytes (" if printed else "GROWS heap_bytes (")
+    assert text.startswith(f"{printed}\nGROWS heap_bytes: " if printed else "GROWS heap_bytes: ")
     assert text.splitlines()[-3].startswith("11.1 MiB │")
     assert len(grown.result) == 0
     assert still.system_out is None

@@ -1,7 +1,7 @@
-"""Who holds an object, in words: up the referrers to a name that a reader can look for.
+"""What refers to an object, in words: the chain of referrers up to a name that a reader can search for.
 
-The collector knows holders by what it tracks. What was frozen (`gc.freeze`) must be unfrozen first, or the chain
-ends at the first holder that is older than the fork.
+The garbage collector knows only the objects that it tracks. Unfreeze frozen objects (`gc.freeze`) first: otherwise the
+chain ends at the first holder from before the fork.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from typing import TypeGuard, TypeVar, cast
 
 T = TypeVar("T")
 
-#: Steps up from the object, and holders looked at in each: a name is mostly three or four steps away.
-_STEPS = 8
-_BREADTH = 200
+#: Steps up from the object, and holders examined in each step. A name is usually three or four steps away.
+_MAX_STEPS = 8
+_MAX_HOLDERS = 200
 
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _ENDS = (types.FrameType, types.ModuleType, type)
 
 
 def held_by(thing: object, ignore: Sequence[object] = ()) -> str:
-    """What holds `thing`, nearest first: ``item of list of 3, global CACHE of module suites.x``.
+    """What holds `thing`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
 
-    `ignore`: containers of the caller's that hold it too. A running function's variables are not seen by the collector;
-    an object that nothing else holds is said to be held by C, C++ or a running function.
+    `ignore`: containers of the caller that hold it too. The garbage collector does not see the variables of a running
+    function. If no other holder is found, the text names C, C++ or a running function.
     """
     modules = {id(vars(m)): name for name, m in list(sys.modules.items()) if _is(m, types.ModuleType)}
     path = _path(thing, modules, {id(container) for container in ignore})
     if len(path) == 1:
-        return "held by no object of python's collector: by c, c++ or a running function"
+        return "C, C++ or a running function (no object that the garbage collector tracks)"
     return ", ".join(_words(path, modules))
 
 
 def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object]:
-    """The objects from `thing` to the nearest one that has a name, or to the farthest where none was found."""
+    """The objects from `thing` to the nearest one with a name, or to the farthest one if none has a name."""
     found: list[object] = [thing]
-    seen = {id(thing): 0}  # object → position in `found` of what it was reached from
+    seen = {id(thing): 0}  # by object id, the position in `found` of the object that it holds
     skip |= {id(found), id(seen), id(modules), id(skip)}
     level = [0]
     reached = 0
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         batch = [found[position] for position in level]
         skip.add(id(batch))
         referrers = gc.get_referrers(*batch)
@@ -51,11 +51,11 @@ def _path(thing: object, modules: dict[int, str], skip: set[int]) -> list[object
         positions = {id(found[position]): position for position in level}
         level = []
         for holder in referrers:
-            if id(holder) in skip or id(holder) in seen or len(level) >= _BREADTH:
+            if id(holder) in skip or id(holder) in seen or len(level) >= _MAX_HOLDERS:
                 continue
             child = next((positions[id(item)] for item in gc.get_referents(holder) if id(item) in positions), None)
             if child is None:
-                continue  # it has let go meanwhile
+                continue  # it does not hold the object any more
             seen[id(holder)] = child
             found.append(holder)
             level.append(len(found) - 1)
@@ -78,12 +78,12 @@ def _trace(found: list[object], seen: dict[int, int], position: int) -> list[obj
 
 
 def _is(thing: object, kinds: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
-    """isinstance without asking the object, whose ``__class__`` may be code of a case's."""
+    """isinstance without access to ``__class__``, which may be code of the case."""
     return issubclass(type(thing), kinds)
 
 
 def _words(path: Sequence[object], modules: dict[int, str]) -> list[str]:
-    """A phrase for each step along `path`, an object first and then whoever holds the one before."""
+    """A phrase for each step along `path`: an object, then the holder of each object before it."""
     words = []
     position = 1
     while position < len(path):
@@ -133,7 +133,7 @@ def _described(holder: object, child: object) -> str:
 
 
 def _attributes(holder: object) -> list[str]:
-    """The names of an object's own values, those in slots too. Looks only where looking runs no code of the class."""
+    """The names of an object's attributes, including slots. Runs no code of its class."""
     slots = [
         name
         for kind in type(holder).__mro__
@@ -144,7 +144,7 @@ def _attributes(holder: object) -> list[str]:
 
 
 def _own_values(holder: object) -> dict[str, object]:
-    """The object's ``__dict__``, without running code of its class; an empty one where it has none."""
+    """The object's ``__dict__``, or an empty one. Runs no code of its class."""
     try:
         return cast("dict[str, object]", object.__getattribute__(holder, "__dict__"))
     except (AttributeError, TypeError):

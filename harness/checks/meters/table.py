@@ -1,11 +1,11 @@
-"""What a case may leave behind in its process, measured before and after it: one table, cheap readings, no verdict.
+"""What a case may leave behind in its process, measured before and after it: one table of meters, cheap readings.
 
-A reading raises suspicions only. What is a leak is decided by repetition (`harness.checks.growth`), and where it came
-from is looked for afterwards (`harness.checks.origins`).
+A reading raises suspicions only. Repetitions decide what is a leak (`harness.checks.growth`). Where it comes from is
+looked up afterwards (`harness.checks.origins`).
 
-A correct reading of CUDA memory needs no synchronisation of its own: the allocator counts on the host, at once. What
-waits for the device is only the return of blocks that another stream used, so a reading is best taken after the check
-for sticky errors, which has synchronised. Nothing here makes a context, loads torch, or starts what is not there.
+A correct reading of CUDA memory needs no synchronisation of its own: the allocator counts on the host, at once. Only
+the return of blocks that another stream used waits for the device. So take a reading after the check for sticky errors,
+which synchronises. Nothing here creates a context, loads torch, or starts anything.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from harness.checks.meters import torch_memory as meters_torch
 #: `fast`: after every case. `full`: on suspicion, or where the user asked for it.
 Tier = Literal["fast", "full"]
 
-#: Collections in a row, for finalizers that make new garbage each time.
-_MOST_ROUNDS = 5
+Unit = Literal["bytes", "count"]
+
+#: Collections in a row at most: finalizers may make new garbage each time.
+_MAX_COLLECTIONS = 5
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -37,16 +39,19 @@ _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 class Meter:
     """One thing that is measured.
 
-    `suspect`: a growth above this, in bytes or things, over one case is worth a repetition; None: never by itself.
-    `confirm`: what must be exceeded in every repetition that counts; in the full tier it is also what makes suspect.
-    `why` gives the reason for both. `covered_by` names the meters in bytes whose growth this one sees as well, from
-    further away. A meter with `per_device` is read once a CUDA device and then named ``name[index]``. `from_zero`:
-    where there was no reading before, there was none of it. The `full` tier has all meters, the `fast` one its own.
+    - `noun`: what it measures, for messages; ``{s}`` stands for the plural s (see `inflect`).
+    - `tier`: the `full` tier has all meters, the `fast` tier those marked `fast`.
+    - `suspect`: a growth above this over one case (in bytes or objects) is worth a repetition. None: never by itself.
+    - `confirm`: what each counted repetition must exceed. In the full tier this also raises the suspicion.
+    - `why`: the reason for both numbers.
+    - `covered_by`: meters in bytes whose growth this meter sees as well, less directly.
+    - `per_device`: read once for each device, and then named ``name[index]``.
+    - `from_zero`: where there was no earlier reading, the earlier value was 0.
     """
 
     name: str
-    unit: Literal["bytes", "count"]
-    counts: str
+    unit: Unit
+    noun: str
     tier: Tier
     suspect: int | None
     confirm: int
@@ -56,25 +61,38 @@ class Meter:
     from_zero: bool = True
 
 
-_EXACT = "exact: one is one too many"
-_CACHED = "the allocator keeps what was freed for the next case, so a first growth says nothing"
+_EXACT = "exact: a growth of one is a leak"
+_CACHED = "the allocator keeps freed memory for the next case, so a first growth says nothing"
 
-# The order is that in which leaks are told: what points most clearly at its cause comes first.
+# Leaks are reported in this order: what points most clearly at its cause comes first.
 METERS: tuple[Meter, ...] = (
-    Meter("tensors", "count", "torch tensors that Python can reach, on any device", "fast", 0, 0, _EXACT),
-    Meter("tensor_bytes", "bytes", "storages on the CPU of such tensors, each counted once", "fast", 0, 0, _EXACT),
-    Meter("uncollectable", "count", "objects in gc.garbage", "fast", 0, 0, _EXACT),
-    Meter("cuda_allocated", "bytes", "of the device, in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
-    Meter("cuda_active_blocks", "count", "allocator's blocks in use", "fast", 0, 0, _EXACT, per_device=True),
-    Meter("cuda_graphs", "count", "CUDA graphs still referenced", "fast", 0, 0, _EXACT),
-    Meter("cuda_streams", "count", "CUDA streams still referenced", "fast", 0, 0, _EXACT),
-    Meter("cuda_events", "count", "CUDA events still referenced", "fast", 0, 0, _EXACT),
-    Meter("cuda_mempools", "count", "memory pools of the user's still referenced", "fast", 0, 0, _EXACT),
-    Meter("cuda_pools", "count", "private pools, of graphs or the user's", "full", 0, 0, _EXACT, per_device=True),
+    # Tensors that Python can reach, on any device.
+    Meter("tensors", "count", "torch tensor{s}", "fast", 0, 0, _EXACT),
+    # Each storage is counted once, however many tensors share it.
+    Meter("tensor_bytes", "bytes", "CPU memory in torch storages", "fast", 0, 0, _EXACT),
+    Meter("uncollectable", "count", "object{s} in gc.garbage", "fast", 0, 0, _EXACT),
+    Meter("cuda_allocated", "bytes", "CUDA memory in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
+    Meter(
+        "cuda_active_blocks", "count", "active block{s} of the CUDA allocator", "fast", 0, 0, _EXACT, per_device=True
+    ),
+    Meter("cuda_graphs", "count", "CUDA graph{s} still referenced", "fast", 0, 0, _EXACT),
+    Meter("cuda_streams", "count", "CUDA stream{s} still referenced", "fast", 0, 0, _EXACT),
+    Meter("cuda_events", "count", "CUDA event{s} still referenced", "fast", 0, 0, _EXACT),
+    Meter("cuda_mempools", "count", "torch.cuda.MemPool object{s} still referenced", "fast", 0, 0, _EXACT),
+    Meter(
+        "cuda_pools",
+        "count",
+        "private memory pool{s} of CUDA graphs or of the user",
+        "full",
+        0,
+        0,
+        _EXACT,
+        per_device=True,
+    ),
     Meter(
         "cuda_reserved",
         "bytes",
-        "of the device, held by the allocator",
+        "CUDA memory reserved by torch's allocator",
         "fast",
         None,
         0,
@@ -82,58 +100,74 @@ METERS: tuple[Meter, ...] = (
         covered_by=("cuda_allocated",),
         per_device=True,
     ),
-    Meter("cuda_segments", "count", "the allocator's segments", "fast", None, 0, _CACHED, per_device=True),
+    Meter("cuda_segments", "count", "segment{s} of the CUDA allocator", "fast", None, 0, _CACHED, per_device=True),
     Meter(
         "cuda_driver",
         "bytes",
-        "of the device, held by this process and not by torch's allocator, as NVML tells",
+        "CUDA memory of this process outside torch's allocator, from NVML",
         "fast",
         32 * _MIB,
         2 * _MIB,
-        "kernels are loaded when first used, some MiB at a time; the driver gives memory in steps of 2 MiB",
+        "kernels are loaded at their first use, some MiB at a time; the driver allocates in steps of 2 MiB",
         per_device=True,
         from_zero=False,
     ),
-    Meter("soft_allocated", "bytes", "of a software device, in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
-    Meter("soft_active_blocks", "count", "its allocator's blocks in use", "fast", 0, 0, _EXACT, per_device=True),
+    Meter("soft_allocated", "bytes", "software device memory in use by tensors", "fast", 0, 0, _EXACT, per_device=True),
+    Meter(
+        "soft_active_blocks",
+        "count",
+        "active block{s} of the software device's allocator",
+        "fast",
+        0,
+        0,
+        _EXACT,
+        per_device=True,
+    ),
     Meter(
         "soft_reserved",
         "bytes",
-        "of a software device, held by its allocator",
+        "software device memory reserved by its allocator",
         "fast",
         None,
         128 * _MIB,
-        "each stream has blocks of its own, so a case that takes other streams each time has 2 or 20 MiB more cached "
-        "for each",
+        "each stream has its own blocks: a case that takes other streams each time has 2 or 20 MiB more cached for "
+        "each",
         covered_by=("soft_allocated",),
         per_device=True,
     ),
     Meter("pinned_bytes", "bytes", "pinned host memory in use", "fast", 0, 0, _EXACT),
     Meter(
-        "pinned_reserved", "bytes", "pinned host memory held", "fast", None, 0, _CACHED, covered_by=("pinned_bytes",)
+        "pinned_reserved",
+        "bytes",
+        "pinned host memory reserved by its allocator",
+        "fast",
+        None,
+        0,
+        _CACHED,
+        covered_by=("pinned_bytes",),
     ),
-    Meter("threads", "count", "threads of the process, Python's and others", "fast", 0, 0, _EXACT),
-    Meter("shm_files", "count", "files under /dev/shm that are this process's", "fast", 0, 0, _EXACT),
-    Meter("shm_bytes", "bytes", "their sizes", "fast", 0, 0, _EXACT),
-    Meter("temp_files", "count", "files and folders in the folder for temporary files", "fast", 0, 0, _EXACT),
-    Meter("temp_bytes", "bytes", "the sizes of those files", "fast", 0, 0, _EXACT),
-    Meter("descriptors", "count", "open descriptors", "fast", 0, 0, _EXACT),
+    Meter("threads", "count", "thread{s} (Python or native)", "fast", 0, 0, _EXACT),
+    Meter("shm_files", "count", "file{s} of this process under /dev/shm", "fast", 0, 0, _EXACT),
+    Meter("shm_bytes", "bytes", "shared memory of this process under /dev/shm", "fast", 0, 0, _EXACT),
+    Meter("temp_files", "count", "file{s} or folder{s} in the temporary folder", "fast", 0, 0, _EXACT),
+    Meter("temp_bytes", "bytes", "data in the temporary folder", "fast", 0, 0, _EXACT),
+    Meter("descriptors", "count", "open file descriptor{s}", "fast", 0, 0, _EXACT),
     Meter(
         "heap_bytes",
         "bytes",
-        "handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from",
+        "malloc memory of C code, NumPy or torch on the CPU",
         "fast",
         256 * _KIB,
         128 * _KIB,
-        "a first call leaves some 100 KiB; a case run again up to 15, since malloc's caches by thread fill up slowly, "
-        "one that has torch compile anew each time 55, and torch.jit.trace keeps 105 each time",
+        "in KiB: a first call leaves some 100; a repeated case leaves up to 15, since malloc's thread caches fill up "
+        "slowly; a case that runs torch.compile again each time leaves 55, and torch.jit.trace keeps 105 each time",
         covered_by=("tensor_bytes",),
         from_zero=False,
     ),
     Meter(
         "mapped_bytes",
         "bytes",
-        "address space outside malloc's: mmap, thread stacks, Python's arenas, libraries",
+        "address space outside malloc (mmap, thread stacks, Python arenas, libraries)",
         "fast",
         16 * _MIB,
         0,
@@ -144,11 +178,11 @@ METERS: tuple[Meter, ...] = (
     Meter(
         "python_blocks",
         "count",
-        "blocks of Python's own allocator",
+        "memory block{s} of Python's own allocator",
         "full",
         20_000,
         2_000,
-        "an import makes tens of thousands; a case run again some tens of pytest's, or hundreds of torch.compile's",
+        "an import makes tens of thousands; a repeated case some tens (of pytest), or hundreds (of torch.compile)",
         from_zero=False,
     ),
 )
@@ -157,11 +191,22 @@ _BY_NAME = {meter.name: meter for meter in METERS}
 
 
 def meter_of(name: str) -> Meter:
-    """The table's entry for a name in a reading, ``cuda_allocated[0]`` say. Raises KeyError for an unknown one."""
+    """The table's entry for a name in a reading, such as ``cuda_allocated[0]``. Raises KeyError for an unknown name."""
     return _BY_NAME[name.partition("[")[0]]
 
 
-def quantity(amount: int, unit: Literal["bytes", "count"]) -> str:
+def noun_of(name: str) -> str:
+    """What a name in a reading measures, with its device; for `inflect`."""
+    index = name.partition("[")[2].rstrip("]")
+    return f"{meter_of(name).noun} on device {index}" if index else meter_of(name).noun
+
+
+def inflect(noun: str, amount: int) -> str:
+    """The noun in the singular for an amount of 1, else in the plural: ``torch tensors``."""
+    return noun.replace("{s}", "" if amount == 1 else "s")
+
+
+def quantity(amount: int, unit: Unit) -> str:
     """An amount for people: ``3``, ``640 bytes``, ``8.0 MiB``."""
     if unit == "count":
         return str(amount)
@@ -173,13 +218,13 @@ def quantity(amount: int, unit: Literal["bytes", "count"]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Meter name → bytes or count, plain values for JSON. A meter that could not be read is not in it."""
+    """Bytes or count by meter name, plain values for JSON. A meter that could not be read is missing."""
 
     values: Mapping[str, int]
 
 
 def growths(before: Reading, after: Reading) -> dict[str, int]:
-    """What changed, up or down, of what can be compared."""
+    """By meter, what changed, up or down. Leaves out what cannot be compared."""
     changes = {}
     for name, value in after.values.items():
         was = before.values.get(name, 0 if meter_of(name).from_zero else value)
@@ -189,9 +234,9 @@ def growths(before: Reading, after: Reading) -> dict[str, int]:
 
 
 def suspicions(before: Reading, after: Reading, tier: Tier = "fast") -> dict[str, int]:
-    """The growths that are worth running the case again, each above its meter's own threshold.
+    """The growths that are worth running the case again: each is above its meter's threshold.
 
-    In the full tier all that could be confirmed is worth it.
+    In the full tier the threshold is the one for confirming a leak.
     """
     found = {}
     for name, growth in growths(before, after).items():
@@ -202,34 +247,35 @@ def suspicions(before: Reading, after: Reading, tier: Tier = "fast") -> dict[str
 
 
 class Meters:
-    """Takes readings of this process, a disposable one. Make it after the fork: what was frozen before (`gc.freeze`) is
-    not looked at, which is why a reading costs 0.05 ms and not 50.
+    """Takes readings of this process, a disposable one. Make it after the fork.
 
-    `blind` tells, by meter, why one could not be read.
+    Objects frozen before (`gc.freeze`) are not examined: so a reading costs 0.05 ms and not 50. `unreadable` has the
+    reason for each meter that could not be read.
     """
 
-    #: Objects that the collector tracks above which they are frozen, so that the next reading need not look at them.
+    #: With more tracked objects than this, they are frozen, so that the next reading does not examine them again.
     #: torch._dynamo brings 150,000: each later reading would cost tens of milliseconds, and a collection hundreds.
-    POPULATION = 10_000
+    FREEZE_ABOVE = 10_000
 
     def __init__(
         self, tier: Tier, *, temp: Path | None = None, shm: Path = Path("/dev/shm"), freeze: bool = True
     ) -> None:
-        """`temp`: the folder for temporary files of this process alone, by default that of `tempfile`.
+        """`temp`: the temporary folder of this process alone, by default that of `tempfile`.
 
-        `freeze`: whether many objects may be frozen, which hides them from others who look for what is new.
+        `freeze`: whether objects may be frozen when there are many. This hides them from other code that looks for new
+        objects.
         """
-        self.blind: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
         self._tier = tier
         self._files = meters_process.Files(temp or Path(tempfile.gettempdir()), shm)
         self._counters = {each.kind: each.counters() for each in BACKENDS.values() if each.counters is not None}
         self._last: Reading | None = None
-        self._frozen = meters_torch.Census()
-        self._most = self.POPULATION if freeze else sys.maxsize
-        self._froze = False
+        self._frozen = meters_torch.ObjectCounts()
+        self._freeze_above = self.FREEZE_ABOVE if freeze else sys.maxsize
+        self._has_frozen = False
 
     def read(self) -> Reading:
-        """Take a reading. Garbage is collected first where that may explain a growth, and always in the full tier."""
+        """Take a reading. Collects garbage where that may explain a growth; in the full tier always."""
         if self._tier == "full":
             collect_garbage()
         reading = self._take()
@@ -240,84 +286,85 @@ class Meters:
         return reading
 
     def _take(self) -> Reading:
-        values = {"uncollectable": len(gc.garbage), **meters_process.read(self.blind), **self._files.read()}
+        values = {"uncollectable": len(gc.garbage), **meters_process.read(self.unreadable), **self._files.read()}
         if self._tier == "full":
             values["python_blocks"] = sys.getallocatedblocks()
         torch = sys.modules.get("torch")
-        census = self._census()
-        values["tensors"] = census.tensors
-        values["tensor_bytes"] = census.tensor_bytes
+        objects = self._count_objects()
+        values["tensors"] = objects.tensors
+        values["tensor_bytes"] = objects.tensor_bytes
         if torch is not None:
             for kind, counters in self._counters.items():
                 full = self._tier == "full"
-                read_devices(BACKENDS[kind], counters, torch, census, values, self.blind, full=full)
+                read_devices(BACKENDS[kind], counters, torch, objects, values, self.unreadable, full=full)
         return Reading(values)
 
-    def _census(self) -> meters_torch.Census:
+    def _count_objects(self) -> meters_torch.ObjectCounts:
         torch = sys.modules.get("torch")
         objects = gc.get_objects()
-        many = len(objects) > self._most
+        many = len(objects) > self._freeze_above
         if many and self._tier == "fast":
             del objects
             collect_garbage()
             objects = gc.get_objects()
-        census = meters_torch.census(objects, torch) + self._frozen
+        counts = meters_torch.count_objects(objects, torch) + self._frozen
         if many:
-            # Counted for good: what was frozen may end and not be missed here, which hides nothing that grows.
+            # Frozen objects stay in the counts, even after they have ended. This hides nothing that grows.
             del objects
             self._freeze()
-            self._frozen = census
-        return census
+            self._frozen = counts
+        return counts
 
     def _freeze(self) -> None:
-        """Have the collector look no more at what is there.
+        """Freeze all tracked objects: the garbage collector does not examine them any more.
 
-        What became garbage while it was frozen would stay for ever, and grow if that went on, so it is collected before
-        more is frozen. That looks at all that the fork brought too, and is done ever more rarely.
+        Frozen objects that became garbage would stay for ever, and their number would grow. So they are collected
+        before more are frozen. Such a collection also examines all objects from before the fork, so it is done less
+        and less often.
         """
-        if self._froze:
+        if self._has_frozen:
             gc.unfreeze()
             collect_garbage()
-            self._most *= 2
+            self._freeze_above *= 2
         gc.freeze()
-        self._froze = True
+        self._has_frozen = True
 
 
 def read_devices(
     backend: Backend,
     counters: DeviceCounters,
     torch: ModuleType,
-    census: meters_torch.Census,
+    objects: meters_torch.ObjectCounts,
     values: MutableMapping[str, int],
-    blind: MutableMapping[str, str],
+    unreadable: MutableMapping[str, str],
     *,
     full: bool,
 ) -> None:
-    """Add to `values` what devices of one kind hold for this process, if it uses them; take out what is their own.
+    """Add to `values` what devices of one kind hold for this process, if it uses them. Subtract what the devices keep.
 
-    What cannot be read goes to `blind`, with the reason.
+    What cannot be read goes to `unreadable`, with the reason.
     """
-    if backend.kind in blind or not backend.is_awake(torch):
+    if backend.kind in unreadable or not backend.is_initialized(torch):
         return
-    values.update({meter: getattr(census, counted) for meter, counted in backend.objects.items()})
+    values.update({meter: getattr(objects, counted) for meter, counted in backend.objects.items()})
     try:
-        found = counters.read(torch, blind, full=full)
+        found = counters.read(torch, unreadable, full=full)
         threads = backend.own_threads(torch)
     except Exception as error:  # noqa: BLE001
-        # A case may have replaced what is read here, and another torch may lack it.
-        blind[backend.kind] = repr(error)
+        # A case may have replaced what is read here, or this release of torch may lack it.
+        unreadable[backend.kind] = repr(error)
         return
     values["threads"] -= threads
-    for name in backend.silenced:
+    for name in backend.ignored_meters:
         values.pop(name, None)
     values.update(found)
 
 
 def collect_garbage() -> None:
-    """Let go of what only waits to be let go of: reference cycles, and the last exception, kept for a debugger."""
+    """Free what is only waiting to be freed: reference cycles, and the last exception, which is kept for a debugger."""
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
-    for _ in range(_MOST_ROUNDS):  # what finalizers let go of may be garbage in its turn
+    for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage
         if not gc.collect():
             return

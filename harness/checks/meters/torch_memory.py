@@ -1,8 +1,9 @@
-"""What torch tells of its memory: tensors and other objects that Python can reach.
+"""Counts torch objects that Python can reach, and the memory of tensors.
 
-Tensors are found among the objects of Python's collector. It tracks each tensor that ever had a Python object, even
-one that only C++ holds now. A tensor made and held by C++ alone (saved for a backward pass inside an operator, say) is
-not among them: the C library's and the CUDA allocator's counters see its memory.
+Tensors are found among the objects that Python's garbage collector tracks. It tracks each tensor that ever had a Python
+object, even if only C++ holds it now. It does not track a tensor that only C++ made and holds, such as one that an
+operator saved for the backward pass. The memory of such a tensor appears in the counters of malloc and of the CUDA
+allocator.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
-    """Objects of torch's that are alive. `tensor_bytes` are those of their storages on the CPU."""
+class ObjectCounts:
+    """The numbers of live torch objects. `tensor_bytes`: the sizes of their storages on the CPU."""
 
     tensors: int = 0
     tensor_bytes: int = 0
@@ -25,24 +26,24 @@ class Census:
     graphs: int = 0
     mempools: int = 0
 
-    def __add__(self, other: Census) -> Census:
-        return Census(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Census)))
+    def __add__(self, other: ObjectCounts) -> ObjectCounts:
+        return ObjectCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(ObjectCounts)))
 
 
-def census(objects: Sequence[object], torch: ModuleType | None) -> Census:
-    """Count what is torch's among `objects`; nothing is, where torch has not been imported (or not wholly)."""
+def count_objects(objects: Sequence[object], torch: ModuleType | None) -> ObjectCounts:
+    """Count the torch objects among `objects`. There are none if torch is not imported, or not completely."""
     if torch is None or not hasattr(torch, "UntypedStorage"):
-        return Census()
-    # By type first, at the speed of C: mostly there is nothing to look at one by one. Not isinstance, which asks the
-    # objects and their metaclasses, and so runs a case's code.
-    names = _names(torch)
+        return ObjectCounts()
+    # Types first, at the speed of C: usually no object needs a look of its own. No isinstance: it calls methods of
+    # objects and metaclasses, and so may run code of the case.
+    names = _counted_classes(torch)
     kinds = {
         kind: next(name for ancestor, name in names.items() if ancestor in kind.__mro__)
         for kind in set(map(type, objects))
         if not names.keys().isdisjoint(kind.__mro__)
     }
     if not kinds:
-        return Census()
+        return ObjectCounts()
     counts = dict.fromkeys(("tensors", "storages", "streams", "events", "graphs", "mempools"), 0)
     sizes: dict[int, int] = {}
     with torch._C.DisableTorchFunctionSubclass():
@@ -50,13 +51,13 @@ def census(objects: Sequence[object], torch: ModuleType | None) -> Census:
             name = kinds[type(thing)]
             counts[name] += 1
             if name in ("tensors", "storages"):
-                _weigh(thing if name == "storages" else _storage(thing), sizes)
+                _add_storage(thing if name == "storages" else _storage(thing), sizes)
     del counts["storages"]
-    return Census(tensor_bytes=sum(sizes.values()), **counts)
+    return ObjectCounts(tensor_bytes=sum(sizes.values()), **counts)
 
 
-def owners(objects: Iterable[object], torch: ModuleType) -> list[Any]:
-    """Those of `objects` that are tensors, and the storages that belong to none of these."""
+def tensors_and_storages(objects: Iterable[object], torch: ModuleType) -> list[Any]:
+    """The tensors among `objects`, and the storages that belong to none of them."""
     found: list[Any] = []
     storages: list[Any] = []
     for thing in objects:
@@ -69,8 +70,8 @@ def owners(objects: Iterable[object], torch: ModuleType) -> list[Any]:
     return found + [storage for storage in storages if storage._cdata not in known]
 
 
-def _names(torch: ModuleType) -> dict[type, str]:
-    """What is counted, by class: as what, the subclasses of it as well."""
+def _counted_classes(torch: ModuleType) -> dict[type, str]:
+    """By class, what its instances and those of its subclasses are counted as."""
     cuda = torch.cuda
     return {
         torch.Tensor: "tensors",
@@ -85,14 +86,14 @@ def _names(torch: ModuleType) -> dict[type, str]:
 def _storage(tensor: Any) -> Any:
     try:
         return tensor.untyped_storage()
-    except (RuntimeError, TypeError, AttributeError):  # sparse, functional and the like have none
+    except (RuntimeError, TypeError, AttributeError):  # sparse tensors, functional tensors and others have none
         return None
 
 
-def _weigh(storage: Any, sizes: MutableMapping[int, int]) -> None:
-    """Enter the bytes of a storage on the CPU under its address, the same through whichever tensor it is seen.
+def _add_storage(storage: Any, sizes: MutableMapping[int, int]) -> None:
+    """Add the bytes of a storage on the CPU under its address, which is the same for all tensors that share it.
 
-    The address of torch's own record of it: to ask for that of the data would copy a storage that is copied on write.
+    It is the address of torch's storage object. Asking for the address of the data would copy a copy-on-write storage.
     """
     if storage is not None and storage.device.type == "cpu":
         sizes[storage._cdata] = storage.nbytes()

@@ -1,6 +1,6 @@
-"""The configuration modules of torch: `torch._dynamo.config`, `torch._inductor.config` and every other of their make.
+"""The configuration modules of torch: `torch._dynamo.config`, `torch._inductor.config` and all others of this type.
 
-They are found among the modules that are imported already. Read is what is set, and differs from the default; so a
+They are found among the imported modules. A reading has the values that are set and differ from the default. So a
 module that the case was the first to import is compared with its own defaults.
 """
 
@@ -13,20 +13,21 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from harness.checks.state.section import ABSENT, Change, Flat, Scene, Values, alike, same
+from harness.checks.state.section import ABSENT, Change, FlatSection, Values, alike, same
 
 _MACHINERY = "torch.utils._config_module"
-#: Types of values that nobody can change in place.
-_FIXED = (bool, int, float, str, bytes, type(None), types.FunctionType, type)
+#: Types of immutable values.
+_IMMUTABLE = (bool, int, float, str, bytes, type(None), types.FunctionType, type)
 
 
-class Configurations(Flat):
-    """What is set in torch's configuration modules, by name, as far as it differs from the defaults."""
+class Configurations(FlatSection):
+    """By name, the values in torch's configuration modules that differ from the defaults."""
 
     def __init__(self) -> None:
         self._seen = 0
         self._modules: dict[str, types.ModuleType] = {}
-        #: Entries by the variable that holds what was set; without those of releases that hold it in the entry.
+        #: Entries by the context variable that has their value. Some releases of torch have the value in the entry: see
+        #: `_plain`.
         self._by_variable: dict[contextvars.ContextVar[Any], tuple[str, Any]] = {}
         self._plain: list[tuple[str, Any]] = []
         self._unset: object = ABSENT
@@ -39,7 +40,9 @@ class Configurations(Flat):
         now = {name: value for name, entry, value in self._overrides() if not same(value, _default(entry, self._unset))}
         if not alike(self._last, now):
             # Copied, since lists and dictionaries are changed in place.
-            self._last = {name: value if isinstance(value, _FIXED) else _copied(value) for name, value in now.items()}
+            self._last = {
+                name: value if isinstance(value, _IMMUTABLE) else _copied(value) for name, value in now.items()
+            }
         return self._last
 
     def _find_modules(self) -> None:
@@ -54,7 +57,7 @@ class Configurations(Flat):
             self._modules[name] = module
             for key, entry in getattr(module, "_config", {}).items():
                 if getattr(entry, "alias", None) is not None:
-                    continue  # another name for an entry that is read where it stands
+                    continue  # an alias of an entry that is read anyway
                 held = getattr(entry, "user_override", ABSENT)
                 if isinstance(held, contextvars.ContextVar):
                     self._by_variable[held] = (f"{name}.{key}", entry)
@@ -62,7 +65,7 @@ class Configurations(Flat):
                     self._plain.append((f"{name}.{key}", entry))
 
     def _overrides(self) -> Iterator[tuple[str, Any, object]]:
-        """What is set. Only the variables that have a value are gone through: the entries are a thousand."""
+        """The values that are set. Walks only the variables that have a value: there are a thousand entries."""
         if self._by_variable:
             for variable, value in contextvars.copy_context().items():
                 if variable in self._by_variable and value is not self._unset:
@@ -72,7 +75,7 @@ class Configurations(Flat):
             if value is not self._unset:
                 yield name, entry, value
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
         if alike(before, after):
             return []
         found = []
@@ -83,14 +86,14 @@ class Configurations(Flat):
         return found
 
     def value(self, values: Values, name: str) -> object:
-        """The default of an entry that is not set."""
+        """As in `FlatSection`, but an entry that is not set has its default."""
         if name in values:
             return values[name]
         entries = dict(self._by_variable.values()) | dict(self._plain)
         return _default(entries[name], self._unset)
 
-    def put_back(self, change: Change) -> None:
-        """Through the module, which keeps an account of what was changed."""
+    def restore(self, change: Change) -> None:
+        """Set the value through the module, which records what was changed."""
         for name, module in self._modules.items():
             if change.name.startswith(f"{name}."):
                 target: Any = module
@@ -101,7 +104,7 @@ class Configurations(Flat):
 
 
 def _default(entry: Any, unset: object) -> object:
-    """What the entry is worth when nothing is set: the environment may have a say."""
+    """The value of an entry that is not set: from the environment, or the default."""
     for name in ("env_value_force", "env_value_default"):
         value: object = getattr(entry, name, unset)
         if value is not unset:
@@ -112,5 +115,5 @@ def _default(entry: Any, unset: object) -> object:
 def _copied(value: object) -> object:
     try:
         return copy.deepcopy(value)
-    except (TypeError, RuntimeError):  # what cannot be copied cannot be compared with its past either
+    except (TypeError, RuntimeError):  # a value that cannot be copied cannot be compared with its old value either
         return value

@@ -1,4 +1,4 @@
-"""Settings of devices: CUDA's own, and which device and stream a case left as the current one."""
+"""Settings of devices: those of CUDA, and the current device and stream."""
 
 from __future__ import annotations
 
@@ -10,20 +10,30 @@ from typing import Any
 from harness.checks.state.section import ABSENT, Row
 from harness.checks.state.torch_settings import plain_rows, reach
 
-#: What means something only once CUDA is awake: rows for `plain_rows`.
+#: Settings that mean something only once CUDA is initialised: rows for `plain_rows`.
 _CUDA: tuple[tuple[str, str, str, object], ...] = (
     ("the current CUDA device", "_C._cuda_getDevice", "_C._cuda_setDevice", 0),
-    ("CUDA's warning of synchronisations", "_C._cuda_get_sync_debug_mode", "_C._cuda_set_sync_debug_mode", 0),
-    ("the capture of a CUDA graph", "_C._cuda_isCurrentStreamCapturing", "", False),
-    ("the history of CUDA memory", "_C._cuda_isHistoryEnabled", "", False),
-    ("cuDNN's limit of benchmarks", "_C._cuda_get_cudnn_benchmark_limit", "_C._cuda_set_cudnn_benchmark_limit", 10),
-    ("tuning of operators", "_C._cuda_tunableop_is_enabled", "_C._cuda_tunableop_enable", ABSENT),
-    ("tuning of new operators", "_C._cuda_tunableop_tuning_is_enabled", "_C._cuda_tunableop_tuning_enable", ABSENT),
+    ("the CUDA sync debug mode", "_C._cuda_get_sync_debug_mode", "_C._cuda_set_sync_debug_mode", 0),
+    ("CUDA graph capture on the current stream", "_C._cuda_isCurrentStreamCapturing", "", False),
+    ("CUDA memory history recording", "_C._cuda_isHistoryEnabled", "", False),
+    (
+        "torch.backends.cudnn.benchmark_limit",
+        "_C._cuda_get_cudnn_benchmark_limit",
+        "_C._cuda_set_cudnn_benchmark_limit",
+        10,
+    ),
+    ("torch.cuda.tunable.is_enabled()", "_C._cuda_tunableop_is_enabled", "_C._cuda_tunableop_enable", ABSENT),
+    (
+        "torch.cuda.tunable.tuning_is_enabled()",
+        "_C._cuda_tunableop_tuning_is_enabled",
+        "_C._cuda_tunableop_tuning_enable",
+        ABSENT,
+    ),
 )
 
 
 def cuda_settings() -> Sequence[Row] | None:
-    """Settings of CUDA, once it is awake in this process."""
+    """Settings of CUDA, once this process has initialised it."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -38,7 +48,7 @@ def cuda_settings() -> Sequence[Row] | None:
         if plan_cache is not ABSENT and plan_cache_setter is not ABSENT:
             rows.append(
                 Row(
-                    f"the size of cuFFT's plan cache for cuda:{index}",
+                    f"the maximum size of the cuFFT plan cache of cuda:{index}",
                     functools.partial(plan_cache, index),
                     functools.partial(plan_cache_setter, index),
                 )
@@ -47,19 +57,19 @@ def cuda_settings() -> Sequence[Row] | None:
 
 
 def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[..., Any], exchange: Any) -> Row:
-    """The number of the current stream of one device; 0 is the default stream."""
+    """The id of the current stream of one device; 0 is the default stream."""
     kind = current(index)[2]
 
-    def put_back(old: object) -> None:
+    def restore(old: object) -> None:
         device = exchange(index)
         choose(stream_id=old, device_index=index, device_type=kind)
         exchange(device)
 
-    return Row(f"the current stream of cuda:{index}", lambda: current(index)[0], put_back, 0)
+    return Row(f"the current stream of cuda:{index}", lambda: current(index)[0], restore, 0)
 
 
 def soft_settings() -> Sequence[Row] | None:
-    """Settings of software devices, where this process has any; reading them wakes none."""
+    """Settings of software devices, if this process has any. Reading them initialises none."""
     torch: Any = sys.modules.get("torch")
     soft = getattr(torch, "soft", None)
     if soft is None:
@@ -67,19 +77,19 @@ def soft_settings() -> Sequence[Row] | None:
     chosen = torch.accelerator.current_device_index, torch.accelerator.set_device_index
     rows = [Row("the current software device", *chosen, 0)]
     for index in range(soft.device_count()):
-        read, put_back = functools.partial(_stream, torch, index), functools.partial(_choose, torch, index)
-        rows.append(Row(f"the current stream of soft:{index}", read, put_back, 0))
+        read, restore = functools.partial(_stream, torch, index), functools.partial(_choose, torch, index)
+        rows.append(Row(f"the current stream of soft:{index}", read, restore, 0))
     return rows
 
 
 def _stream(torch: Any, index: int) -> int:
-    """The number of a device's current stream; 0 is the default stream, and all that a device has which sleeps."""
-    awake = bool(torch.accelerator.memory_stats(index))
-    return torch.accelerator.current_stream(index).stream_id if awake else 0
+    """The id of the current stream of a device; 0 is the default stream, and the id before initialisation."""
+    initialized = bool(torch.accelerator.memory_stats(index))
+    return torch.accelerator.current_stream(index).stream_id if initialized else 0
 
 
 def _choose(torch: Any, index: int, number: int) -> None:
-    """Make it the current stream of its device, and leave the current device as it is."""
+    """Make it the current stream of its device. Keeps the current device."""
     device = torch.accelerator.current_device_index()
     kind = torch.accelerator.current_stream(index).device_type
     torch.accelerator.set_stream(torch.Stream(stream_id=number, device_index=index, device_type=kind))

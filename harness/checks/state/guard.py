@@ -1,10 +1,11 @@
-"""Framework and process state that a case must leave as it found it.
+"""Framework and process state that a case must not change.
 
-A `StateGuard` reads the state after each case and compares it with what was read before. What is read is in the other
-modules of this folder, a section each. Whether a change is anybody's fault is decided there; whose it is, here.
+A `StateGuard` reads the state after each case and compares it with the reading before. The other modules of this folder
+read it, each a section. They decide which changes to ignore. This module decides who caused a change: the case or a
+fixture.
 
-Fixtures of a scope wider than a case's may hold state while several cases run. What changed while such a fixture was
-set up is its own, and the state that the cases are held to; when it is torn down the old state must be back.
+A fixture of a wider scope than a case may change state for several cases. What changed during its set-up belongs to the
+fixture. The cases are compared with that state. When the fixture is torn down, the old state must be back.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from harness.checks.state.interpreter import (
     process_settings,
 )
 from harness.checks.state.names import Modules, Namespaces
-from harness.checks.state.section import Change, Held, Section, Settings, Values, alike, describe, same
+from harness.checks.state.section import Change, FixtureChanges, Section, Settings, Values, alike, describe, same
 from harness.checks.state.torch_settings import (
     Registrations,
     compiler_settings,
@@ -39,10 +40,10 @@ from harness.outcome import Outcome
 
 
 class StateGuard:
-    """Compares the state of this process, and of the libraries in it, before and after a case.
+    """Compares the state of this process and of its libraries before and after a case.
 
-    Reading imports nothing, wakes no device and starts no thread, so that `capture` may be called before a fork: what
-    it copied is then shared by every child. One guard, one thread: settings of a thread are those of the caller's.
+    Reading imports nothing, initialises no device and starts no thread. So `capture` may be called before a fork: then
+    all children share its copies. Use one guard in one thread: settings of a thread are those of the calling thread.
     """
 
     def __init__(self) -> None:
@@ -65,26 +66,27 @@ class StateGuard:
             Registrations(),
             Configurations(),
         )
-        #: Sections, by position, that cannot be read on this machine, and why.
-        self.blind: dict[int, str] = {}
+        #: By position, why a section cannot be read on this machine.
+        self.unreadable: dict[int, str] = {}
         self._before: list[Values] = []
         self._found: list[tuple[int, Change]] = []
-        self._told: list[str] = []
-        self._held: dict[Hashable, Held] = {}
-        #: Owners that are being set up, outermost first, and the state at the last time that changed hands.
-        self._busy: list[Held] = []
+        self._fixture_texts: list[str] = []
+        self._held: dict[Hashable, FixtureChanges] = {}
+        #: Fixtures whose set-up is running, outermost first.
+        self._in_setup: list[FixtureChanges] = []
+        #: The state when such a set-up last began or ended.
         self._boundary: list[Values] = []
         self._serial = 0
 
     def capture(self) -> None:
-        """Take the state as it is for the one that the next case has to leave behind."""
+        """Take the present state as the one that the next case must not change."""
         self._before = self._read()
         self._found = []
 
     def compare(self) -> list[Problem]:
-        """What is not as it was at the last `capture` or `compare`, with new and old value; none is the rule.
+        """What has changed since the last `capture` or `compare`, with new and old value. Usually nothing.
 
-        The state as it is now becomes the one that the next case is held to. Raises RuntimeError before a `capture`.
+        The next case is compared with the present state. Raises RuntimeError before a `capture`.
         """
         if not self._before:
             raise RuntimeError("there is no state to compare with: call capture() first")
@@ -92,22 +94,23 @@ class StateGuard:
             after = self._read()
             self._found = self._changes(self._before, after)
         except Exception as error:  # noqa: BLE001 - the case may have replaced anything, the built-ins included
-            return [Problem(Outcome.CONTAMINATED, f"left a process whose state cannot be read: {error!r}")]
+            return [Problem(Outcome.CONTAMINATED, f"changed the process so that its state cannot be read: {error!r}")]
         self._before = after
-        texts = self._told + [describe(change) for _, change in self._found]
-        self._told = []
+        texts = self._fixture_texts + [describe(change) for _, change in self._found]
+        self._fixture_texts = []
         return [Problem(Outcome.CONTAMINATED, text) for text in texts]
 
     def restore(self) -> list[str]:
-        """Put back what the last `compare` found, where that is safe; returns what is still not as it was.
+        """Restore what the last `compare` found, where that is safe. Returns what could not be restored.
 
-        For a process that is to say more before it ends, not to go on with: nobody knows what else was changed.
+        This is for a process that must still report before it ends. Run no more cases in it: more may have changed than
+        is known.
         """
         for position, change in reversed(self._found):
-            self._put_back(position, change)
+            self._undo(position, change)
         self._before = self._read()
         left = [
-            f"could not put back {change.name}"
+            f"could not restore {change.name}"
             for position, change in self._found
             if not same(self._sections[position].value(self._before[position], change.name), change.old)
         ]
@@ -116,59 +119,61 @@ class StateGuard:
 
     @contextmanager
     def setting_up(self, owner: Hashable, label: str) -> Iterator[None]:
-        """Around the set-up of a fixture of a scope wider than a case's: what changes inside is the owner's to hold.
+        """Around the set-up of a fixture of a wider scope than a case: what changes inside belongs to the fixture.
 
-        `label` names it in texts. May be nested. Nothing is held before the first `capture`.
+        `label` names it in messages. May be nested. Before the first `capture` nothing is recorded.
         """
         if not self._before:
             yield
             return
-        self._hand_over()
-        held = self._held[owner] = Held(label)
-        self._busy.append(held)
+        self._assign_changes()
+        held = self._held[owner] = FixtureChanges(label)
+        self._in_setup.append(held)
         try:
             yield
         finally:
-            self._hand_over()
-            self._busy.pop()
+            self._assign_changes()
+            self._in_setup.pop()
 
     def finished(self, owner: Hashable) -> None:
-        """After the tear-down of a fixture: what it held must be as it was before its set-up, and is told otherwise.
+        """After the tear-down of a fixture: what its set-up changed must be restored. If not, it is reported.
 
-        Costs nothing for an owner that holds nothing. The problems are among those of the next `compare`.
+        Costs nothing for a fixture that changed nothing. The next `compare` returns the problems.
         """
         held = self._held.pop(owner, None)
         if held is None or not held.changes:
             return
         now = self._read()
-        scene = self._modules.scene(self._before[0], now[0])
+        imported = self._modules.imported(self._before[0], now[0])
         for key, (serial, change) in held.changes.items():
             position, name = key
             section = self._sections[position]
-            on_top = [other for other in self._held.values() if key in other.changes and other.changes[key][0] > serial]
-            if on_top:
-                # Changed again by one that is still there: it is the one to bring the old value back.
-                first = min(on_top, key=lambda other: other.changes[key][0])
+            later_owners = [
+                other for other in self._held.values() if key in other.changes and other.changes[key][0] > serial
+            ]
+            if later_owners:
+                # Another fixture, which is still set up, changed it again: that one must restore the old value.
+                first = min(later_owners, key=lambda other: other.changes[key][0])
                 later_serial, later = first.changes[key]
                 first.changes[key] = later_serial, Change(name, change.old, later.new)
                 continue
             value = section.value(now[position], name)
             expected, found = section.expecting({}, name, change.old), section.expecting({}, name, value)
-            if section.changes(expected, found, scene):
+            if section.changes(expected, found, imported):
                 left = Change(name, change.old, value)
-                self._told.append(f"{held.label} {describe(left)}")
-                self._put_back(position, left)
+                self._fixture_texts.append(f"{held.label} {describe(left)}")
+                self._undo(position, left)
             self._before[position] = section.expecting(self._before[position], name, change.old)
 
-    def _hand_over(self) -> None:
-        """Give what changed since the last boundary to the owner that is being set up, if any."""
+    def _assign_changes(self) -> None:
+        """Assign what changed since the last boundary to the fixture whose set-up is running, if any."""
         now = self._read()
-        if self._busy:
+        if self._in_setup:
             for position, change in self._changes(self._boundary, now):
-                if self._sections[position].undone_by_pytest:
+                if self._sections[position].restored_by_pytest:
                     continue
                 key = position, change.name
-                mine = self._busy[-1].changes
+                mine = self._in_setup[-1].changes
                 if key in mine:
                     serial, first = mine[key]
                     mine[key] = serial, Change(change.name, first.old, change.new)
@@ -183,38 +188,37 @@ class StateGuard:
         return [self._reading(position, section) for position, section in enumerate(self._sections)]
 
     def _reading(self, position: int, section: Section) -> Values:
-        if position in self.blind:
+        if position in self.unreadable:
             return {}
         try:
             return section.read()
         except Exception as error:  # noqa: BLE001
-            # A torch that is not as this was written for is no case's doing: better blind in one eye, and said, than
-            # every case to blame.
-            self.blind[position] = f"{type(section).__name__}: {error!r}"
+            # This release of torch may differ from those that this code was written for. That is not caused by a case:
+            # leave the section out and say so, instead of blaming every case.
+            self.unreadable[position] = f"{type(section).__name__}: {error!r}"
             return {}
 
     def _changes(self, before: Sequence[Values], after: Sequence[Values]) -> list[tuple[int, Change]]:
-        scene = self._modules.scene(before[0], after[0])
+        imported = self._modules.imported(before[0], after[0])
         return [
             (position, change)
             for position, section in enumerate(self._sections)
-            if position not in self.blind and not alike(before[position], after[position])
-            for change in section.changes(before[position], after[position], scene)
+            if position not in self.unreadable and not alike(before[position], after[position])
+            for change in section.changes(before[position], after[position], imported)
         ]
 
-    def _put_back(self, position: int, change: Change) -> None:
+    def _undo(self, position: int, change: Change) -> None:
         try:
-            self._sections[position].put_back(change)
+            self._sections[position].restore(change)
         except (RuntimeError, AttributeError, TypeError, ValueError, KeyError, OSError):
-            return  # the next reading shows that it is not as it was
+            return  # the next reading shows that it is not restored
 
 
 class FixtureWatch:
-    """A pytest plugin that tells a `StateGuard` when fixtures of a wider scope than a case's are set up and torn down.
+    """A pytest plugin that tells a `StateGuard` when fixtures of a wider scope than a case are set up and torn down.
 
-    It is registered before the fork, since registering costs 1 ms.
-
-    pytest runs set-up functions and methods of modules and classes, and those of `unittest`, as such fixtures too.
+    It is registered before the fork, since registering costs 1 ms. pytest also runs the set-up functions and methods of
+    modules, classes and `unittest` as such fixtures.
     """
 
     def __init__(self, guard: StateGuard) -> None:

@@ -1,8 +1,8 @@
-"""State of the interpreter and the process: settings, environment, handlers of signals and logs, warnings filters.
+"""State of the interpreter and the process: settings, environment, signal handlers, log handlers, warnings filters.
 
-Left out on purpose: generators of random numbers, which are seeded for every case; the working folder, limits and
-descriptors, which `harness.checks.process` looks at; what only C code can see (handlers not set through `signal`,
-variables set with C's ``setenv``).
+Left out on purpose: random number generators, which are seeded for every case; the working folder, limits and
+descriptors, which `harness.checks.process` checks; what only C code can see (signal handlers not set through `signal`,
+variables set with ``setenv`` of C).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness import _compat
-from harness.checks.state.section import ABSENT, Change, Flat, Row, Scene, Values, alike, same
+from harness.checks.state.section import ABSENT, Change, FlatSection, Row, Values, alike, same
 
 
 def process_settings() -> Sequence[Row]:
-    """The settings of interpreter and process that can be read one by one."""
+    """The settings of the interpreter and the process that are read one by one."""
     rows = [
-        Row("the umask", _umask, lambda old: os.umask(old)),
+        Row("the umask", _umask, lambda old: os.umask(int(old, 8))),
         Row("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda old: locale.setlocale(locale.LC_ALL, old)),
         Row("the time zone", lambda: [time.tzname, time.timezone]),
-        Row("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, excuse=_compiler_needs_depth),
-        Row("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
-        Row("the limit of digits in an int's text", sys.get_int_max_str_digits, sys.set_int_max_str_digits),
-        Row("the flags of dlopen", sys.getdlopenflags, sys.setdlopenflags),
-        Row("the garbage collector's being enabled", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
+        Row("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, ignore=_raised_by_compiler),
+        Row("the thread switch interval", sys.getswitchinterval, sys.setswitchinterval),
+        Row("sys.get_int_max_str_digits()", sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+        Row("the dlopen flags", sys.getdlopenflags, sys.setdlopenflags),
+        Row("gc.isenabled()", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
         Row("the garbage collector's thresholds", lambda: list(gc.get_threshold()), _set_thresholds),
         Row("the garbage collector's debug flags", gc.get_debug, gc.set_debug),
         Row("the garbage collector's callbacks", lambda: tuple(gc.callbacks), _list_setter(lambda: gc.callbacks)),
@@ -46,25 +46,32 @@ def process_settings() -> Sequence[Row]:
         Row("the profile function", sys.getprofile, sys.setprofile),
         Row("the trace function of new threads", threading.gettrace, threading.settrace),
         Row("the profile function of new threads", threading.getprofile, threading.setprofile),
-        Row("sys.path", lambda: tuple(sys.path), _list_setter(lambda: sys.path), excuse=_folders_of_imports),
-        Row("sys.meta_path", lambda: tuple(sys.meta_path), _list_setter(lambda: sys.meta_path), excuse=_only_more),
-        Row("sys.path_hooks", lambda: tuple(sys.path_hooks), _list_setter(lambda: sys.path_hooks), excuse=_only_more),
+        Row("sys.path", lambda: tuple(sys.path), _list_setter(lambda: sys.path), ignore=_added_by_imports),
+        Row(
+            "sys.meta_path", lambda: tuple(sys.meta_path), _list_setter(lambda: sys.meta_path), ignore=_finder_of_import
+        ),
+        Row(
+            "sys.path_hooks",
+            lambda: tuple(sys.path_hooks),
+            _list_setter(lambda: sys.path_hooks),
+            ignore=_finder_of_import,
+        ),
         Row("sys.argv", lambda: tuple(sys.argv), _list_setter(lambda: sys.argv)),
         Row("the floating-point mode", _floating_point),
-        Row("the default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+        Row("the default socket timeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
         Row("the stack size of new threads", threading.stack_size, threading.stack_size),
-        Row("the folder for temporary files", lambda: tempfile.tempdir, _temp_setter, excuse=_first_asked_for),
+        Row("tempfile.tempdir", lambda: tempfile.tempdir, _temp_setter, ignore=_first_use_of_tempfile),
         Row(
-            "the start method of multiprocessing",
+            "the multiprocessing start method",
             lambda: multiprocessing.get_start_method(allow_none=True),
             lambda old: multiprocessing.set_start_method(old, force=True),
-            excuse=_default_start_method,
+            ignore=_default_start_method,
         ),
         Row("the level of the root logger", lambda: logging.root.level, logging.root.setLevel),
-        Row("the level below which nothing is logged", lambda: logging.root.manager.disable, logging.disable),
+        Row("the level of logging.disable()", lambda: logging.root.manager.disable, logging.disable),
         Row("the filters of the root logger", lambda: tuple(logging.root.filters)),
         Row("the logger class", logging.getLoggerClass, logging.setLoggerClass),
-        Row("the factory of log records", logging.getLogRecordFactory, logging.setLogRecordFactory),
+        Row("the log record factory", logging.getLogRecordFactory, logging.setLogRecordFactory),
         *(_attribute(sys, "sys", name) for name in _HOOKS if hasattr(sys, name)),
     ]
     if monitoring := getattr(sys, "monitoring", None):
@@ -78,18 +85,18 @@ _HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "stdi
 
 
 def decimal_settings() -> Sequence[Row] | None:
-    """The context of decimal arithmetic, without its flags, which every calculation sets."""
+    """The decimal context, without its flags, which every calculation sets."""
     decimal = sys.modules.get("decimal")
     if decimal is None:
         return None
-    fresh = decimal.DefaultContext
+    default = decimal.DefaultContext
 
     def row(what: str, name: str) -> Row:
         return Row(
-            f"the {what} of decimal arithmetic",
+            f"the {what} of the decimal context",
             lambda: getattr(decimal.getcontext(), name),
             lambda old: setattr(decimal.getcontext(), name, old),
-            getattr(fresh, name),
+            getattr(default, name),
         )
 
     def traps() -> object:
@@ -100,14 +107,14 @@ def decimal_settings() -> Sequence[Row] | None:
         row("rounding", "rounding"),
         row("smallest exponent", "Emin"),
         row("largest exponent", "Emax"),
-        row("capital letters", "capitals"),
-        row("clamping", "clamp"),
-        Row("the traps of decimal arithmetic", traps, fresh=tuple(kind for kind, on in fresh.traps.items() if on)),
+        row("capitals", "capitals"),
+        row("clamp", "clamp"),
+        Row("the traps of the decimal context", traps, initial=tuple(kind for kind, on in default.traps.items() if on)),
     ]
 
 
 def asyncio_settings() -> Sequence[Row] | None:
-    """The policy that makes event loops. Asking asyncio for it would make one, so it is looked at where it is kept."""
+    """The event loop policy of asyncio. It is read from where asyncio keeps it: asyncio's getter would create one."""
     events = sys.modules.get("asyncio.events")
     if events is None:
         return None
@@ -115,18 +122,18 @@ def asyncio_settings() -> Sequence[Row] | None:
     def policy() -> object:
         return getattr(events, "_event_loop_policy", None)
 
-    def excuse(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
+    def ignore(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
         default = getattr(sys.modules.get("asyncio"), "DefaultEventLoopPolicy", None)
         return old is None and type(new) is default
 
-    return [Row("the policy of event loops", policy, events.set_event_loop_policy, None, excuse)]
+    return [Row("the asyncio event loop policy", policy, events.set_event_loop_policy, None, ignore)]
 
 
-def _umask() -> int:
-    """Linux tells it only to who sets it; a strict one for the moment, in case another thread makes a file."""
+def _umask() -> str:
+    """In octal. Linux returns it only when it is set. The temporary one is strict: another thread may make a file."""
     mask = os.umask(0o077)
     os.umask(mask)
-    return mask
+    return oct(mask)
 
 
 def _set_thresholds(old: Any) -> None:
@@ -138,15 +145,15 @@ def _attribute(owner: Any, path: str, name: str) -> Row:
         f"{path}.{name}",
         lambda: getattr(owner, name, None),
         lambda old: setattr(owner, name, old),
-        excuse=_process_group,
+        ignore=_excepthook_of_torch,
     )
 
 
 def _list_setter(find: Callable[[], list[Any]]) -> Callable[[Any], None]:
-    def put_back(old: Any) -> None:
+    def restore(old: Any) -> None:
         find()[:] = old
 
-    return put_back
+    return restore
 
 
 def _temp_setter(old: Any) -> None:
@@ -158,7 +165,7 @@ _ONE = [1.0]
 
 
 def _floating_point() -> str:
-    """How this thread calculates, from the results: the flags themselves can be read from C only."""
+    """The floating-point mode of this thread, from the results of calculations: only C can read the flags."""
     one = _ONE[0]
     flushed = _SMALLEST_NORMAL[0] / 2 == 0.0
     half_an_ulp = sys.float_info.epsilon / 2
@@ -167,28 +174,28 @@ def _floating_point() -> str:
     return f"{'denormals flushed to zero' if flushed else 'denormals kept'}, rounding {rounding}"
 
 
-def _process_group(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
-    """torch's process groups set an excepthook that names the rank, and leave it when they are destroyed."""
+def _excepthook_of_torch(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
+    """torch's process groups set an excepthook that names the rank. They do not remove it when they are destroyed."""
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
 
 
-def _compiler_needs_depth(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
-    """torch's compiler raises the limit to 2000 when it first runs, and leaves it there."""
+def _raised_by_compiler(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
+    """torch's compiler raises the limit to 2000 at its first run, and does not restore it."""
     return new == 2000 and isinstance(old, int) and old < 2000 and "torch._inductor.compile_fx" in sys.modules
 
 
-def _folders_of_imports(old: object, new: object, scene: Scene) -> bool:
-    """pytest puts the folder of a package in front, once more, whenever the package is set up; libraries add theirs."""
+def _added_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
+    """pytest prepends the folder of a package again whenever the package is set up. Libraries add their own folders."""
     if isinstance(old, tuple) and isinstance(new, tuple) and len(new) > len(old):
         front, rest = new[: len(new) - len(old)], new[len(new) - len(old) :]
         if rest == old and all(entry in old for entry in front):
             return True
-    return _vendored_folder(old, new, scene)
+    return _vendored_folder(old, new, imported)
 
 
-def _vendored_folder(old: object, new: object, scene: Scene) -> bool:
-    """A library that is imported may add a folder of its own: one below a folder that was there."""
-    if not scene.imported or not isinstance(old, tuple) or not isinstance(new, tuple):
+def _vendored_folder(old: object, new: object, imported: frozenset[str]) -> bool:
+    """A library may add its own folder when it is imported: a folder below an existing one."""
+    if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     added = [entry for entry in new if entry not in old]
     kept = tuple(entry for entry in new if entry in old)
@@ -196,59 +203,59 @@ def _vendored_folder(old: object, new: object, scene: Scene) -> bool:
     return kept == old and all(isinstance(entry, str) and entry.startswith(below) for entry in added)
 
 
-def _only_more(old: object, new: object, scene: Scene) -> bool:
-    """A library that is imported may add a finder of modules."""
-    if not scene.imported or not isinstance(old, tuple) or not isinstance(new, tuple):
+def _finder_of_import(old: object, new: object, imported: frozenset[str]) -> bool:
+    """A library may add a module finder when it is imported."""
+    if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     return tuple(entry for entry in new if entry in old) == old
 
 
-def _first_asked_for(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
-    """`tempfile` finds its folder when it is first asked for one."""
+def _first_use_of_tempfile(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
+    """`tempfile` chooses its folder at its first use."""
     named = [os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
     return old is None and new in [*map(os.path.abspath, named), "/tmp", "/var/tmp", "/usr/tmp"]
 
 
-def _default_start_method(old: object, new: object, scene: Scene) -> bool:  # noqa: ARG001
-    """`multiprocessing` settles for its default when it is first used."""
+def _default_start_method(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
+    """`multiprocessing` sets its default start method at its first use."""
     return old is None and new == multiprocessing.get_all_start_methods()[0]
 
 
-#: Variables that libraries set for themselves, once, in the process that first uses them, and why.
+#: Variables that libraries set once for themselves, in the process that first uses them: which library, and when.
 _SET_BY_LIBRARIES: Mapping[str, str] = {
-    "CUDA_MODULE_LOADING": "torch, when CUDA wakes",
+    "CUDA_MODULE_LOADING": "torch, when it initialises CUDA",
     "DISABLE_CUPTI_LAZY_REINIT": "torch.profiler, with CUDA graphs",
     "TEARDOWN_CUPTI": "torch.profiler, with CUDA graphs",
     "TORCHINDUCTOR_CACHE_DIR": "torch's compiler, when it first compiles",
     "TRITON_CACHE_DIR": "torch's compiler, when it first compiles for a GPU",
     "TRITON_LIBDEVICE_PATH": "torch's compiler, when it first compiles for a GPU",
     "TRITON_PTXAS_PATH": "torch's compiler, when it first compiles for a GPU",
-    "TORCH_WARM_POOL": "torch's compiler, when its pool of processes cannot be warmed",
+    "TORCH_WARM_POOL": "torch's compiler, when it cannot warm up its process pool",
     "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR": "torch's compiler, when it first compiles C++",
-    "KMP_DUPLICATE_LIB_OK": "torch's compiler, where two OpenMP libraries meet",
+    "KMP_DUPLICATE_LIB_OK": "torch's compiler, where two OpenMP libraries are loaded",
     "KMP_INIT_AT_FORK": "MKL's threading layer, when it is imported",
 }
-#: pytest's own, which names the phase that runs.
+#: Set by pytest: the running phase, and its version.
 _SET_BY_PYTEST = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
 _ENVIRON = os.environ
 
 
-class Environment(Flat):
-    """The environment variables as Python has them."""
+class Environment(FlatSection):
+    """The environment variables, as Python sees them."""
 
     def __init__(self) -> None:
         self._raw: dict[Any, Any] = {}
         self._last: dict[str, object] = {}
 
     def read(self) -> Values:
-        # What os.environ keeps underneath, bytes for bytes: decoding it each time would cost more than all the rest.
+        # The undecoded bytes inside os.environ: decoding them each time would cost more than everything else.
         raw: dict[Any, Any] | None = getattr(_ENVIRON, "_data", None)
         if raw is None or raw != self._raw or not self._last:
             self._raw = {} if raw is None else raw.copy()
             self._last = {_variable(name): value for name, value in _ENVIRON.copy().items()}
         return self._last
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
         if before is after:
             return []
         found = []
@@ -259,7 +266,7 @@ class Environment(Flat):
             found.append(Change(name, old, new))
         return found
 
-    def put_back(self, change: Change) -> None:
+    def restore(self, change: Change) -> None:
         name = change.name.removeprefix(_VARIABLE)
         if isinstance(change.old, str):
             _ENVIRON[name] = change.old
@@ -278,8 +285,8 @@ _NAMES_SET_BY_LIBRARIES = frozenset(map(_variable, _SET_BY_LIBRARIES))
 _NAMES_SET_BY_PYTEST = frozenset(map(_variable, _SET_BY_PYTEST))
 
 
-class SignalHandlers(Flat):
-    """What Python calls for each signal; None stands for what C code has set."""
+class SignalHandlers(FlatSection):
+    """What Python calls for each signal; None for a handler that C code has set."""
 
     def __init__(self) -> None:
         numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -294,7 +301,7 @@ class SignalHandlers(Flat):
             self._last = {name: signal.getsignal(number) for name, number in self._numbers.items()}
         return self._last
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
         if alike(before, after):
             return []
         return [
@@ -303,8 +310,8 @@ class SignalHandlers(Flat):
             if name in before and not same(before[name], new) and not _is_data_loaders(new)
         ]
 
-    def put_back(self, change: Change) -> None:
-        if change.old is not None:  # what C code has set cannot be set from Python
+    def restore(self, change: Change) -> None:
+        if change.old is not None:  # Python cannot set a handler of C code again
             signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
 
 
@@ -316,14 +323,14 @@ def _signal_name(number: int) -> str:
 
 
 def _is_data_loaders(handler: object) -> bool:
-    """torch's data loader sets a handler of its own for SIGCHLD with its first worker, once and for good."""
+    """torch's data loader sets its own handler for SIGCHLD with its first worker, and keeps it."""
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
 
 
-class WarningFilters(Flat):
-    """The filters of warnings. pytest saves and restores them around each phase, unless told not to."""
+class WarningFilters(FlatSection):
+    """The warnings filters. pytest saves and restores them around each phase, unless it is told not to."""
 
-    undone_by_pytest = True
+    restored_by_pytest = True
 
     def read(self) -> Values:
         return {
@@ -331,38 +338,38 @@ class WarningFilters(Flat):
             "warnings.showwarning": warnings.showwarning,
         }
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:
         if alike(before, after):
             return []
         return [
             Change(name, before[name], new)
             for name, new in after.items()
-            if not same(before[name], new) and not _set_by_imports(before[name], new, scene)
+            if not same(before[name], new) and not _set_by_imports(before[name], new, imported)
         ]
 
-    def put_back(self, change: Change) -> None:
+    def restore(self, change: Change) -> None:
         if isinstance(change.old, tuple):
             warnings.filters[:] = change.old  # type: ignore[index]
-            # Without it, Python goes on by what it has remembered of the other filters.
+            # Otherwise Python continues to use its cache of the other filters.
             getattr(warnings, "_filters_mutated", warnings.resetwarnings)()
         else:
             warnings.showwarning = change.old  # type: ignore[assignment]
 
 
-def _set_by_imports(old: object, new: object, scene: Scene) -> bool:
-    """Whether all that happened is that libraries, as they were imported, added filters for warnings of their own.
+def _set_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
+    """Whether the only change is that imported libraries added filters for their own warnings.
 
-    One for any warning of any module is nobody's own.
+    A filter for any warning of any module is not of this kind.
     """
-    if not scene.imported or not isinstance(old, tuple) or not isinstance(new, tuple):
+    if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     added = [entry for entry in new if entry not in old]
     kept = tuple(entry for entry in new if entry in old)
     return kept == old and all(entry[1] or entry[3] or entry[2] is not Warning for entry in added)
 
 
-class LogHandlers(Flat):
-    """The handlers of the root logger, each with its level. pytest's own come and go with the phases of a case."""
+class LogHandlers(FlatSection):
+    """The handlers of the root logger, each with its level. Leaves out those that pytest adds for each phase."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, logging.Handler] = {}
@@ -372,7 +379,7 @@ class LogHandlers(Flat):
         self._handlers.update(handlers)
         return {name: handler.level for name, handler in handlers.items()}
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
         if alike(before, after):
             return []
         found = []
@@ -382,7 +389,7 @@ class LogHandlers(Flat):
                 found.append(Change(name, old, new))
         return found
 
-    def put_back(self, change: Change) -> None:
+    def restore(self, change: Change) -> None:
         handler = self._handlers[change.name]
         if change.old is ABSENT:
             logging.root.removeHandler(handler)
@@ -397,11 +404,11 @@ def _is_pytests(handler: logging.Handler) -> bool:
 
 def _handler_name(handler: logging.Handler) -> str:
     kind = type(handler)
-    return f"the root logger's handler {kind.__module__}.{kind.__qualname__} at {id(handler):#x}"
+    return f"the root log handler {kind.__module__}.{kind.__qualname__} at {id(handler):#x}"
 
 
 def _is_last_resort(handler: logging.Handler) -> bool:
-    """Whether it is the handler that `logging.warning` and its like add when there is none."""
+    """Whether `logging.warning` or a similar function has added this handler because there was none."""
     formatter = handler.formatter
     return (
         type(handler) is logging.StreamHandler

@@ -1,7 +1,8 @@
-"""Names that must keep their meaning: modules as they are found by ``import``, functions and classes in modules.
+"""Names that must keep their meaning: modules as ``import`` finds them, functions and classes in modules.
 
-What is looked at: `sys.modules`, and the functions, classes and modules in the namespaces of `_MODULES` and `_CLASSES`.
-Data in a module is not: it is mostly caches and counters. An attribute of any other module is not seen either.
+Two things are checked: `sys.modules`, and the functions, classes and modules in the namespaces of `_MODULES` and
+`_CLASSES`. Data in a module is not checked: it is mostly caches and counters. Attributes of other modules are not
+checked either.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from harness.checks.state.section import ABSENT, Change, Flat, Scene, Values, with_value
+from harness.checks.state.section import ABSENT, Change, FlatSection, Values, with_value
 
-#: Modules whose functions and classes are what tests like to replace.
+#: Tests often replace functions and classes of these modules.
 _MODULES = (
     "builtins",
     "importlib",
@@ -52,7 +53,7 @@ _MODULES = (
     "torch.special",
     "torch.utils.data",
 )
-#: Classes of torch whose methods are.
+#: Tests often replace methods of these classes of torch.
 _CLASSES = (
     "Tensor",
     "Generator",
@@ -66,23 +67,23 @@ _CLASSES = (
     "nn.Parameter",
     "optim.Optimizer",
 )
-#: Names that follow from a setting which is compared for itself.
-_FOLLOWS = frozenset({"torch.Storage"})
-#: Names that Python itself puts among the built-ins.
+#: Names that follow from a setting which has its own row.
+_DERIVED = frozenset({"torch.Storage"})
+#: Names that Python itself adds to the built-ins.
 _OF_THE_INTERPRETER = frozenset({"_", "__warningregistry__"})
 
 
 def _version_reader() -> Callable[[dict[Any, Any]], int] | None:
-    """What tells a dictionary's version, a number that changes with it: torch has it for the guards of compiled code.
+    """torch's function for the version of a dictionary, a number that changes with it (for guards of compiled code).
 
-    It spares the comparison, and in a forked process the copying of every page with a name on it.
+    It saves the comparison. In a forked process it also avoids copying every memory page that has one of the names.
     """
     guards = sys.modules.get("torch._C._dynamo.guards")
     return getattr(guards, "dict_version", None)
 
 
 class _Copy:
-    """A copy of a dictionary, made anew only when the dictionary has changed."""
+    """A copy of a dictionary, renewed only when the dictionary has changed."""
 
     def __init__(self, source: dict[str, Any]) -> None:
         self.source = source
@@ -103,8 +104,8 @@ def _identical(one: dict[str, object], other: dict[str, object]) -> bool:
     return len(one) == len(other) and all(other.get(name, ABSENT) is value for name, value in one.items())
 
 
-class Modules(Flat):
-    """`sys.modules`: an entry that was there must stay and stay the same; new ones are imports."""
+class Modules(FlatSection):
+    """`sys.modules`: an old entry must stay the same; new entries are imports."""
 
     def __init__(self) -> None:
         self._modules = sys.modules
@@ -113,11 +114,11 @@ class Modules(Flat):
     def read(self) -> Values:
         return self._copy.read()
 
-    def scene(self, before: Values, after: Values) -> Scene:
-        """What was imported between two readings."""
-        return Scene() if before is after else Scene(frozenset(after.keys() - before.keys()))
+    def imported(self, before: Values, after: Values) -> frozenset[str]:
+        """The modules that were imported between two readings."""
+        return frozenset() if before is after else frozenset(after.keys() - before.keys())
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
         if before is after:
             return []
         return [
@@ -126,7 +127,7 @@ class Modules(Flat):
             if after.get(name, ABSENT) is not value
         ]
 
-    def put_back(self, change: Change) -> None:
+    def restore(self, change: Change) -> None:
         if isinstance(change.old, types.ModuleType):
             self._modules[_module_name(change.name)] = change.old
 
@@ -138,15 +139,15 @@ class Modules(Flat):
 
 
 def _module_name(name: str) -> str:
-    """From the name of a change."""
+    """The name of the module in the name of a change."""
     return name[len("sys.modules['") : -len("']")]
 
 
-class Namespaces(Flat):
-    """The functions, classes and modules in some modules and classes: replaced or removed ones are changes.
+class Namespaces(FlatSection):
+    """The functions, classes and modules in some modules and classes. A replaced or removed one is a change.
 
-    Among the built-ins a new one is a change as well, and in a class one that it had inherited. Elsewhere it is not:
-    modules fill up as they are used. A reading has a copy of each namespace by the name of its owner.
+    A new name is a change among the built-ins, and in a class that had inherited the name. Elsewhere it is not: modules
+    get new names as they are used. A reading has a copy of each namespace by the name of its owner.
     """
 
     def __init__(self) -> None:
@@ -188,12 +189,12 @@ class Namespaces(Flat):
             for step in path.split("."):
                 found = getattr(found, step, None)
             if name not in self._owners and isinstance(found, type):
-                # The dictionary behind the read-only view, which has a version.
+                # The dictionary behind the read-only view: it has a version.
                 behind = [thing for thing in gc.get_referents(found.__dict__) if isinstance(thing, dict)]
                 self._owners[name] = found
                 self._copies[name] = _Copy(behind[0])
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:  # noqa: ARG002
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:  # noqa: ARG002
         found = []
         for owner, names in after.items():
             was = before.get(owner)
@@ -203,8 +204,8 @@ class Namespaces(Flat):
                 new = names.get(name, ABSENT)
                 if (
                     new is not old
-                    and _has_meaning(old)
-                    and f"{owner}.{name}" not in _FOLLOWS
+                    and _is_compared(old)
+                    and f"{owner}.{name}" not in _DERIVED
                     and not _wrapped_by_library(owner, old, new)
                 ):
                     found.append(Change(f"{owner}.{name}", old, new))
@@ -216,15 +217,15 @@ class Namespaces(Flat):
         return found
 
     def _hides(self, owner: str, name: str) -> bool:
-        """Whether a new name stands before another: any module's built-in, what a class has inherited."""
+        """Whether a new name hides another one: a built-in of all modules, or an inherited name of a class."""
         if owner == "builtins":
             return name not in _OF_THE_INTERPRETER and not name.startswith("__pybind11")
         kind = self._owners[owner]
         if not isinstance(kind, type):
             return False
-        return any(_has_meaning(vars(base).get(name)) for base in kind.__mro__[1:] if base is not object)
+        return any(_is_compared(vars(base).get(name)) for base in kind.__mro__[1:] if base is not object)
 
-    def put_back(self, change: Change) -> None:
+    def restore(self, change: Change) -> None:
         path, _, name = change.name.rpartition(".")
         owner = self._owners[path]
         if change.old is ABSENT:
@@ -243,14 +244,14 @@ class Namespaces(Flat):
         return with_value(values, owner, with_value(names if isinstance(names, dict) else {}, last, value))
 
 
-def _has_meaning(value: object) -> bool:
+def _is_compared(value: object) -> bool:
     return isinstance(value, types.ModuleType) or callable(value)
 
 
 def _wrapped_by_library(owner: str, old: object, new: object) -> bool:
-    """Whether a library put a wrapper of its own round a function of its own, as torch's compiler does when first used.
+    """Whether a library wrapped its own function, as torch's compiler does at its first use.
 
-    The wrapper's code then stands among the library's files, and the wrapper has the old function in it.
+    Then the code of the wrapper is in a file of the library, and the wrapper refers to the old function.
     """
     package = sys.modules.get(owner.partition(".")[0])
     code = getattr(new, "__code__", None)

@@ -1,4 +1,4 @@
-"""A part of a process's state: read as plain names and values, compared name by name, put back where that is safe."""
+"""A part of the state of a process: read as names and values, compared by name, restored where that is safe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from harness.text import one_line
 
-#: What was read, by name. Never changed once it has been read, so that a reading may be handed out again.
+#: The values of one reading, by name. A reading never changes, so that it may be returned again.
 Values = Mapping[str, object]
 
 _TEXT_LIMIT = 200
@@ -21,55 +21,48 @@ class _Absent(enum.Enum):
     ABSENT = "absent"
 
 
-#: Stands for the value of a name that is not there.
+#: The value of a name that does not exist.
 ABSENT: Final = _Absent.ABSENT
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A name whose value is another; `ABSENT` stands for a name that is not there."""
+    """A name whose value has changed. `ABSENT`: the name did not or does not exist."""
 
     name: str
     old: object
     new: object
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What else happened between two readings: the modules that were imported."""
-
-    imported: frozenset[str] = frozenset()
-
-
 class Section(Protocol):
-    """A part of the state that is read at one go.
+    """A part of the state that is read in one step.
 
-    `undone_by_pytest` is true where pytest itself saves the state at the start of a phase (set-up, call, tear-down)
-    and puts it back at its end: what is read inside a phase says nothing of what lasts.
+    `restored_by_pytest`: pytest itself saves this state at the start of a phase (set-up, call, tear-down) and restores
+    it at its end. A value read inside a phase does not last.
     """
 
-    undone_by_pytest: bool
+    restored_by_pytest: bool
 
     def read(self) -> Values:
-        """What is there now; the same object as the last time when it can tell that nothing changed."""
+        """The values now. Returns the same object as before if it knows that nothing has changed."""
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:
-        """What is not as it was, without what is nobody's fault."""
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:
+        """What has changed, without changes to ignore. `imported`: the modules that were imported in between."""
 
-    def put_back(self, change: Change) -> None:
-        """Undo a change where that is safe; do nothing where it is not."""
+    def restore(self, change: Change) -> None:
+        """Undo a change where that is safe; otherwise do nothing."""
 
     def value(self, values: Values, name: str) -> object:
-        """The value of a change's name in a reading, `ABSENT` when it is not there."""
+        """The value that a reading has for the name of a change; `ABSENT` if it has none."""
 
     def expecting(self, values: Values, name: str, value: object) -> Values:
-        """The reading as it would be with another value for a change's name."""
+        """The reading with another value for the name of a change."""
 
 
-class Flat:
-    """The part that is the same for sections whose readings go by the names of changes."""
+class FlatSection:
+    """Base for sections whose readings use the names of changes as keys."""
 
-    undone_by_pytest = False
+    restored_by_pytest = False
 
     def value(self, values: Values, name: str) -> object:
         return values.get(name, ABSENT)
@@ -79,37 +72,37 @@ class Flat:
 
 
 def with_value(values: Values, name: str, value: object) -> dict[str, object]:
-    """A copy with another value for one name; `ABSENT` takes the name away."""
+    """A copy with another value for one name; `ABSENT` removes the name."""
     others = {other: kept for other, kept in values.items() if other != name}
     return others if value is ABSENT else {**others, name: value}
 
 
-#: Whether a change is nobody's fault, from the old value, the new one and what else happened.
-Excuse = Callable[[object, object, Scene], bool]
+#: Whether a change is to be ignored: from the old value, the new value, and the modules imported in between.
+Ignore = Callable[[object, object, frozenset[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting. `put_back`, where there is one, takes the old value.
+    """One setting. `restore`, if given, takes the old value.
 
-    `fresh` is the value it has in a process that has not touched it, where that is known: what a setting is compared
-    with when the library that has it was first imported by the case. An `echo` follows from other settings, and is
-    told only when none of these is.
+    `initial`: the value in a process that has not changed the setting, if known. The setting is compared with it when
+    the case was the first to import its library. `derived`: the setting follows from others, and is reported only if
+    no other setting has changed.
     """
 
     name: str
     read: Callable[[], object]
-    put_back: Callable[[Any], object] | None = None
-    fresh: object = ABSENT
-    excuse: Excuse | None = None
-    echo: bool = False
+    restore: Callable[[Any], object] | None = None
+    initial: object = ABSENT
+    ignore: Ignore | None = None
+    derived: bool = False
 
 
-class Settings(Flat):
+class Settings(FlatSection):
     """A fixed list of settings, read one by one."""
 
     def __init__(self, find: Callable[[], Sequence[Row] | None]) -> None:
-        """`find` gives the rows, or None while what they are about is not there; it is then asked again."""
+        """`find` returns the rows, or None while their library is not there; then it is called again later."""
         self._find = find
         self._rows: dict[str, Row] | None = None
         self._names: tuple[str, ...] = ()
@@ -128,41 +121,42 @@ class Settings(Flat):
         try:
             values = [read() for read in self._readers]
         except (RuntimeError, AttributeError, TypeError, ValueError):
-            # One setting is in such disorder that it cannot be read, which is a fact about it; the others still can.
+            # One setting cannot be read, which is a fact about it. The others can still be read.
             values = [_attempt(read) for read in self._readers]
         if not same(values, self._values):
             self._values = values
             self._last = dict(zip(self._names, values, strict=True))
         return self._last
 
-    def changes(self, before: Values, after: Values, scene: Scene) -> list[Change]:
+    def changes(self, before: Values, after: Values, imported: frozenset[str]) -> list[Change]:
         if alike(before, after):
             return []
         found = []
         rows = self._rows or {}
         for name, new in after.items():
             row = rows[name]
-            old = before.get(name, row.fresh)
-            # Not there before, and no known start or not to be read at all on this machine: taken as it was found.
+            old = before.get(name, row.initial)
+            # A setting without an old value and without a known initial value, or one that this machine cannot read at
+            # all, is taken as it is.
             if (
                 old is ABSENT
                 or (name not in before and isinstance(new, Unreadable))
                 or same(old, new)
-                or (row.excuse is not None and row.excuse(old, new, scene))
+                or (row.ignore is not None and row.ignore(old, new, imported))
             ):
                 continue
             found.append(Change(name, old, new))
-        return [change for change in found if not rows[change.name].echo] or found
+        return [change for change in found if not rows[change.name].derived] or found
 
-    def put_back(self, change: Change) -> None:
+    def restore(self, change: Change) -> None:
         row = (self._rows or {}).get(change.name)
-        if row is not None and row.put_back is not None:
-            row.put_back(change.old)
+        if row is not None and row.restore is not None:
+            row.restore(change.old)
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a value that cannot be read, with the reason."""
+    """The value of what cannot be read, with the reason."""
 
     reason: str
 
@@ -175,46 +169,46 @@ def _attempt(read: Callable[[], object]) -> object:
 
 
 def alike(before: Values, after: Values) -> bool:
-    """Whether two readings are the same as far as one comparison can tell."""
+    """Whether two readings are equal, as far as one comparison shows."""
     return before is after or same(before, after)
 
 
 def same(old: object, new: object) -> bool:
-    """Whether two values are the same one or equal; values that cannot say so are not."""
+    """Whether two values are identical or equal. Values that cannot be compared are not."""
     if old is new:
         return True
     try:
         return type(old) is type(new) and bool(old == new)
-    except (RuntimeError, TypeError, ValueError):  # what an array or a tensor says to this question
+    except (RuntimeError, TypeError, ValueError):  # raised by arrays and tensors
         return False
 
 
 def describe(change: Change) -> str:
-    """The change in words: what, the new value, the old one."""
-    old, new = change.old, change.new
-    if new is ABSENT:
-        return f"removed {change.name} (was {show(old)})"
-    if old is ABSENT:
-        return f"left {change.name} at {show(new)} (was absent)"
+    """The change in words: the name, the new value, the old value."""
+    return f"did not restore {change.name} ({_comparison(change.old, change.new)})"
+
+
+def _comparison(old: object, new: object) -> str:
     if isinstance(old, tuple) and isinstance(new, tuple) and not all(isinstance(item, bool) for item in new + old):
-        return f"left {change.name} {_difference(old, new)}"
+        return _difference(old, new)
     shown, was = show(new), show(old)
     if shown == was:
-        return f"left another {change.name}: {shown} (was another of that description)"
-    return f"left {change.name} at {shown} (was {was})"
+        return f"now another object with the same description: {shown}"
+    return f"now {shown}, was {was}"
 
 
 def _difference(old: tuple[object, ...], new: tuple[object, ...]) -> str:
     added = _without(new, old)
     removed = _without(old, new)
     if not added and not removed:
-        return f"in another order: {_listed(new)} (was {_listed(old)})"
-    parts = [f"{word} {_listed(items)}" for word, items in (("with", added), ("without", removed)) if items]
-    return f"{' and '.join(parts)} ({len(new)} in all, was {len(old)}: {_listed(old)})"
+        return f"now in another order: {_listed(new)}, was {_listed(old)}"
+    parts = [f"{verb} {_listed(items)}" for verb, items in (("added", added), ("removed", removed)) if items]
+    was = f"{len(old)}: {_listed(old)}" if old else "0"
+    return f"{'; '.join(parts)}; now {len(new)} {'entry' if len(new) == 1 else 'entries'}, was {was}"
 
 
 def _without(items: tuple[object, ...], others: tuple[object, ...]) -> tuple[object, ...]:
-    """The items that are not matched, one for one, by an item of the others."""
+    """The items without those that equal an item of the others, one for one."""
     left = list(others)
     extra = []
     for item in items:
@@ -228,15 +222,15 @@ def _without(items: tuple[object, ...], others: tuple[object, ...]) -> tuple[obj
 
 def _listed(items: Iterable[object]) -> str:
     shown = [show(item) for item in items]
-    return ", ".join([*shown[:5], f"and {len(shown) - 5} more"] if len(shown) > 5 else shown) or "nothing"
+    return ", ".join([*shown[:5], f"and {len(shown) - 5} more"] if len(shown) > 5 else shown)
 
 
 def show(value: object) -> str:
-    """A value as a report shows it: one line, without calling code that a case may have brought."""
+    """A value as a report shows it: one line. Calls no code of a case."""
     if value is ABSENT:
         return "absent"
     if isinstance(value, Unreadable):
-        return f"what cannot be read ({value.reason})"
+        return f"unreadable ({value.reason})"
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         return f"{getattr(value, '__module__', None) or 'builtins'}.{value.__qualname__}"
     if isinstance(value, types.MethodType):
@@ -258,7 +252,7 @@ def show(value: object) -> str:
 
 
 def _has_short_repr(kind: type) -> bool:
-    """Whether it is one of the types whose ``repr`` is short, says all, and is no code of a case's."""
+    """Whether the ``repr`` of this type is short and complete, and is not code of a case."""
     name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     return name in _SHORT or (kind.__module__.startswith("torch._C") and hasattr(kind, "__members__"))
 
@@ -267,9 +261,9 @@ _SHORT = frozenset({"torch.dtype", "torch.device", "torch.DispatchKeySet", "torc
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Changes that an owner, a fixture of a wider scope, made on purpose and is to undo when it is torn down."""
+class FixtureChanges:
+    """Changes that a fixture of a wider scope made on purpose, and must undo when it is torn down."""
 
     label: str
-    #: By position of the section and name: when it was changed, a number that grows, and the change.
+    #: By position of the section and name: a serial number, which grows, and the change.
     changes: dict[tuple[int, str], tuple[int, Change]] = field(default_factory=dict)

@@ -10,16 +10,16 @@ import pytest
 EXPECTED = {
     "TestHeld::test_first": {
         "batch": "passed",
-        "case": "contaminated: the class fixture 'forgetful' left the environment variable STATE_HELD",
+        "case": "contaminated: the class fixture 'forgetful' did not restore the environment variable STATE_HELD",
     },
-    "TestHeld::test_last": "contaminated: the class fixture 'forgetful' left the environment variable STATE_HELD at 'by"
-    " a fixture' (was absent)",
+    "TestHeld::test_last": "contaminated: the class fixture 'forgetful' did not restore the environment variable "
+    "STATE_HELD (now 'by a fixture', was absent)",
     "test_between": "passed",
     "test_with_limit": {
         "batch": "passed",
-        "case": "contaminated: the module fixture 'limit' left the recursion limit at 4321 (was ",
+        "case": "contaminated: the module fixture 'limit' did not restore the recursion limit (now 4321, was ",
     },
-    "test_last_of_the_module": "contaminated: the module fixture 'limit' left the recursion limit at 4321 (was ",
+    "test_last_of_the_module": "contaminated: the module fixture 'limit' did not restore the recursion limit (now 4321",
 }
 
 

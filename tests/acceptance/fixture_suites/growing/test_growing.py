@@ -10,9 +10,8 @@ import itertools
 import numpy as np
 
 GROWS = {
-    "test_heap": "heap_bytes (handed out by malloc, which torch's, NumPy's and C's memory on the CPU is from) grew "
-    "over 30 repetitions by 4.",
-    "test_objects": "python_blocks (blocks of Python's own allocator) grew over 30 repetitions by 50",
+    "test_heap": "heap_bytes: malloc memory of C code, NumPy or torch on the CPU grew by 4.",
+    "test_objects": "python_blocks: memory blocks of Python's own allocator grew by 50",
 }
 SHAPES = {
     "test_heap": "GROWS",

@@ -8,7 +8,7 @@ import torch
 EXPECTED = {
     "test_that_says_so": "passed",
     "TestKeeping::test_of_a_class_that_says_so": "passed",
-    "test_that_changes_state": "contaminated: left the default dtype at torch.float64 (was torch.float32)",
+    "test_that_changes_state": "contaminated: did not restore the default dtype (now torch.float64, was torch.float32)",
     "test_that_says_nothing": "leaked: torch tensors",
 }
 

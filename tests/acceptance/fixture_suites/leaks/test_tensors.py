@@ -1,4 +1,4 @@
-"""Cases that leave tensors behind, each held in another way, and bystanders that nothing of it may reach."""
+"""Cases that leave tensors behind, each held in another way, and cases between them that must not be affected."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ import torch
 
 EXPECTED = {
     "test_before": "passed",
-    "test_list": "leaked: torch tensors that Python can reach, on any device: 1 more after each of 4 repetitions",
+    "test_list": "leaked: 1 more torch tensor after each of 4 repetitions",
     "test_after_list": "passed",
-    "test_class_attribute": "leaked: torch tensors that Python can reach, on any device: 2 more",
-    "test_closure": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_cycle_that_saves_itself": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_graph": "leaked: torch tensors that Python can reach",
-    "test_cycle_through_a_hook_of_the_graph": "leaked: torch tensors that Python can reach, on any device: 2 more",
-    "test_hooks_of_a_shared_module": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_storage_alone": "leaked: storages on the CPU of such tensors, each counted once: 4.0 KiB more",
+    "test_class_attribute": "leaked: 2 more torch tensors",
+    "test_closure": "leaked: 1 more torch tensor after each",
+    "test_cycle_that_saves_itself": "leaked: 1 more torch tensor after each",
+    "test_graph": "leaked: 4 more torch tensors",
+    "test_cycle_through_a_hook_of_the_graph": "leaked: 2 more torch tensors",
+    "test_hooks_of_a_shared_module": "leaked: 1 more torch tensor after each",
+    "test_storage_alone": "leaked: 4.0 KiB more CPU memory in torch storages",
     "test_after_storage": "passed",
-    "test_default_argument": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_cache_with_a_new_key_each_time": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_suspended_generator": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_uncollectable": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_view_from_numpy": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_in_shared_memory": "leaked: torch tensors that Python can reach, on any device: 1 more",
-    "test_in_the_teardown_of_a_fixture": "leaked: torch tensors that Python can reach, on any device: 1 more",
+    "test_default_argument": "leaked: 1 more torch tensor after each",
+    "test_cache_with_a_new_key_each_time": "leaked: 1 more torch tensor after each",
+    "test_suspended_generator": "leaked: 1 more torch tensor after each",
+    "test_uncollectable": "leaked: 1 more torch tensor after each",
+    "test_view_from_numpy": "leaked: 1 more torch tensor after each",
+    "test_in_shared_memory": "leaked: 1 more torch tensor after each",
+    "test_in_the_teardown_of_a_fixture": "leaked: 1 more torch tensor after each",
     "test_parameters[1]": "passed",
-    "test_parameters[2]": "leaked: torch tensors that Python can reach, on any device: 2 more",
-    "TestMethods::test_attribute_of_the_class": "leaked: torch tensors that Python can reach, on any device: 1 more",
+    "test_parameters[2]": "leaked: 2 more torch tensors",
+    "TestMethods::test_attribute_of_the_class": "leaked: 1 more torch tensor after each",
     "TestMethods::test_nothing": "passed",
     "test_that_fails_as_well": "failed: assert 1 == 2",
     "test_last": "passed",
 }
-#: A part of the notes on the case that says where from.
+#: A part of the notes on the case that names the origin.
 NOTES = {
-    "test_list": "tensors: 4 times: float32 1000 on cpu, 3.9 KiB: item of list of 7, global 'LIST' of module",
+    "test_list": "tensors: 4 times: float32 tensor of shape 1000 on cpu, 3.9 KiB, held by: item of list of 7, global",
     "test_class_attribute": "class attribute 'KEPT' of ",
     "test_closure": "in the closure of function ",
     "test_cycle_that_saves_itself": "global 'SAVED' of module",
-    "test_graph": "float32 scalar on cpu, 4 bytes, with a graph (SumBackward0): item of list of 7, global 'LOSSES' of",
+    "test_graph": "float32 scalar tensor on cpu, 4 bytes, with autograd graph (SumBackward0), held by: item of list",
     "test_cycle_through_a_hook_of_the_graph": "in the closure of function ",
     "test_hooks_of_a_shared_module": "global 'SHARED' of module",
-    "test_storage_alone": "storage on cpu, 4.0 KiB: item of list of 7, global 'STORAGES' of module",
+    "test_storage_alone": "storage on cpu, 4.0 KiB, held by: item of list of 7, global 'STORAGES' of module",
     "test_default_argument": "default of function ",
     "test_cache_with_a_new_key_each_time": "cache of ",
     "test_suspended_generator": "a suspended ",
     "test_uncollectable": "item of gc.garbage",
-    "test_view_from_numpy": "by c, c++ or a running function",  # an array tells the collector nothing
+    "test_view_from_numpy": "held by: C, C++ or a running function",  # the collector does not track arrays
     "test_in_shared_memory": "also leaked: ",
     "test_in_the_teardown_of_a_fixture": "global 'TORN_DOWN' of module",
     "test_parameters[2]": "global 'LIST' of module",

@@ -17,7 +17,7 @@ EXPECTED = {
     "test_fails_and_leaves_a_child": "failed: AssertionError: beside the child",
     "test_child_that_was_waited_for": "passed",
     "test_child_that_has_ended": "passed",
-    "test_daemon_thread": "leaked: threads of the process, Python's and others: 1 more after each of 4 repetitions",
+    "test_daemon_thread": "leaked: 1 more thread (Python or native) after each of 4 repetitions",
     "test_after": "passed",
 }
 

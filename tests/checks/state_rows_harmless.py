@@ -1,4 +1,4 @@
-"""What a case may do to a process that is nobody's fault: first uses, imports, what is put back."""
+"""Changes to a process that are ignored: first uses, imports, and what is restored."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ import unittest.mock
 import warnings
 from typing import Any
 
-from tests.checks.state_table import innocent, passing_modes, slow_innocent
+from tests.checks.state_table import harmless, passing_modes, slow_harmless
 
 
 def enter_rows() -> None:
     """Fill the table. In a function, since pytest must not import torch."""
     import numpy as np
 
-    # As a value without types: much of what is done here to torch is not what its types allow.
+    # As a value without types: the types of torch do not allow much of what is done here.
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
     dispatch, function = passing_modes()
 
-    @slow_innocent
+    @slow_harmless
     def first_compilation_with_backward() -> None:
         x = torch.ones(3, requires_grad=True)
         torch.compile(lambda x: (x.sin() + 1).sum())(x).backward()
         torch.compile(torch.nn.Linear(3, 3))(torch.ones(2, 3))
 
-    @slow_innocent
+    @slow_harmless
     def compiled_autograd() -> None:
         importlib.import_module("torch._dynamo")
 
@@ -44,7 +44,7 @@ def enter_rows() -> None:
         with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
             (x.sin() + 1).sum().backward()
 
-    @slow_innocent
+    @slow_harmless
     def patched_configuration() -> None:
         importlib.import_module("torch._dynamo")
         importlib.import_module("torch._inductor.config")
@@ -53,27 +53,27 @@ def enter_rows() -> None:
             assert torch._dynamo.config.verbose
         assert torch._dynamo.config.reorderable_logging_functions == set()  # read: torch keeps a copy of its own
 
-    @slow_innocent
+    @slow_harmless
     def first_profile() -> None:
         with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
             torch.ones(3).sin()
         profile.key_averages()
 
-    @slow_innocent
+    @slow_harmless
     def first_import_of_distributed() -> None:
         importlib.import_module("torch.distributed.fsdp")
         importlib.import_module("torch.distributed.tensor")
 
-    @slow_innocent
+    @slow_harmless
     def first_import_of_sympy() -> None:
         importlib.import_module("sympy")
 
-    @slow_innocent
+    @slow_harmless
     def first_vmap() -> None:
         torch.func.vmap(torch.nn.functional.huber_loss)(torch.ones(2, 3), torch.ones(2, 3))
         torch.func.grad(lambda x: x.sum())(torch.ones(3))
 
-    @slow_innocent
+    @slow_harmless
     def first_trace_and_script() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -82,39 +82,39 @@ def enter_rows() -> None:
             for _ in range(3):
                 module(torch.ones(2, 3))
 
-    @slow_innocent
+    @slow_harmless
     def first_export() -> None:
         torch.export.export(torch.nn.Linear(3, 3), (torch.ones(2, 3),))
 
-    @slow_innocent
+    @slow_harmless
     def first_import_of_functorch_and_onnx() -> None:
         importlib.import_module("functorch")
         importlib.import_module("torch.onnx")
         importlib.import_module("torch.utils.cpp_extension")
 
-    @slow_innocent
+    @slow_harmless
     def workers_of_a_data_loader() -> None:
         list(torch.utils.data.DataLoader(list(range(4)), num_workers=1))
 
-    @slow_innocent
+    @slow_harmless
     def process_group_destroyed_again() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         dist.destroy_process_group()
 
-    @innocent
+    @harmless
     def first_matmul() -> None:
         torch.randn(300, 300) @ torch.randn(300, 300)
 
-    @innocent
+    @harmless
     def first_backward() -> None:
         torch.randn(30, 30, requires_grad=True).exp().sum().backward()
 
-    @innocent
+    @harmless
     def first_decomposition_and_transform() -> None:
         torch.linalg.svd(torch.randn(20, 20))
         torch.fft.fft(torch.randn(64))
 
-    @innocent
+    @harmless
     def random_numbers() -> None:
         random.seed(1)
         np.random.seed(1)
@@ -122,8 +122,8 @@ def enter_rows() -> None:
         torch.Generator().manual_seed(1)
         torch.cuda.manual_seed_all(1)
 
-    @innocent
-    def state_set_and_put_back() -> None:
+    @harmless
+    def state_set_and_restored() -> None:
         with (
             torch.no_grad(),
             torch.inference_mode(),
@@ -141,74 +141,74 @@ def enter_rows() -> None:
         ):
             os.environ["STATE_NEW"] = "for a moment"
 
-    @innocent
+    @harmless
     def attention_of_one_kind() -> None:
         attention: Any = importlib.import_module("torch.nn.attention")
         with attention.sdpa_kernel(attention.SDPBackend.MATH):
             torch.nn.functional.scaled_dot_product_attention(*[torch.randn(1, 2, 4, 8)] * 3)
 
-    @innocent
+    @harmless
     def question_after_cuda() -> None:
         torch.cuda.is_available()
         torch.cuda.device_count()
 
-    @innocent
+    @harmless
     def event_loop() -> None:
         asyncio.run(asyncio.sleep(0))
 
-    @innocent
+    @harmless
     def decimal_calculation() -> None:
         decimal.Decimal(1) / 3
 
-    @innocent
+    @harmless
     def queue_between_processes() -> None:
         queue: Any = multiprocessing.Queue()
         queue.put(1)
         assert queue.get() == 1
 
-    @innocent
+    @harmless
     def temporary_file() -> None:
         import tempfile
 
         with tempfile.TemporaryFile():
             pass
 
-    @innocent
+    @harmless
     def fault_handler() -> None:
         import faulthandler
 
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR2)
 
-    @innocent
+    @harmless
     def variables_of_libraries() -> None:
         os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
         os.environ["PYTEST_CURRENT_TEST"] = "test_a.py::test_b (call)"
 
-    @innocent
+    @harmless
     def message_without_a_handler() -> None:
         logging.warning("to standard error")
 
-    @innocent
+    @harmless
     def module_with_a_filter_of_its_own() -> None:
         sys.modules["state_imported"] = types.ModuleType("state_imported")
         warnings.filterwarnings("ignore", message="of its own", module="state_imported")
 
-    @innocent
+    @harmless
     def module_given_an_attribute() -> None:
         torch.state_cache = {}
         math.state_cache = 1  # type: ignore[attr-defined]
         torch.nn.functional.__warningregistry__ = {}
 
-    @innocent
+    @harmless
     def package_set_up_by_pytest() -> None:
         sys.path.insert(0, sys.path[-1])
 
-    @innocent
+    @harmless
     def hook_removed_again() -> None:
         torch.nn.modules.module.register_module_forward_hook(lambda *_: None).remove()
 
-    @innocent
+    @harmless
     def scoped_library() -> None:
         with torch.library._scoped_library("state_scoped", "DEF") as library:
             library.define("nothing(Tensor x) -> Tensor")
