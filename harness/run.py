@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -25,7 +26,7 @@ from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
 from harness.devices.device import Inventory
-from harness.errors import HarnessError, WriteError
+from harness.errors import HarnessError, WriteError, writing
 from harness.gating import patterns
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.plan import Machine
@@ -41,7 +42,7 @@ from harness.scheduling import stop_request
 from harness.scheduling.leases import LeaseBook
 from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
-from harness.zygote.client import ZygoteProcess
+from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, overriding_arguments
 
 #: Settings that the journal has under names of their own, or that say nothing of what was run.
@@ -55,57 +56,57 @@ class Run:
     """One run, in the process that controls it."""
 
     def __init__(self, config: pytest.Config, inventory: Inventory, *, plugin_argument: bool) -> None:
-        """Make the run directory and all that the workers need. Raises pytest.UsageError for options that cannot be."""
+        """Make the run directory and all that the workers need.
+
+        Raises pytest.UsageError for options that cannot be used. Where a folder cannot be made, the session ends with
+        one sentence. In both cases nothing is left behind.
+        """
         self.begun = time.monotonic()
         self.inventory = inventory
         self.devices = inventory.usable
         self.leases = LeaseBook([device.uuid for device in self.devices])
         self.ledger: Ledger | None = None
+        self.zygote: ZygoteProcess | None = None
         self.progress = Progress()
         self._tail: JournalTail | None = None
-        #: What could not be written, empty while all could.
+        #: What could not be written; empty while everything could.
         self.failure = ""
-        self.plan = plan.make(config)
-        settings = self.plan.settings
-        isolation = settings["isolation"]
-        self.aside = options.steps_aside(config) if isolation != "none" else None
-        if self.aside:
-            isolation = "none"
-        if isolation == "none" and settings["verify"]:
-            why = f", which steps aside for {self.aside}" if self.aside else ""
-            raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
-        seed = settings["seed"]
-        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-        invocation = config.invocation_params
-        args = tuple(str(argument) for argument in invocation.args)
-        root = Root.of(config)
         self._arguments = _arguments(config)
-        basetemp = config.getoption("basetemp", None)  # pytest itself removes all that is in it
-        beside = (invocation.dir / basetemp).parent if basetemp else None
-        parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
-        temp_folder.remove_abandoned(parent)
-        try:
-            temp = temp_folder.make(parent)
-        except WriteError as error:
-            pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
-        machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
-        try:
+        self.plan = plan.make(config)
+        isolation, self.aside = _isolation(config, self.plan.settings)
+        with contextlib.ExitStack() as undo:
+            temp = _make_temp_folder(config)
+            undo.callback(temp_folder.remove, temp)
+            machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
             self.plan.refuse_mismatches(machine)
             software = _software_device() if any(device.backend.software for device in self.devices) else None
-            run_dir = self._make_run_dir(invocation.dir, settings["results_dir"], run_id)
-        except pytest.UsageError:
-            temp_folder.remove(temp)
-            raise
-        stops = temp / stop_request.FOLDER
-        stops.mkdir()
-        waits = config.getoption("dist", "no") != "no" and isolation != "none"
-        self.signals = StopSignals(stops, grace=settings["grace"], waits=waits)
-        # Without isolation Ctrl-C is pytest's own; what pytest leaves to the kernel ends the session as that does.
-        self.signals.install(stop_signals.ALL if isolation != "none" else (signal.SIGTERM, signal.SIGHUP))
-        self.zygote: ZygoteProcess | None = None
-        context = RunContext(
+            self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
+            try:
+                self.signals = self._handle_signals(config, temp)
+                undo.callback(self.close)
+                self._begin(machine, software)
+            except (WriteError, ZygoteError) as error:
+                advice = "; make room, or choose another folder with --results-dir" * isinstance(error, WriteError)
+                pytest.exit(f"harness: {error}; no case was run{advice}", returncode=EXIT_INTERNAL)
+            undo.pop_all()
+
+    def _make_context(
+        self,
+        config: pytest.Config,
+        temp: Path,
+        isolation: str,
+        software: dict[str, str] | None,
+        *,
+        plugin_argument: bool,
+    ) -> RunContext:
+        """The facts that all processes of the run share; makes the run directory. Raises pytest.UsageError."""
+        settings, invocation, root = self.plan.settings, config.invocation_params, Root.of(config)
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        args = tuple(str(argument) for argument in invocation.args)
+        seed = settings["seed"]
+        return RunContext(
             run_id=run_id,
-            run_dir=str(run_dir),
+            run_dir=str(self._make_run_dir(invocation.dir, settings["results_dir"], run_id)),
             temp_dir=str(temp),
             rootdir=root.folder,
             inifile=root.inifile,
@@ -135,17 +136,22 @@ class Run:
             device=settings["device"],
             inject=settings["inject"],
             library=software["library"] if software else None,
-            # A suite of ours that starts a thread when imported is to hear of it; nobody here can mend another's.
+            # A suite of this project that starts a thread at import is an error. Nobody here can change other suites.
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
         )
-        self.context = context
-        try:
-            self._begin(machine, software)
-        except WriteError as error:
-            self.close()
-            advice = "make room, or choose another folder with --results-dir"
-            pytest.exit(f"harness: {error}; no case was run: {advice}", returncode=EXIT_INTERNAL)
+
+    def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
+        """From here on a signal asks the workers to stop."""
+        stops = temp / stop_request.FOLDER
+        with writing(f"into {str(temp)!r}"):
+            stops.mkdir()
+        isolated = self.context.isolation != "none"
+        waits = config.getoption("dist", "no") != "no" and isolated
+        signals = StopSignals(stops, grace=self.plan.settings["grace"], waits=waits)
+        # Without isolation Ctrl-C is pytest's own. pytest ignores SIGTERM and SIGHUP, so they end the session like it.
+        signals.install(stop_signals.ALL if isolated else (signal.SIGTERM, signal.SIGHUP))
+        return signals
 
     def _begin(self, machine: Machine, software: dict[str, str] | None) -> None:
         """Write down what the run is, and start the zygote. Raises WriteError."""
@@ -323,6 +329,30 @@ class Run:
         except OSError as error:
             raise pytest.UsageError(f"--results-dir={str(run_dir)!r} cannot be made: {error.strerror}") from None
         return run_dir
+
+
+def _isolation(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The isolation of the run, and the option that made it ``none``, if one did. Raises pytest.UsageError."""
+    isolation = settings["isolation"]
+    aside = options.steps_aside(config) if isolation != "none" else None
+    if aside:
+        isolation = "none"
+    if isolation == "none" and settings["verify"]:
+        why = f", which steps aside for {aside}" if aside else ""
+        raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
+    return isolation, aside
+
+
+def _make_temp_folder(config: pytest.Config) -> Path:
+    """The folder for temporary files of this run; those of dead runs are removed."""
+    basetemp = config.getoption("basetemp", None)  # pytest itself removes everything in it
+    beside = (config.invocation_params.dir / basetemp).parent if basetemp else None
+    parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
+    temp_folder.remove_abandoned(parent)
+    try:
+        return temp_folder.make(parent)
+    except WriteError as error:
+        pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
 
 
 def _software_device() -> dict[str, str]:

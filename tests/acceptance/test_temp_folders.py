@@ -91,3 +91,20 @@ def test_the_folder_of_a_living_run_stays(make_project: MakeProject) -> None:
         assert executor.is_running()
     finally:
         running.kill_all()
+
+
+def test_nothing_is_left_of_a_run_that_could_not_begin(project: Project) -> None:
+    """Devices are probed before there is a run directory, by code that may fail."""
+    project.write("suites/test_it.py", GREEN)
+    project.write(
+        "conftest.py",
+        "from harness.devices import capabilities\n"
+        "def fail(*_):\n"
+        "    raise RuntimeError('the probe fails')\n"
+        "capabilities.detect = fail\n",
+    )
+    running = project.start("-n0")
+    running.process.wait()
+    assert running.process.returncode not in (0, 1)
+    assert "the probe fails" in running.terminal()
+    assert left(project) == []
