@@ -102,7 +102,8 @@ def judge(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Tren
     """
     count = len(values)
     if count < MIN_REPETITIONS:
-        return Trend(Shape.SHORT, 0.0, f"had only {count} repetitions in one process, {MIN_REPETITIONS} are needed")
+        few = f"{count} {inflect('repetition{s}', count)}"
+        return Trend(Shape.SHORT, 0.0, f"had only {few} in one process, {MIN_REPETITIONS} are needed")
     lowest, highest = quantity(min(values), unit), quantity(max(values), unit)
     span = f"at {lowest}" if lowest == highest else f"between {lowest} and {highest}"
     allowed = step * (count - WARMUP)

@@ -82,6 +82,7 @@ def test_the_shape_of_a_series(values: list[int], shape: Shape) -> None:
         ([1, 2, 3, *[4] * 10], Shape.SETTLED, "grew by 3 until repetition 4 of 13, then stopped"),
         ([1, 2] * 6, Shape.UNSTEADY, "went up and down over 12 repetitions, between 1 and 2"),
         ([1] * 5, Shape.SHORT, f"had only 5 repetitions in one process, {MIN_REPETITIONS} are needed"),
+        ([1], Shape.SHORT, f"had only 1 repetition in one process, {MIN_REPETITIONS} are needed"),
     ],
 )
 def test_things_that_are_counted_need_no_step(values: list[int], shape: Shape, text: str) -> None:

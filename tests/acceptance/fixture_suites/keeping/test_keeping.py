@@ -9,7 +9,7 @@ EXPECTED = {
     "test_that_says_so": "passed",
     "TestKeeping::test_of_a_class_that_says_so": "passed",
     "test_that_changes_state": "contaminated: did not restore the default dtype (now torch.float64, was torch.float32)",
-    "test_that_says_nothing": "leaked: torch tensors",
+    "test_that_says_nothing": "leaked: 1 more torch tensor",
 }
 
 KEPT: list[torch.Tensor] = []

@@ -17,7 +17,7 @@ EXPECTED = {
     "test_class_attribute": "leaked: 2 more torch tensors",
     "test_closure": "leaked: 1 more torch tensor after each",
     "test_cycle_that_saves_itself": "leaked: 1 more torch tensor after each",
-    "test_graph": "leaked: 4 more torch tensors",
+    "test_graph": "leaked: 2 more torch tensors",
     "test_cycle_through_a_hook_of_the_graph": "leaked: 2 more torch tensors",
     "test_hooks_of_a_shared_module": "leaked: 1 more torch tensor after each",
     "test_storage_alone": "leaked: 4.0 KiB more CPU memory in torch storages",
