@@ -18,7 +18,8 @@ import pytest
 from harness import linux
 from harness.caseid import case_seed
 from harness.context import RunContext
-from harness.devices import capabilities, health_events
+from harness.devices import capabilities
+from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
@@ -105,7 +106,7 @@ class Worker:
             folder=Path(context.temp_dir) / "drained",
             record=self._record,
             examine=context.health and context.isolation != "none",
-            nvml_limit=health_events.LIMIT * context.timeout_multiplier,
+            nvml_limit=NVML_LIMIT * context.timeout_multiplier,
         )
         self._own: list[ZygoteProcess] = []
         self._was_linked = False

@@ -11,9 +11,21 @@ from harness.errors import HarnessError
 
 T = TypeVar("T")
 
+#: Seconds that NVML may take. A driver whose GPU hangs has been seen to take a minute for one call.
+NVML_LIMIT = 120.0
+
 
 class StuckError(HarnessError):
     """A call did not return in time, now or earlier: its thread makes no more."""
+
+
+def call_nvml(function: Callable[[], T]) -> T:
+    """What `function` returns, or raises, in a thread of its own. Raises StuckError after `NVML_LIMIT` seconds."""
+    thread = CallThread("nvml", limit=NVML_LIMIT)
+    try:
+        return thread.call(function)
+    finally:
+        thread.close()
 
 
 class CallThread:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import pynvml
 
-from harness.devices.call_thread import CallThread, StuckError
+from harness.devices.call_thread import NVML_LIMIT, CallThread, StuckError
 from harness.devices.device import Device
 from harness.text import one_line
 
@@ -25,9 +25,6 @@ T = TypeVar("T")
 
 #: `note`: worth knowing; the device is none the worse. `suspect`: worth a health check. `fatal`: no more cases on it.
 Severity = Literal["note", "suspect", "fatal"]
-
-#: Seconds that NVML may take for a reading. A driver whose GPU hangs has been seen to take a minute for one call.
-LIMIT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +272,7 @@ class HealthWatch:
     driver does. NVML is asked in a thread of its own, and no more once it has not answered for `limit` seconds.
     """
 
-    def __init__(self, devices: Sequence[Device], *, limit: float = LIMIT) -> None:
+    def __init__(self, devices: Sequence[Device], *, limit: float = NVML_LIMIT) -> None:
         """Watch `devices` from now on. The CPU has no signs; one that is at fault is lost."""
         self._watched = {device.uuid: _Watched(lost=device.fault or "") for device in devices}
         self._events: Any = None

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pynvml
 
 from harness.backends import cuda
+from harness.devices.call_thread import StuckError, call_nvml
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import select
 
@@ -31,7 +32,10 @@ def discover(environ: Mapping[str, str] | None = None) -> Inventory:
     or at fault. No error of a device or driver is raised: it is in `Inventory.nvml_error`, `Inventory.notes` and
     `Device.fault`. NVML is initialised once and shut down before the return.
     """
-    survey = _survey()
+    try:
+        survey = call_nvml(_survey)
+    except StuckError as error:
+        survey = _Survey(error=f"nvml does not answer: {error}")
     selection = select(survey.devices, os.environ if environ is None else environ)
     usable = any(device.fault is None for device in selection.visible)
     return Inventory(

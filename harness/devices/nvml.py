@@ -12,6 +12,7 @@ from typing import Any
 
 import pynvml
 
+from harness.devices.call_thread import StuckError, call_nvml
 from harness.devices.detected import Detected
 from harness.devices.device import Device
 from harness.text import one_line
@@ -45,13 +46,17 @@ def peer_access(devices: Sequence[Device]) -> Detected:
 
 def _ask(question: Callable[..., Detected], *devices: Device) -> Detected:
     try:
-        pynvml.nvmlInit()
-        try:
-            return question(*(pynvml.nvmlDeviceGetHandleByUUID(device.uuid) for device in devices))
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
+        return call_nvml(lambda: _answer(question, devices))
+    except (pynvml.NVMLError, StuckError) as error:
         return Detected(None, f"nvml does not report it: {one_line(str(error))}")
+
+
+def _answer(question: Callable[..., Detected], devices: Sequence[Device]) -> Detected:
+    pynvml.nvmlInit()
+    try:
+        return question(*(pynvml.nvmlDeviceGetHandleByUUID(device.uuid) for device in devices))
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def _links(handle: object) -> Detected:

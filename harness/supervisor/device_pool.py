@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from harness.devices import health_events
+from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
 from harness.devices.visibility import combinable
@@ -31,7 +31,7 @@ class DevicePool:
         folder: Path,
         record: Record,
         examine: bool,
-        nvml_limit: float = health_events.LIMIT,
+        nvml_limit: float = NVML_LIMIT,
     ) -> None:
         """`usable` are the devices of the run, the leased one among them; with `examine`, GPUs are looked after.
 

@@ -92,7 +92,8 @@ class ZygoteProcess:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver holds it: the run must end all the same
+                self._process.wait(timeout=10)
         shutil.rmtree(self._home, ignore_errors=True)
 
 

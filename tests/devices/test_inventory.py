@@ -232,3 +232,11 @@ def test_this_machine_as_it_is() -> None:
     assert found.usable
     assert (CPU in found.devices) == (not found.gpus)
     assert (found.driver is None) == (found.nvml_error is not None)
+
+
+def test_a_driver_that_hangs_is_an_error_of_nvml_after_a_time(nvml_folder: Path) -> None:
+    shorter = "from harness.devices import call_thread\ncall_thread.NVML_LIMIT = 0.2\n"
+    environ = fake_nvml.environment(nvml_folder, gpus=2) | {"FAKE_NVML_HANG": "nvmlSystemGetDriverVersion"}
+    answer: dict[str, Any] = json.loads(run_python(shorter + _ASK, environ))
+    assert answer["nvml_error"] == "nvml does not answer: no answer within 0.2 s"
+    assert [device["uuid"] for device in answer["devices"]] == ["cpu"]

@@ -22,6 +22,9 @@ _ASK = """
 import json, os, sys
 from harness.devices.inventory import discover
 from harness.devices.capabilities import detect
+if "LIMIT" in os.environ:
+    from harness.devices import call_thread
+    call_thread.NVML_LIMIT = float(os.environ["LIMIT"])
 inventory = discover()
 os.environ.update(json.loads(sys.argv[1]))
 answers = {}
@@ -134,3 +137,10 @@ def test_a_capability_that_nvml_no_longer_reports_is_absent(
     calls = log.read_text().split()
     refused = calls.count("nvmlInitWithFlags") - calls.count("nvmlShutdown")
     assert refused == ("FAKE_NVML_INIT" in changes) * 6
+
+
+def test_a_query_that_hangs_has_an_end(linked: Path) -> None:
+    found = ask(linked, {"FAKE_NVML_HANG": "nvmlDeviceGetMemoryInfo"}, gpus=1, LIMIT="0.2")
+    (answers,) = found.values()
+    assert answers["free_memory"] == [None, "nvml does not report it: no answer within 0.2 s"]
+    assert answers["nvlink"][0] is True
