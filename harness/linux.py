@@ -1,4 +1,4 @@
-"""The few Linux calls that Python has no name for. Effects only; no policy."""
+"""Linux calls that Python's standard library does not provide. Effects only; no policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
-#: A flag of a task, of <linux/sched.h>: forked, but has not executed.
+#: A flag of a task in <linux/sched.h>: the task was forked and has not called exec.
 _PF_FORKNOEXEC = 0x40
 
 
@@ -24,9 +24,10 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when the process `parent` ends; exit at once when it has ended already.
+    """Have this process killed when the process `parent` ends. Exit at once if it has ended already.
 
-    The kernel sends the signal when the *thread* that forked this process ends, so a parent forks from its main thread.
+    The kernel sends the signal when the *thread* that forked this process ends. So a parent must fork from its main
+    thread.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -34,12 +35,12 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that nothing left behind gets away."""
+    """Become the parent of every descendant whose own parent ends, so that no leftover process escapes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def has_children() -> bool:
-    """Whether this process has any child, ended or not. One system call."""
+    """Whether this process has any child, running or unreaped. One system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -48,19 +49,19 @@ def has_children() -> bool:
 
 
 def children() -> list[int]:
-    """The process ids of this process's living or unreaped children, whichever thread forked them."""
+    """Returns the process ids of this process's running or unreaped children, of all threads."""
     found: list[int] = []
     for task in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{task}/children") as file:
                 found += [int(pid) for pid in file.read().split()]
         except FileNotFoundError:
-            continue  # the thread ended while we looked
+            continue  # the thread ended meanwhile
     return found
 
 
 def describe_process(pid: int) -> tuple[str, str] | None:
-    """State letter and command line of a process, or None when it is gone."""
+    """Returns state letter and command line of a process, or None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             stat = file.read()
@@ -74,7 +75,7 @@ def describe_process(pid: int) -> tuple[str, str] | None:
 
 
 def ancestry(pid: int) -> list[int]:
-    """The process ids of a process, its parent, the parent of that and so on; none when it is gone."""
+    """Returns the process ids of a process and of all its ancestors, nearest first; an empty list if it is gone."""
     line: list[int] = []
     while pid:
         try:
@@ -88,7 +89,7 @@ def ancestry(pid: int) -> list[int]:
 
 
 def wait_channel(pid: int) -> str:
-    """The kernel function that a process sleeps in; an empty text where it does not, or where that cannot be read."""
+    """Returns the kernel function in which a process sleeps; an empty string if it is unknown or does not sleep."""
     try:
         with open(f"/proc/{pid}/wchan") as file:
             name = file.read().strip()
@@ -98,7 +99,7 @@ def wait_channel(pid: int) -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since the boot; None when there is no such process."""
+    """Returns the start time of a process in clock ticks since the boot; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             return int(file.read().rpartition(")")[2].split()[19])
@@ -107,7 +108,7 @@ def start_time(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """The number that the kernel drew when it booted; empty where it tells none."""
+    """Returns the kernel's random id of this boot; an empty string if the kernel has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -116,14 +117,14 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """The name of the namespace in which this process has its number."""
+    """Returns the name of this process's pid namespace."""
     return os.readlink("/proc/self/ns/pid")
 
 
 def is_starting(pid: int) -> bool:
-    """Whether a process was forked and has begun no program of its own yet; not when it has ended.
+    """Whether a process was forked and has not called exec yet. False if it has ended.
 
-    Of one that never will (a fork that goes on with our code) it is true for as long as that lives.
+    For a fork that never calls exec, the result is true as long as it lives.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
@@ -132,18 +133,18 @@ def is_starting(pid: int) -> bool:
             has_command = bool(raw.read(1))
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # For a moment of its exec a process has taken the flag off and has no command line yet.
+    # During exec there is a moment in which the flag is cleared and the command line is still empty.
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
 
 
 def forget_dead_terminals() -> None:
-    """Let what is written to terminals that are gone go nowhere; it would be an error otherwise."""
+    """Redirect descriptors of closed terminals to /dev/null. Otherwise each write to them would fail."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for name in os.listdir("/proc/self/fd"):
         try:
             terminal = os.readlink(f"/proc/self/fd/{name}").startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
         except FileNotFoundError:
-            continue  # the listing's own
+            continue  # the descriptor of the listing itself
         if terminal and _is_hung_up(int(name)):
             os.dup2(null, int(name), inheritable=os.get_inheritable(int(name)))
     os.close(null)
@@ -156,7 +157,7 @@ def _is_hung_up(descriptor: int) -> bool:
 
 
 def line_buffer_c_stdio() -> None:
-    """Make C's stdout line-buffered: written to a file it would keep its last 4 KiB, and lose them in a crash."""
+    """Make C's stdout line-buffered. With a file it would buffer 4 KiB, and lose them in a crash."""
     stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
     _libc.setvbuf(stdout, None, _IOLBF, 0)
 
@@ -187,7 +188,7 @@ class _TimerTimes(ctypes.Structure):
 class Timer:
     """A POSIX timer of this process that raises a signal once, on the monotonic clock.
 
-    Not `signal.setitimer`, since there is one of those a process, and cases and other plugins use it.
+    Not `signal.setitimer`: a process has only one such timer, and cases and other plugins use it.
     """
 
     def __init__(self, number: int) -> None:
@@ -197,12 +198,12 @@ class Timer:
         self._check(_libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
     def start(self, seconds: float) -> None:
-        """Raise the signal in `seconds`, above 0, instead of whenever it would have been."""
+        """Raise the signal in `seconds` (above 0). An earlier start is replaced."""
         whole = int(seconds)
         self._set(_TimerTimes(0, 0, whole, max(1, int((seconds - whole) * 1e9))))
 
     def stop(self) -> None:
-        """Raise it no more."""
+        """Disarm the timer."""
         self._set(_TimerTimes(0, 0, 0, 0))
 
     def _set(self, times: _TimerTimes) -> None:
@@ -220,10 +221,11 @@ _MADV_COLLAPSE = 25
 
 
 def collapse_memory() -> int:
-    """Have the kernel put this process's private memory into huge pages, as far as it can; returns how many.
+    """Have the kernel move this process's private memory into huge pages, as far as possible. Returns their number.
 
-    A fork copies one table entry a page, and its end takes each away again: with 150 MiB in small pages that is most of
-    the cost of a process. Linux 6.1 and later; elsewhere nothing is collapsed. Copying on write stays by small pages.
+    A fork copies one table entry per page, and the exit of the child frees each again. With 150 MiB in small pages that
+    is most of the cost of a process. Needs Linux 6.1; older kernels collapse nothing. Copy-on-write still copies small
+    pages.
     """
     done = 0
     with open("/proc/self/maps") as file:
@@ -238,11 +240,11 @@ def collapse_memory() -> int:
 
 
 def exit_before_earlier_handlers() -> bool:
-    """End processes forked from here on before the C exit handlers registered until now would run.
+    """Make processes forked from now on skip the C exit handlers that are registered now.
 
-    Exit handlers run last registered first, so those that a later case brings (a driver loaded by it, say) still run,
-    while the destructors of libraries loaded before the fork, the same in every process, do not: for torch they take
-    0.1 s a process. Returns False where the C library has no ``on_exit`` (it is glibc's).
+    Exit handlers run in reverse order of registration. So handlers that a case registers later still run, for example
+    those of a driver. The destructors of libraries loaded before the fork do not run: they are the same in every
+    process, and for torch they take 0.1 s per process. Returns False if the C library has no ``on_exit`` (glibc has).
     """
     try:
         return bool(_libc.on_exit(_libc._exit, None) == 0)
@@ -251,7 +253,7 @@ def exit_before_earlier_handlers() -> bool:
 
 
 def c_exit(status: int) -> None:
-    """C's ``exit``: C exit handlers run, the interpreter is not finalised. Does not return."""
+    """Call C's ``exit``: C exit handlers run, the interpreter is not finalised. Does not return."""
     _libc.exit(status)
 
 

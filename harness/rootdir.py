@@ -1,7 +1,7 @@
-"""The root folder and the ini file of a run: the controller finds them, every later process is told.
+"""The root folder and the ini file of a run: the controller finds them, and passes them to every later process.
 
-pytest derives both from the arguments that exist on disk, and takes the values of options that it does not know yet for
-arguments. A run directory that the controller has made would therefore change what a later process finds.
+pytest derives both from those arguments that exist on disk. It treats the values of options that it does not know yet
+as arguments. So a run directory that the controller has created would change the result in a later process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from harness.errors import HarnessError
 
-#: Files at which pytest's search for root folder and ini file may end.
+#: Files at which pytest's search for the root folder and the ini file may end.
 _LANDMARKS = (
     *("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"),
     "setup.py",
@@ -23,7 +23,7 @@ _LANDMARKS = (
 
 
 class RootError(HarnessError):
-    """pytest found another root folder or ini file in a later process than in the first one of the run."""
+    """A later process of the run found another root folder or ini file than the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +35,40 @@ class Root:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Root:
-        """As pytest found them."""
+        """Returns the root that pytest found."""
         return cls(str(config.rootpath), None if config.inipath is None else str(config.inipath))
 
     def tell(self, arguments: Sequence[str], valued: Iterable[str]) -> tuple[str, ...]:
-        """The `arguments`, with which pytest then takes this root folder and this ini file.
+        """Returns the `arguments` with additions that make pytest use this root folder and this ini file.
 
-        No argument says that there is no ini file. So that none is found, the options `valued`, each of which takes one
-        value, are written in one word with it: pytest does not take such a word for a path.
+        pytest has no argument for "no ini file". So each option in `valued`, which takes one value, is joined with its
+        value in one word. pytest does not treat such a word as a path, and then finds no ini file.
         """
-        words = ["--rootdir=" + self.folder]
+        more = ["--rootdir=" + self.folder]
         if self.inifile is not None:
-            words.append("--config-file=" + self.inifile)
-        return inserted(joined(arguments, valued), words)
+            more.append("--config-file=" + self.inifile)
+        return inserted(joined(arguments, valued), more)
 
     def difference(self, found: Root) -> str:
-        """What another process `found` otherwise, with both values; an empty text where it is the same."""
+        """Returns the differences from the root that another process `found`, with both values; empty if none."""
         differences = [
-            f"the {what} is {theirs or 'none'} in this process, and {ours or 'none'} in the one that began the run"
+            f"the {what} is {theirs or 'none'} in this process, but {ours or 'none'} in the process that began the run"
             for what, ours, theirs in (
                 ("root folder", self.folder, found.folder),
                 ("ini file", self.inifile, found.inifile),
             )
             if ours != theirs
         ]
-        hint = "pytest takes the value of a plugin's option for a path: write --option=VALUE in one word"
+        hint = "pytest may have taken the value of a plugin's option for a path; write --option=VALUE as one word"
         return "; ".join([*differences, hint]) if differences else ""
 
     def told_from(self, file: Path, path: str) -> Root:
-        """With the folder that `path`, the beginning of an id, leads from to its `file`; this one where none does."""
+        """Returns the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
         folder = str(file).removesuffix(f"/{path}")
         return self if folder == str(file) or not path else Root(folder, self.inifile)
 
     def found_from(self, file: Path, folder: Path) -> bool:
-        """Whether pytest, started in `folder` with `file` as its one argument, finds this by itself, for sure."""
+        """Whether pytest, started in `folder` with `file` as its only argument, certainly finds this root by itself."""
         root = Path(self.folder)
         if self.inifile is None:
             between: Iterable[Path] = (file.parent, *file.parent.parents)
@@ -82,13 +82,13 @@ class Root:
 
 
 def inserted(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """The `arguments`, then `more`, before the two dashes after which all are paths."""
+    """Returns the `arguments` with `more` at the end of the options, before a ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return (*arguments[:end], *more, *arguments[end:])
 
 
 def joined(arguments: Sequence[str], valued: Iterable[str]) -> tuple[str, ...]:
-    """The `arguments`, each of the options `valued` in one word with its value."""
+    """Returns the `arguments`, with each option in `valued` joined with its value in one word."""
     options = frozenset(valued)
     result: list[str] = []
     words = iter(arguments)

@@ -1,4 +1,4 @@
-"""What a run does when it is told to stop by SIGINT, SIGTERM or SIGHUP."""
+"""Handles SIGINT, SIGTERM and SIGHUP, which stop a run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from harness.scheduling import stop_request
 from harness.scheduling.stop_request import Stop
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Seconds that workers have to end: after the grace of their cases, and after a second signal.
+#: Seconds that workers have to end: after the grace period of their cases, and after a second signal.
 _MARGIN, _LAST_MARGIN = 10.0, 5.0
 
 
 class StopSignals:
-    """The controller's handling of signals: the first asks every supervisor to stop, the second to stop at once.
+    """The controller's signal handling: the first signal asks every supervisor to stop, the second to stop at once.
 
-    A controller that waits for xdist's workers goes on waiting, for they end by themselves; a third signal ends the
-    session without them, and a timer sends what a patient user does not. Without workers a signal ends the session the
-    way Ctrl-C does in pytest, except while a supervisor is at work, which hears the request itself.
+    A controller with xdist workers keeps waiting, because the workers end by themselves. A third signal ends the
+    session without them. If the user sends no further signal, a timer does. Without workers, a signal ends the session
+    as Ctrl-C does in pytest, except while a supervisor works in this process: it receives the request itself.
     """
 
     def __init__(self, folder: Path, *, grace: float, waits: bool) -> None:
-        """`folder` is that of the requests. `waits`: xdist's workers run the cases, and hear requests."""
+        """`folder` is the folder of stop requests. `waits`: xdist workers run the cases, and receive requests."""
         self.grace = grace
         self._folder = folder
         self._waits = waits
@@ -38,33 +38,33 @@ class StopSignals:
         self._heeded = self._begun = self._over = False
         self._timer = linux.Timer(signal.SIGTERM)
         self._previous: dict[signal.Signals, Any] = {}
-        #: The name of the first signal, empty while there was none.
+        #: The name of the first signal; empty before it.
         self.by = ""
 
     def install(self, numbers: Iterable[signal.Signals]) -> None:
-        """Handle these signals from here on, except those that this process was started to ignore."""
+        """Handle these signals from now on, except those that this process already ignores."""
         if threading.current_thread() is not threading.main_thread():
-            return  # Python has handlers in the main thread alone
+            return  # Python allows handlers only in the main thread
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._handle)
 
     def restore(self) -> None:
-        """Handle them no more."""
+        """Restore the previous handlers."""
         self._timer.stop()
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
 
     def begin(self) -> None:
-        """The session can be ended in order from here on. Raises Session.Interrupted if it was told to meanwhile."""
+        """From now on a signal can interrupt the session. Raises Session.Interrupted if a signal came before."""
         self._begun = True
         if self.by and not self._waits:
             raise pytest.Session.Interrupted(self._reason)
 
     @contextlib.contextmanager
     def heeded(self) -> Generator[None]:
-        """A supervisor is at work in this process: it hears requests, and is not to be torn out of what it does."""
+        """While a supervisor works in this process, it receives the requests itself, and no exception interrupts it."""
         self._heeded = True
         try:
             yield
@@ -73,7 +73,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """While xdist starts its workers signals wait, until the end of the block; the workers begin with them held."""
+        """Block signals in the context, in which xdist starts its workers. The workers start with them blocked."""
         if not self._waits:
             yield
             return
@@ -89,7 +89,7 @@ class StopSignals:
             self._send(Stop.after(self.grace, reason))
 
     def end(self) -> None:
-        """The session ends: signals change nothing any more, and whoever still runs a case is to end at once."""
+        """End the signal handling with the session: ignore further signals, and stop workers that still run at once."""
         self._over = True
         self._timer.stop()
         if self._waits:
@@ -114,7 +114,7 @@ class StopSignals:
             raise pytest.Session.Interrupted(self._reason)
 
     def _send(self, stop: Stop) -> bool:
-        """Whether everybody could be told."""
+        """Send a request. Returns whether it was sent to all supervisors."""
         try:
             stop_request.send(self._folder, stop)
         except OSError:
@@ -127,9 +127,10 @@ class StopSignals:
 
 
 def leave_to_controller() -> None:
-    """In an xdist worker: what a terminal or a batch system sends to the whole process group is the controller's.
+    """In an xdist worker: do nothing on signals that a terminal or batch system sends to the whole process group.
 
-    It asks its workers to stop. A handler and no ignoring, which processes that are started here would inherit.
+    The controller handles them, and asks its workers to stop. A handler is used, not SIG_IGN, because child processes
+    would inherit SIG_IGN.
     """
     for number in ALL:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -137,9 +138,9 @@ def leave_to_controller() -> None:
 
 
 def release() -> None:
-    """In an xdist worker: take signals again that were held when it was started."""
+    """In an xdist worker: unblock the signals that were blocked when it was started."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Do nothing about a signal."""
+    """Ignore a signal."""

@@ -1,7 +1,7 @@
-"""The folder for temporary files of a run: made with the name of its owner, removed at the end or by a later run.
+"""The folder for temporary files of a run. It stores its owner, and is removed at the end or by a later run.
 
-Everything temporary of a run lies in one such folder. The owner is the controller. It is verifiably dead when its
-machine has booted since, or when no process of its number and start time is in its process namespace.
+All temporary files of a run are in one such folder. The owner is the controller. It is certainly dead if its machine
+has booted since, or if its pid namespace has no process with its pid and start time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWNER = "owner.json"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, told apart from every other that ever was: `started` in clock ticks since the boot."""
+    """A unique identification of a process. `started` is in clock ticks since the boot."""
 
     host: str
     boot: str
@@ -36,13 +36,13 @@ class Owner:
 
     @classmethod
     def current(cls) -> Self:
-        """This process."""
+        """Returns the identification of this process."""
         pid = os.getpid()
         return cls(platform.node(), linux.boot_id(), linux.pid_namespace(), pid, linux.start_time(pid) or 0)
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """The owner that `text` tells of; None where it tells of none."""
+        """Returns the owner that `text` describes; None if it is not valid."""
         try:
             data = json.loads(text)
         except ValueError:
@@ -56,10 +56,10 @@ class Owner:
         return json.dumps(asdict(self))
 
     def is_dead(self, here: Owner, started: int | None) -> bool:
-        """Whether this owner is dead beyond doubt, as seen by the process `here`.
+        """Whether this owner is certainly dead, as seen by the process `here`.
 
-        `started` is the start time of the process that has this owner's number now, None where there is none. Of
-        another machine or another process namespace nothing is known.
+        `started` is the start time of the process that has this owner's pid now; None if there is none. An owner on
+        another machine or in another pid namespace is never certainly dead.
         """
         if self.host != here.host or not self.boot or not here.boot:
             return False
@@ -69,7 +69,7 @@ class Owner:
 
 
 def make(parent: Path) -> Path:
-    """A new folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
+    """Create a folder in `parent` that only this user may enter, owned by this process. Raises WriteError."""
     with writing(f"into {str(parent)!r}"):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:
@@ -81,12 +81,12 @@ def make(parent: Path) -> Path:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders in `parent` whose owners are dead. Leaves alone what is another user's, and what is a link."""
+    """Remove the folders in `parent` whose owners are dead. Folders of other users and links are left alone."""
     here = Owner.current()
     try:
         folders = [parent / name for name in os.listdir(parent) if name.startswith(PREFIX)]
     except PermissionError:
-        return  # one may be allowed to make folders in it and not to list it
+        return  # a user may be allowed to create folders in it, but not to list it
     for folder in folders:
         owner = _owner_of(folder)
         if owner is not None and owner.is_dead(here, linux.start_time(owner.pid)):
@@ -94,7 +94,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder and all that is in it, also what was made unreadable. What cannot be removed stays."""
+    """Remove a folder and its content, including unreadable folders. Files that cannot be removed stay."""
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.is_dir():
         return
@@ -102,13 +102,13 @@ def remove(folder: Path) -> None:
         for name in names:
             path = os.path.join(current, name)
             if not os.path.islink(path):
-                with contextlib.suppress(OSError):  # somebody else's: it stays
+                with contextlib.suppress(OSError):  # it belongs to another user
                     os.chmod(path, stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _owner_of(folder: Path) -> Owner | None:
-    """Who made the folder; None where that is not known, and where it is another user's or a link."""
+    """Returns the owner of a folder; None if it is unknown, and for a link or a folder of another user."""
     try:
         if not _is_own(folder.lstat(), stat.S_IFDIR):
             return None

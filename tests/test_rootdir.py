@@ -40,8 +40,8 @@ def test_options_in_one_word_with_their_value(arguments: Sequence[str], result: 
 def test_what_differs_is_told_with_both_values() -> None:
     assert ROOT.difference(Root("/p", "/p/pytest.ini")) == ""
     folder, inifile, hint = ROOT.difference(Root("/q", None)).split("; ")
-    assert folder == "the root folder is /q in this process, and /p in the one that began the run"
-    assert inifile == "the ini file is none in this process, and /p/pytest.ini in the one that began the run"
+    assert folder == "the root folder is /q in this process, but /p in the process that began the run"
+    assert inifile == "the ini file is none in this process, but /p/pytest.ini in the process that began the run"
     assert "--option=VALUE" in hint
 
 

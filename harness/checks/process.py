@@ -1,6 +1,7 @@
-"""Process state that a case must leave as it found it: the working folder, resource limits, descriptors, children.
+"""Process state that a case must not change: the working folder, resource limits, descriptors, children.
 
-The checks run after every case, so each is a system call or two; what costs more is done only once something is wrong.
+The checks run after every case, so each needs only one or two system calls. More expensive checks run only after a
+cheap one found a difference.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _LIMITS = {
     )
 }
 
-#: Helper processes that libraries start once, which remove shared memory once all that use it have ended: one of
-#: multiprocessing, and one of torch for tensors that are shared through files. By a word of their command line.
+#: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
+#: multiprocessing, and one of torch for tensors shared through files. Each entry is a part of the command line.
 CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
-#: Helper processes that libraries start once and keep: not a case's leftovers.
+#: Helper processes that libraries start once and keep. They are not leftovers of a case.
 KEPT_HELPERS = (*CLEANERS, "multiprocessing.forkserver", "torch/_inductor/compile_worker")
 
-#: What a process is called that a case forked and that began no program of its own: its command line is the harness's.
+#: The name for a process that a case forked and that did not call exec: its own command line is the harness's.
 FORK_OF_CASE = "a fork of the case"
 
-#: The state letters of proc(5) in words.
+#: The meaning of the state letters of proc(5).
 _STATES = {
     "D": "uninterruptible sleep",
     "I": "idle",
@@ -46,18 +47,18 @@ _STATES = {
     "T": "stopped",
     "t": "held by a debugger",
     "X": "dead",
-    "Z": "ended, not waited for",
+    "Z": "zombie",
 }
 
-#: Seconds that a child which was only just forked is given to begin its own program. It takes milliseconds, on a busy
-#: machine more; all of it is waited for a child that has none to begin, which is then told as what it is.
+#: Seconds that a new child has to call exec. It takes milliseconds, more on a busy machine. The check waits all of this
+#: time for a child that never calls exec, and then reports it as a fork.
 START_PATIENCE = 2.0
 _STEP = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with the process after a case: the outcome it makes, and what it was."""
+    """A problem with the process after a case: the outcome that follows, and a description."""
 
     outcome: Outcome
     text: str
@@ -65,9 +66,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What is compared before and after a case. Descriptors are (device, inode) by number, None when closed.
+    """The state that is compared before and after a case. Descriptors are (device, inode) by number, None if closed.
 
-    `alarm` tells whether a SIGALRM is on its way, which would kill a later case.
+    `alarm`: whether a timer for SIGALRM runs, which would kill a later case.
     """
 
     folder: str | None
@@ -77,7 +78,7 @@ class ProcessState:
 
 
 def identity(descriptor: int) -> tuple[int, int] | None:
-    """What a descriptor refers to, None when it is closed."""
+    """Returns device and inode of a descriptor, None if it is closed."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -86,7 +87,7 @@ def identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def capture(descriptors: Iterable[int]) -> ProcessState:
-    """The state now; `descriptors` are those that a case has no business to touch."""
+    """Returns the current state. `descriptors` are those that a case must not touch."""
     try:
         folder = os.getcwd()
     except OSError:  # it was removed
@@ -100,7 +101,7 @@ def capture(descriptors: Iterable[int]) -> ProcessState:
 
 
 def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
-    """What a case changed and did not put back."""
+    """Returns the changes that a case did not restore."""
     changes = []
     if before.folder != after.folder:
         changes.append(f"left the working folder at {after.folder or 'a removed folder'!r} (was {before.folder!r})")
@@ -110,7 +111,7 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
         if after.limits[name] != limit
     ]
     if after.alarm and not before.alarm:
-        changes.append("left an alarm (SIGALRM) to come")
+        changes.append("left a timer running that sends SIGALRM")
     for number, what in before.descriptors.items():
         if after.descriptors[number] != what:
             verb = "closed" if after.descriptors[number] is None else "replaced"
@@ -119,7 +120,7 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
 
 
 def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[Problem]:
-    """Whether Python's standard output and error, in this order, are still the same open files."""
+    """Returns a problem for each of Python's standard output and error that is not the same open file any more."""
     problems = []
     for name, was, now in zip(("sys.stdout", "sys.stderr"), before, after, strict=True):
         if now is not was:
@@ -130,7 +131,7 @@ def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[P
 
 
 class Patience:
-    """Called between two looks at something, it waits a moment; false once its `seconds` since the first are over."""
+    """A pause between two checks. Each call waits a moment; it returns false `seconds` after the first call."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -147,9 +148,10 @@ class Patience:
 
 
 def await_programs(pids: Iterable[int], starting: Callable[[int], bool], pause: Callable[[], bool]) -> None:
-    """Wait for children to begin their own programs: between fork and exec nothing tells a helper from a leftover.
+    """Wait until children have called exec: before that, a helper cannot be distinguished from a leftover process.
 
-    `starting` tells whether a process has yet to; `pause` waits a moment, and returns false when it was enough.
+    `starting` returns whether a process has not called exec yet. `pause` waits a moment, and returns false at the end
+    of the time.
     """
     for pid in pids:
         while starting(pid) and pause():
@@ -159,11 +161,10 @@ def await_programs(pids: Iterable[int], starting: Callable[[int], bool], pause: 
 def new_children(
     before: Iterable[int], now: Iterable[int], describe: Callable[[int], tuple[str, str] | None], own: str
 ) -> list[Problem]:
-    """Children that appeared and still run, without those that libraries keep on purpose.
+    """Returns a problem for each new child that still runs, except for helpers that libraries keep.
 
-    `describe` gives state letter and command line of a process; `own` is the command line of this one, which its forks
-    have as well. A child that has ended and was not waited for (state Z) holds nothing but its number, and is no
-    finding.
+    `describe` returns state letter and command line of a process. `own` is the command line of this process, which its
+    forks have too. A zombie (state Z) holds only its pid, and is no problem.
     """
     known = set(before)
     problems = []
@@ -177,15 +178,15 @@ def new_children(
 
 
 def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
-    """Names a process that does not end although it was killed, and says what it does instead.
+    """Returns text about a process that does not end although it was killed: what it is and in which state.
 
-    `state` is a letter of proc(5); `wait_channel` the kernel function that it sleeps in, or an empty text.
+    `state` is a letter of proc(5). `wait_channel` is the kernel function in which it sleeps, or an empty string.
     """
     where = f" in {wait_channel}" if wait_channel else ""
     return f"process {pid} {command[:200]!r}: state {state}, {_STATES.get(state, 'unknown')}{where}"
 
 
 def describe_stuck(pid: int) -> str:
-    """`stuck_text` about a process as it is now."""
+    """Returns `stuck_text` for the current state of a process."""
     state, command = linux.describe_process(pid) or ("X", "")
     return stuck_text(pid, command, state, linux.wait_channel(pid))

@@ -1,4 +1,4 @@
-"""Makes an executor of a freshly forked process, or of a fresh interpreter that has collected by itself."""
+"""Turns a forked process, or a fresh interpreter that has collected by itself, into an executor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.protocol.wire import Channel, Message
 
 
 def detach(zygote: int) -> None:
-    """Give this freshly forked process a session of its own, and a life that ends with its parent's, `zygote`."""
+    """Give this forked process its own session, and have it killed when its parent `zygote` ends."""
     os.setsid()
     linux.die_with_parent(zygote)
     linux.adopt_orphans()
@@ -32,15 +32,15 @@ def become_executor(
 ) -> NoReturn:
     """Turn this detached process into the executor that `order` describes, serve, and exit.
 
-    `descriptors`: the socket to the supervisor, then standard output and error, the file for stacks and that for facts.
-    Nothing of the zygote's that could be shared by mistake (standard streams, session, process group, temporary folder,
-    signal handlers) survives. A `cold` one has collected by itself, and says when it is ready.
+    `descriptors`: the socket to the supervisor, standard output, standard error, the file of stacks, the file of facts.
+    State of the zygote that must not be shared is replaced: standard streams, session, process group, temporary folder,
+    signal handlers. A `cold` executor has collected by itself, and sends a message when it is ready.
     """
     control, *files = descriptors
     channel = Channel(socket.socket(fileno=control), "the supervisor")
     try:
         executor = _become(collected, order, files, channel, cold=cold)
-    except Exception as error:  # noqa: BLE001 - no case has run yet: all of it is ours
+    except Exception as error:  # noqa: BLE001 - no case has run yet, so every error is the harness's own
         failure.end_process(error, channel)
     executor.serve()
 
@@ -60,10 +60,10 @@ def _become(
     os.environ["TMPDIR"] = order["temp"]
     tempfile.tempdir = None
     faulthandler.enable(file=stacks, all_threads=True)
-    # Chained to the default action: all stacks are written by C code, whoever holds the GIL, then the process dies.
+    # C code writes all stacks, even if another thread holds the GIL. The chained default action then ends the process.
     faulthandler.register(WATCHDOG_SIGNAL, file=stacks, all_threads=True, chain=True)
     if order["workerinput"] is not None:
-        # What tests and plugins ask to know which xdist worker they are in.
+        # Tests and plugins read this to find out in which xdist worker they run.
         collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     if cold:
         channel.send({"op": "ready"})
@@ -75,12 +75,12 @@ def _become(
 
 
 def _load_software_device(library: str) -> None:
-    """Give this process the software devices. One in which that fails ends: it is no case's doing."""
+    """Load the software devices. If that fails, the process ends, because no case is the cause."""
     from harness.softdevice import faults, loading, warming
 
     try:
         loading.load(library)
         warming.warm(os.environ.get(faults.VARIABLE, ""))
-    except Exception:  # noqa: BLE001 - whatever went wrong stands in what the process printed
+    except Exception:  # noqa: BLE001 - the error is printed to the executor's standard error
         sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)

@@ -1,6 +1,6 @@
-"""The executor: a process forked from the zygote that runs the cases it is sent and says what happened.
+"""The executor: a process forked from the zygote. It runs the requested cases and reports facts.
 
-Everything here runs beside somebody's test, in a process that may be dying. It decides nothing: it sends facts.
+This code shares its process with a test, and the process may be dying. It makes no verdicts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from harness.protocol.wire import Channel, Message, encode
 
 
 class Executor:
-    """Runs cases on request until told to leave."""
+    """Runs cases on request, until it is asked to exit."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Executor:
         backend: Backend,
         leak_check: LeakCheck,
     ) -> None:
-        """`files` are those for stacks and facts."""
+        """`files`: the descriptors for stacks and facts."""
         self._collected = collected
         self._channel = channel
         self._facts = files[1]
@@ -66,7 +66,7 @@ class Executor:
         self._listen()
 
     def serve(self) -> NoReturn:
-        """Handle requests. The end of the stream means that the supervisor is gone: so are we."""
+        """Handle requests. Exit at the end of the stream, because the supervisor is gone."""
         try:
             while True:
                 while (message := self._channel.pop()) is None:
@@ -76,7 +76,7 @@ class Executor:
                 self._handle(message)
         except MemoryError:
             os._exit(EXIT_NO_MEMORY)
-        except BaseException as error:  # noqa: BLE001 - what comes here is our own: cases and hooks were asked before
+        except BaseException as error:  # noqa: BLE001 - the harness's own error: those of cases and hooks are handled
             self._expect_own_channel()
             failure.end_process(error, self._channel)
 
@@ -96,7 +96,7 @@ class Executor:
             self._leave(message)
 
     def _examine(self, message: Message) -> None:
-        """Look whether the device computes rightly; each step is told before it begins, in case it is the last."""
+        """Check that the device computes correctly. Each step is reported before it begins, because it may hang."""
         self._watchdog.start(message["limit"])
         try:
             facts = health.examine(
@@ -113,14 +113,14 @@ class Executor:
         self._guarded(lambda: _write(self._facts, encode(message)))
 
     def _on_report(self, report: pytest.TestReport) -> None:
-        """Each phase is written down as it ends, so that what is known survives what comes next.
+        """Write each phase to the file of facts when it ends, so that the report survives a later crash.
 
-        Into a file, which unlike a message wakes nobody.
+        A message would wake the supervisor; a file does not.
         """
         config = self._collected.session.config
         self._has_subtests = self._has_subtests or type(report) is not pytest.TestReport
         if self._has_subtests and report.when == "call":
-            # pytest fails a test whose subtests failed when it asks for the status, which is for terminals otherwise.
+            # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
         message = reports.pack(config, report)
         self._flush_output()
@@ -137,20 +137,20 @@ class Executor:
         done: Message = {"op": "done", **self._protocol(item, message)}
         problems: list[Problem] = []
         try:
-            self._look_over(item, problems, done, levels=message["levels"])
+            self._check_process(item, problems, done, levels=message["levels"])
         except Exception as error:
             self._watchdog.stop()
-            problems = problems or self._left_behind()
-            if not problems:  # then it is none of the case's doing
+            problems = problems or self._remaining_problems()
+            if not problems:  # the case is not the cause
                 raise
-            text = f"left the process so that it cannot be looked over: {error!r}"
+            text = f"left the process in a state that cannot be checked: {error!r}"
             problems.append(Problem(Outcome.CONTAMINATED, text))
         if problems:
             done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
         self._send(done)
 
-    def _look_over(self, item: pytest.Item, problems: list[Problem], done: Message, *, levels: bool) -> None:
-        """Look at the process after a case; what is wrong goes to `problems`, all else that is told to `done`."""
+    def _check_process(self, item: pytest.Item, problems: list[Problem], done: Message, *, levels: bool) -> None:
+        """Check the process after a case. Problems are added to `problems`, other results to the message `done`."""
         poisoned = poison.sticky_error()
         self._watchdog.stop()
         state = process.capture(self._state.descriptors)
@@ -167,7 +167,7 @@ class Executor:
             self._children = now
         self._state = state
         self._poisoned = bool(poisoned)
-        if poisoned:  # whoever asks CUDA for anything fails
+        if poisoned:  # every further CUDA call would fail
             done["poison"] = poisoned
         else:
             changed, suspicions = self._inspector.end(levels=levels, keeps=bool(kept(item)))
@@ -181,26 +181,26 @@ class Executor:
             done["struck"] = struck
 
     def _known_instead(self, case: str) -> str:
-        """What was collected in place of a `case` that was not, and where."""
+        """Returns text about what this process collected, with an example similar to the missing `case`."""
         known = list(self._collected.items)
         name = case.rpartition("::")[2]
         example = next((other for other in known if other.rpartition("::")[2] == name), known[0] if known else None)
-        such = "" if example is None else f", such as {example!r}"
+        such = "" if example is None else f", for example {example!r}"
         return f"{len(known)} cases{such}, in the root folder {self._collected.session.config.rootpath}"
 
-    def _left_behind(self) -> list[Problem]:
-        """What the case left that may have kept us from looking it over; nothing: that was a mistake of ours."""
+    def _remaining_problems(self) -> list[Problem]:
+        """Returns the problems that may have made a check fail. If there are none, the error is the harness's own."""
         problems: list[Problem] = []
-        for look in (self._changes_of_process, lambda: self._inspector.end()[0]):
-            with contextlib.suppress(Exception):  # the error that brought us here is the one that is told
-                problems += look()
+        for check in (self._changes_of_process, lambda: self._inspector.end()[0]):
+            with contextlib.suppress(Exception):  # the first error is the one that is reported
+                problems += check()
         return problems
 
     def _changes_of_process(self) -> list[Problem]:
         return process.compare(self._state, process.capture(self._state.descriptors))
 
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
-        """Have pytest run the case under the watchdog, which goes on; says what broke it off, if anything did."""
+        """Have pytest run the case under the watchdog, which keeps running. Returns the error that aborted it or {}."""
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
         item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
         seeding.seed_everything(message["seed"], self._backend)
@@ -217,16 +217,16 @@ class Executor:
             return {"hook_error": failure.describe(error)}
         return {}
 
-    def _run_unheard(self, message: Message) -> None:
-        """Run a case whose outcome nobody asks for. When a hook breaks it off this process can tell nothing more."""
-        broken_off = self._protocol(self._collected.items[message["case"]], message)
+    def _run_without_report(self, message: Message) -> None:
+        """Run a case whose outcome is not needed. If a hook aborts it, the process exits: no measurement is valid."""
+        aborted = self._protocol(self._collected.items[message["case"]], message)
         self._watchdog.stop()
-        if "hook_error" in broken_off:
-            sys.stderr.write(broken_off["hook_error"]["traceback"])
+        if "hook_error" in aborted:
+            sys.stderr.write(aborted["hook_error"]["traceback"])
             os._exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
-        """How often each injected fault has struck since the last case, by name."""
+        """Returns how often each injected fault was triggered since the last case, by name."""
         torch = sys.modules.get("torch")
         if torch is None:
             return {}
@@ -234,34 +234,34 @@ class Executor:
         return {name: more for name, count in self._struck.items() if (more := count - before.get(name, 0))}
 
     def _again(self, message: Message) -> None:
-        """Run a case a second time, unheard: what it left at first only was lazily made, and is no leak."""
+        """Run a case again without reports. Growth in the first run only is lazy initialisation, not a leak."""
         self._mute()
-        self._run_unheard(message)
+        self._run_without_report(message)
         self._listen()
         self._send({"op": "grown", "growths": self._inspector.grown()})
 
     def _repeat(self, message: Message) -> None:
-        """Run a case several times, unheard, and tell what grew each time; with `history`, where it was made.
+        """Run a case several times without reports, and send the growth of each run.
 
-        Where is told of what came after the first `warmup` runs, for the meters in `history`.
+        For the meters in `history`, also send the origin of the growth after the first `warmup` runs.
         """
         self._mute()
-        meters, grown = Meters("full", freeze=not message["history"]), []  # origins look at all that is new
+        meters, grown = Meters("full", freeze=not message["history"]), []  # origins need all new objects
         before = meters.read()
         origins = None
         for number in range(message["times"]):
             if message["history"] and number >= message["warmup"]:
                 record_history(message["history"])
                 origins = origins or Origins()
-            self._run_unheard(message)
+            self._run_without_report(message)
             after = meters.read()
             grown.append(growths(before, after))
             before = after
-        told = origins.of(message["history"]) if origins is not None else {}
-        self._send({"op": "repeated", "growths": grown, "origins": told})
+        found = origins.of(message["history"]) if origins is not None else {}
+        self._send({"op": "repeated", "growths": grown, "origins": found})
 
     def _round(self, message: Message) -> None:
-        """Run cases one after the other, unheard; tell what grew with each, once that is asked for."""
+        """Run cases one after the other without reports, and send the growth of each, if the request `counts` it."""
         self._mute()
         if self._rounds is None:
             self._rounds = Rounds()
@@ -269,11 +269,11 @@ class Executor:
         grown = []
         for entry in message["cases"]:
             self._rounds.before_case()
-            self._run_unheard(entry)
+            self._run_without_report(entry)
             changes = self._rounds.after_case()
             grown.append({} if kept(self._collected.items[entry["case"]]) else changes)
-        told = self._rounds.origins() if message["last"] else {}
-        self._send({"op": "round", "cases": grown, "origins": told})
+        origins = self._rounds.origins() if message["last"] else {}
+        self._send({"op": "round", "cases": grown, "origins": origins})
 
     def _mute(self) -> None:
         self._collected.relay.on_report = self._collected.relay.on_warning = None
@@ -285,46 +285,46 @@ class Executor:
     def _send(self, message: Message) -> None:
         self._guarded(lambda: self._channel.send(message))
 
-    def _guarded(self, speak: Callable[[], object]) -> None:
-        """Say something, if we are who is listened to and the case has left us the means."""
+    def _guarded(self, write: Callable[[], object]) -> None:
+        """Write a message or a fact. Limits that the case has set and that prevent it are lifted for the retry."""
         self._expect_own_channel()
         try:
-            speak()
+            write()
         except MemoryError:
             self._restore_limits()
             try:
-                speak()
+                write()
             except MemoryError:
                 os._exit(EXIT_NO_MEMORY)
         except BrokenPipeError:
             os._exit(0)
         except OSError as error:
-            if error.errno != errno.EFBIG:  # a limit of the case's on the size of files, which is not for ours
+            if error.errno != errno.EFBIG:  # the case's limit on file sizes must not apply to the harness's files
                 raise
             with self._limits_lifted():
-                speak()
+                write()
 
     def _expect_own_channel(self) -> None:
-        """Return if we are who the supervisor listens to and can be heard; end or wait otherwise."""
+        """Return if this is the executor's own process and its channel is intact. Otherwise exit or wait."""
         while os.getpid() != self._pid:
-            # A copy of us that a case forked and forgot. It waits to be found, as a child process left running.
+            # A case forked this copy and left it. It waits, so that the check finds it as a child process left running.
             signal.pause()
         for number in (self._channel.fileno(), self._facts):
             if process.identity(number) != self._state.descriptors[number]:
                 os._exit(EXIT_CHANNEL_GONE)
 
     def _flush_output(self) -> None:
-        """Have all that was printed in the files, whose sizes then tell one phase's output from the next's."""
+        """Flush all output to the files. Their sizes then separate the output of one phase from that of the next."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except (OSError, ValueError):
-                continue  # the case closed it; the check of the descriptors tells
+                continue  # the case closed it; the check of the descriptors reports that
         linux.flush_c_stdio()
 
     @contextlib.contextmanager
     def _limits_lifted(self) -> Iterator[None]:
-        """Have the limits that we began with, as far as may be, and then again those that the case has left."""
+        """Restore the initial limits as far as permitted, and afterwards set the case's limits again."""
         left = {name: resource.getrlimit(getattr(resource, name)) for name in self._limits}
         self._restore_limits()
         try:
@@ -341,15 +341,15 @@ class Executor:
             resource.setrlimit(number, (allowed, hard))
 
     def _leave(self, message: Message) -> NoReturn:
-        """Tear down what is still set up, then end the way the request says, under the watchdog."""
+        """Tear down all fixtures, then exit under the watchdog, in the way that the request asks for."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
         if not self._poisoned:
             self._inspector.collect()
         try:
             _compat.tear_down_all(self._collected.session)
-        except BaseException as error:  # noqa: BLE001 - whatever a fixture raises is told, then we end
-            bye["error"] = f"tearing down what the last cases shared raised {error!r}"
+        except BaseException as error:  # noqa: BLE001 - any error of a fixture is reported, then the process exits
+            bye["error"] = f"the teardown of fixtures that the last cases shared raised {error!r}"
         else:
             changed, grown = ([], {}) if self._poisoned else self._inspector.finish()
             if changed:
@@ -367,16 +367,16 @@ class Executor:
         raise AssertionError("Py_Exit returned")
 
     def _clear(self) -> None:
-        """Do what the interpreter would do at its end. What cases left to be called then may raise."""
+        """Do the interpreter's work at its end. Exit callbacks of cases may raise."""
         try:
             short_exit.clear(self._collected)
-        except BaseException:  # noqa: BLE001 - the end of the process shows it, as that of any other would
+        except BaseException:  # noqa: BLE001 - the exit status shows it, as in any other process
             sys.excepthook(*sys.exc_info())
             os._exit(1)
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Append all of `data` to a file of ours, or nothing: half a line could not be told from what a case wrote."""
+    """Append all of `data` to a file of the harness, or nothing: a partial line would look like a write of a case."""
     left = data
     try:
         while left:

@@ -1,4 +1,4 @@
-"""What an executor does about an exception that no case raised: whose it is, and how it is told."""
+"""Handles an exception in an executor that no case raised: finds the code that raised it, and reports it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 32 << 10
 
 
 def describe(error: BaseException) -> Message:
-    """An exception in one line, and its traceback."""
+    """Returns an exception in one line, and its traceback."""
     return {
         "error": one_line("".join(traceback.format_exception_only(error))) or type(error).__name__,
         "traceback": cap("".join(traceback.format_exception(error)), _MOST),
@@ -33,8 +33,8 @@ def is_of_others(error: BaseException) -> bool:
 def raised_by_others(modules: Sequence[str]) -> bool:
     """The same, given the modules of the traceback's frames, the outermost first.
 
-    The hook that was called last decides: it stands behind the last frame of pluggy. What it calls counts as its own,
-    since both torch and json raise for us as for others.
+    The last hook call decides: its frame follows the last frame of pluggy. Frames below belong to that hook, because
+    libraries such as torch and json raise in calls from the harness as well as from other plugins.
     """
     calls = [position for position, module in enumerate(modules) if _package(module) == "pluggy"]
     if not calls:
@@ -48,12 +48,12 @@ def _package(module: str) -> str:
 
 
 def end_process(error: BaseException, channel: Channel) -> NoReturn:
-    """Tell the supervisor of an exception of the harness's own, and end.
+    """Report an exception of the harness's own code to the supervisor, and exit.
 
-    Over the channel, since the executor's files may be what cannot be written to: a full disk takes a message.
+    The report uses the channel, because the executor's files may not be writable: with a full disk the channel works.
     """
     try:
         channel.send({"op": "harness_error", **describe(error)})
-    except OSError:  # nobody listens any more
+    except OSError:  # the supervisor is gone
         sys.excepthook(type(error), error, error.__traceback__)
     os._exit(EXIT_HARNESS_ERROR)

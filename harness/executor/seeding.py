@@ -9,10 +9,10 @@ from harness.backends.backend import Backend
 
 
 def seed_everything(seed: int, backend: Backend) -> None:
-    """Seed Python's, NumPy's and torch's global generators, of those that are imported.
+    """Seed the global generators of Python, and of NumPy and torch if they are imported.
 
-    `backend` is the kind of the process's devices, whose generators are seeded too. Those of CUDA are seeded once it is
-    initialised. Other kinds are left alone: torch keeps a stack trace a case for a device that a process lacks.
+    The generators of the `backend`'s devices are seeded too; those of CUDA, once it is initialised. Other device kinds
+    are not seeded: for a device that the process lacks, torch would store a stack trace at each call.
     """
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):

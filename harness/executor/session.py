@@ -1,4 +1,4 @@
-"""What an executor inherits from the process that collected the cases."""
+"""The state that an executor inherits from the process that collected the cases."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.checks.state.guard import StateGuard
 
 
 class ReportRelay:
-    """A plugin that hands each report, and each warning, to whoever wants it.
+    """A plugin that passes each report and each warning to a callback.
 
-    Registered before the fork: registering inspects every attribute of a plugin, which costs each executor 1 ms.
+    It is registered before the fork: pluggy inspects every attribute of a plugin, which would cost each executor 1 ms.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,10 @@ class ReportRelay:
 
 @dataclass(frozen=True, slots=True)
 class CollectedSession:
-    """What an executor inherits from the zygote.
+    """The state that an executor inherits from the zygote.
 
-    The collected session, its items by the id under which they are asked for, and, for a light exit, the names of the
-    modules that were there and of those that hold cases. `relay` hands on pytest's reports, `guard` hears of fixtures.
+    `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork, and
+    `case_modules` those with cases. `relay` passes on pytest's reports. `guard` is notified of fixtures.
     """
 
     session: pytest.Session

@@ -1,7 +1,7 @@
-"""The short way out of an executor: what the end of an interpreter does, for all that was made since the fork.
+"""The short exit of an executor: the interpreter's finalisation, but only of objects made since the fork.
 
-Finalising a process that has imported torch takes 0.15 s. Nearly all of it is spent on what the zygote made, and is the
-same for every case.
+Finalising a process that has imported torch takes 0.15 s. Nearly all of that is spent on objects from before the fork,
+which are the same for every case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def clear(collected: CollectedSession) -> None:
     """End threads, run exit callbacks, clear the globals of new modules: CPython's order, before C's exit handlers."""
     _compat.join_threads()
     _compat.run_exit_callbacks()
-    # New modules are the last in the dictionary; to look at all of it would copy the pages of every module's name.
+    # New modules are last in the dictionary. A scan of all of it would copy the memory pages of every module's name.
     made = takewhile(lambda name: name not in collected.modules, reversed(sys.modules))
     for name in [*made, *collected.case_modules]:
         if isinstance(module := sys.modules.get(name), types.ModuleType):
@@ -29,7 +29,7 @@ def clear(collected: CollectedSession) -> None:
 
 
 def _drop_values(namespace: dict[str, Any]) -> None:
-    """Let go of what a module made; its modules, functions and classes stay, which a ``__del__`` may call."""
+    """Drop the values of a module. Modules, functions and classes stay, because a ``__del__`` may use them."""
     kept = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
     for name in [key for key, value in namespace.items() if not key.startswith("__") and not isinstance(value, kept)]:
         namespace[name] = None

@@ -1,4 +1,4 @@
-"""The standard streams of an executor: files of the supervisor's, to which Python writes without a buffer."""
+"""The standard streams of an executor: files of the supervisor, to which Python writes without a buffer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def replace(out: int, err: int) -> None:
-    """Give this process standard streams of its own: nothing to read, and two files, whose descriptors are closed."""
+    """Replace the standard streams: an empty input, and the files `out` and `err`. Closes both descriptors."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target, inheritable=True)
@@ -22,7 +22,7 @@ def replace(out: int, err: int) -> None:
         os.close(source)
     linux.line_buffer_c_stdio()
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
-    # Unbuffered, since what is still in a buffer is lost in a crash; visible escapes, since any text may be printed.
+    # Unbuffered, because a crash loses buffered text. With escapes, because tests may print any text.
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
             Unbuffered(number, "w", closefd=False), encoding="utf-8", errors="backslashreplace", write_through=True
@@ -32,9 +32,9 @@ def replace(out: int, err: int) -> None:
 
 
 class Unbuffered(io.FileIO):
-    """A raw file that writes all it is given, which is what the text layer expects of a buffered one.
+    """A raw file that writes all of its data, as the text layer expects from a buffered file.
 
-    That there is no room for it on the disk is no fault of whoever prints: it is kept in `full`, and the text dropped.
+    A full disk is not the fault of the code that prints: the error is stored in `full`, and the text is dropped.
     """
 
     full: OSError | None = None
@@ -53,7 +53,7 @@ class Unbuffered(io.FileIO):
 
 
 def expect_room(streams: Iterable[object]) -> None:
-    """Raise the OSError that one of these streams of ours has kept, if any has."""
+    """Raise the OSError of a full disk that one of these streams has stored, if any."""
     for stream in streams:
         raw = getattr(stream, "buffer", None)
         if isinstance(raw, Unbuffered) and raw.full is not None:

@@ -1,4 +1,4 @@
-"""The trace that torch's compiler keeps of its work, a log that it writes for whoever listens."""
+"""The trace log of torch's compiler, which it writes if any handler is attached."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Generator
 
 import pytest
 
-#: Torch's logger of the trace. It hands nothing on to the loggers above it.
+#: Torch's logger of the trace. It does not propagate to its parent loggers.
 TRACE = "torch.__trace"
 
 
 class TraceLogMuted:
-    """A plugin that keeps pytest from listening to the trace while a case runs.
+    """A plugin that removes pytest's log handlers from the trace logger while a case runs.
 
-    pytest (seen with 9.2) listens to all loggers that hand nothing on, and torch makes the trace, whatever its level,
-    as soon as anything listens: a fifth of the time of cases that compile, and hundreds of lines without words in the
-    report of each that fails. What torch itself adds to listen (`TORCH_TRACE`), or a case, stays.
+    pytest (seen with 9.2) attaches handlers to all loggers that do not propagate. Torch writes the trace as soon as a
+    handler is attached, whatever the level. That takes a fifth of the time of cases that compile, and puts hundreds of
+    useless lines into the report of each failure. Handlers of torch itself (`TORCH_TRACE`) or of a case stay.
     """
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # within the wrappers in which pytest begins to listen
+    @pytest.hookimpl(wrapper=True, trylast=True)  # inside pytest's wrappers, which attach the handlers
     def pytest_runtest_setup(self) -> Generator[None, object, object]:
         stop_listening()
         return (yield)
@@ -36,7 +36,7 @@ class TraceLogMuted:
 
 
 def stop_listening() -> None:
-    """Take pytest's handlers off the trace, which pytest does itself at the end of the phase as well."""
+    """Remove pytest's handlers from the trace logger. pytest also removes them at the end of the phase."""
     logger = logging.Logger.manager.loggerDict.get(TRACE)
     if isinstance(logger, logging.Logger):
         for handler in logger.handlers[:]:

@@ -1,10 +1,10 @@
-"""How an executor says, by the way it ends, what it can no longer say in words."""
+"""Exit statuses with which an executor reports what it can no longer send as a message."""
 
 from __future__ import annotations
 
 import signal
 
-#: A case has closed or replaced the executor's channel: it can no longer say anything.
+#: A case has closed or replaced the executor's channel, so that it cannot send anything.
 EXIT_CHANNEL_GONE = 241
 #: No memory was left to send a report.
 EXIT_NO_MEMORY = 242
@@ -12,5 +12,5 @@ EXIT_NO_MEMORY = 242
 EXIT_NO_DEVICE = 243
 #: The harness's own code failed in an executor. The traceback goes over the channel.
 EXIT_HARNESS_ERROR = 244
-#: Ends an executor whose case is not over in time. A real-time signal, which nothing else is likely to use.
+#: Ends an executor whose case exceeds its time limit. A real-time signal, which other code is unlikely to use.
 WATCHDOG_SIGNAL = signal.SIGRTMAX - 1

@@ -1,4 +1,4 @@
-"""pytest's reports and warnings on the wire and back, and the outcome that a report carries."""
+"""Serialises pytest's reports and warnings for the wire, and stores the outcome in a report."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from harness.protocol.wire import Message, ProtocolError
 
 Report = pytest.TestReport
 
-#: The attributes of a plain report; one with more was marked by a plugin and travels whole.
+#: The attributes of a plain report. A report with more was changed by a plugin, and is sent whole.
 _PLAIN = vars(Report("", ("", None, ""), {}, "passed", None, "call")).keys()
 _WARNING_MODULES = {"builtins": builtins, "pytest": pytest}
 _PHASES = ("setup", "call", "teardown")
 
 
 def pack(config: pytest.Config, report: Report) -> Message:
-    """A report as a message. A plain pass, nearly every report of a run, is sent without what the receiver knows."""
+    """Returns a report as a message. Of a plain pass, the most frequent report, only unknown facts are sent."""
     if report.passed and type(report) is Report and report.longrepr is None and vars(report).keys() <= _PLAIN:
         message: Message = {
             "op": "pass",
@@ -41,12 +41,12 @@ def pack(config: pytest.Config, report: Report) -> Message:
 
 
 def unpack(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
-    """The reports of `item` that `messages` hold. Raises ProtocolError when one holds none."""
+    """Returns the reports of `item` in `messages`. Raises ProtocolError for a message without a valid report."""
     keywords = dict.fromkeys(item.keywords, 1)
     try:
         return [_unpacked(item, keywords, message) for message in messages]
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the executor sent a report that cannot be read ({error!r})") from error
+        raise ProtocolError(f"the executor sent an invalid report ({error!r})") from error
 
 
 def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> Report:
@@ -65,24 +65,24 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
             user_properties=[(name, value) for name, value in message.get("properties", ())],
         )
     data = message["data"]
-    data["nodeid"] = item.nodeid  # --dist=loadgroup has its own idea of the id in the worker
+    data["nodeid"] = item.nodeid  # --dist=loadgroup changes the id in the worker
     report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
     if not isinstance(report, pytest.TestReport):
         raise TypeError(f"a {type(report).__name__}, expected a test report")
-    if isinstance(report.longrepr, list):  # what JSON makes of the place and reason of a skip
+    if isinstance(report.longrepr, list):  # JSON turns the tuple of a skip into a list
         report.longrepr = tuple(report.longrepr)
     return report
 
 
 class Failure(NamedTuple):
-    """An exception that was raised in another process, in one line, and its traceback."""
+    """An exception of another process: one line of text, and its traceback."""
 
     error: str
     traceback: str
 
 
 def unpack_failure(message: object) -> Failure:
-    """The exception that `message` holds. Raises ProtocolError when it holds none."""
+    """Returns the exception in `message`. Raises ProtocolError if it has none."""
     match message:
         case {"error": str(error), "traceback": str(traceback)}:
             return Failure(error, traceback)
@@ -91,17 +91,17 @@ def unpack_failure(message: object) -> Failure:
 
 
 class RecordedWarning(NamedTuple):
-    """A warning and the moment of pytest's in which it was recorded."""
+    """A warning, and pytest's `when` of its recording."""
 
     warning: warnings.WarningMessage
     when: str
 
 
 def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
-    """A warning that pytest recorded, as a message.
+    """Returns a warning that pytest recorded, as a message.
 
-    A class of one's own is replaced by the nearest one that Python or pytest brings, its name put before the text: an
-    xdist controller would import its module, and end the run when it cannot.
+    A custom category is replaced by its nearest base class of Python or pytest, and its name is put before the text.
+    Otherwise an xdist controller would import the category's module, and end the run if the import fails.
     """
     own = warning.category
     category = next(base for base in own.__mro__ if base.__module__ in _WARNING_MODULES)
@@ -117,20 +117,20 @@ def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
 
 
 def unpack_warning(message: Message) -> RecordedWarning:
-    """The warning that `message` holds. Raises ProtocolError when it holds none."""
+    """Returns the warning in `message`. Raises ProtocolError if it has none."""
     try:
         module, name = message["category"]
         category = getattr(_WARNING_MODULES[module], name)
         if not (isinstance(category, type) and issubclass(category, Warning)):
-            raise TypeError(f"{name} is no warning")
+            raise TypeError(f"{name} is not a warning category")
         warning = warnings.WarningMessage(str(message["text"]), category, str(message["file"]), int(message["line"]))
         return RecordedWarning(warning, str(message["when"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProtocolError(f"the executor sent a warning that cannot be read ({error!r})") from error
+        raise ProtocolError(f"the executor sent an invalid warning ({error!r})") from error
 
 
 def _location(value: object) -> tuple[str, int | None, str]:
-    """A place as pytest has it. The executor's, since to find it costs more than all the rest of a report."""
+    """Returns a location as pytest stores it. It comes from the executor: computing it here would be too expensive."""
     match value:
         case [str(path), int() | None as line, str(name)]:
             return path, line, name
@@ -145,11 +145,11 @@ def phase(word: object) -> Any:
 
 
 def mark(report: Report, outcome: Outcome) -> None:
-    """Attach the outcome to a report; plain attributes survive xdist's and our own serialisation."""
+    """Attach the outcome to a report. Plain attributes survive the serialisation of xdist and of the harness."""
     report.harness_outcome = outcome.value  # type: ignore[attr-defined]
 
 
 def outcome_of(report: object) -> Outcome | None:
-    """The outcome attached by `mark`, or None."""
+    """Returns the outcome attached by `mark`, or None."""
     value = getattr(report, "harness_outcome", None)
     return None if value is None else Outcome(value)

@@ -1,4 +1,4 @@
-"""Stacks as faulthandler writes them, cut to what a reader of a report wants."""
+"""Shortens the stacks that faulthandler writes, for reports."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _MACHINERY = ("/_pytest/", "/pluggy/", "/harness/executor/", "/harness/zygote/",
 
 
 def fold(text: str) -> str:
-    """The same stacks without the frames below each test: those of pytest and of this harness, some thirty.
+    """Returns the stacks without the frames below each test: about thirty frames of pytest and of this harness.
 
-    A stack that has no other frames is left whole: then the harness itself is what the reader wants to see. The list of
-    extension modules that a fatal error ends with is dropped.
+    A stack that has only such frames is kept whole, because the fault may then be in the harness. The list of extension
+    modules at the end of a fatal error is dropped.
     """
     return "\n".join(_folded(text.splitlines()))
 

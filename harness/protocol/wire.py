@@ -1,7 +1,6 @@
-"""How supervisor, zygote and executor talk: one JSON object a line over a Unix stream socket.
+"""The wire format between supervisor, zygote and executor: one JSON object per line over a Unix stream socket.
 
-JSON and not pickle: what arrives comes from a process that runs somebody's test, which may have written into any
-descriptor it found.
+JSON and not pickle, because the sender runs a test, and the test may have written to any of its descriptors.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from harness.errors import HarnessError
 
 Message = dict[str, Any]
 
-# Made once: json.dumps and json.loads make or look up theirs anew at each call, and these run for every case.
+# Created once: json.dumps and json.loads create or look up theirs at each call, and these run for every case.
 _encode = json.JSONEncoder(separators=(",", ":"), default=repr).encode
 _decode = json.JSONDecoder().decode
 
@@ -30,11 +29,11 @@ _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89abABcdefCDEF]")
 
 
 class ProtocolError(HarnessError):
-    """What came over a channel was not written by this package."""
+    """The data from a channel was not written by this package."""
 
 
 class Channel:
-    """One end of a conversation. `peer` names the other end in errors."""
+    """One end of a connection. `peer` names the other end in errors."""
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.socket = sock
@@ -49,7 +48,7 @@ class Channel:
         return self.socket.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send one message, with descriptors if given. Raises OSError when the other end is gone."""
+        """Send one message, with descriptors if given. Raises OSError if the other end is gone."""
         data = encode(message)
         if fds:
             sent = socket.send_fds(self.socket, [data], list(fds))
@@ -58,7 +57,7 @@ class Channel:
             self.socket.sendall(data)
 
     def receive(self, max_fds: int = 0) -> None:
-        """Read what is there, blocking until there is something. Sets `closed` at the end of the stream."""
+        """Read the available data; blocks until there is some. Sets `closed` at the end of the stream."""
         try:
             data = self._receive_fds(max_fds) if max_fds else self.socket.recv(_CHUNK)
         except ConnectionResetError:
@@ -71,18 +70,18 @@ class Channel:
             raise ProtocolError(f"{self.peer} sent a line of over {_MAX_LINE >> 20} MiB")
 
     def _receive_fds(self, most: int) -> bytes:
-        # Not socket.recv_fds, whose descriptors are inherited by every program that this process starts.
+        # Not socket.recv_fds: every program that this process starts would inherit its descriptors.
         data, ancillary, flags, _ = self.socket.recvmsg(_CHUNK, socket.CMSG_SPACE(most * _INT), socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 self._fds += struct.unpack(f"{len(content) // _INT}i", content[: len(content) // _INT * _INT])
         if flags & socket.MSG_CTRUNC:
-            self._fds_lost = True  # which message's they were is not known: none of them can be used
+            self._fds_lost = True  # their messages are unknown, so none of them can be used
             self._close_fds()
         return data
 
     def pop(self) -> Message | None:
-        """The next whole message that was received, or None."""
+        """Returns the next complete message, or None."""
         end = self._buffer.find(b"\n", self._searched)
         if end < 0:
             self._searched = len(self._buffer)
@@ -93,9 +92,9 @@ class Channel:
         return decode(line, self.peer)
 
     def take_fds(self, count: int) -> list[int]:
-        """The first `count` descriptors received and not yet taken. Raises ProtocolError when there are fewer.
+        """Returns the first `count` received descriptors that were not taken yet. Raises ProtocolError if fewer exist.
 
-        Raises OSError when the kernel had no room to hand them over.
+        Raises OSError if the kernel could not pass them, because this process had too many open files.
         """
         if self._fds_lost:
             self._fds_lost = False
@@ -117,12 +116,12 @@ class Channel:
 
 
 def encode(message: Message) -> bytes:
-    """One line of ASCII. A value that JSON does not know becomes its repr, so that no report is lost to it."""
+    """Returns one line of ASCII. A value that JSON does not support becomes its repr, so that no report is lost."""
     return _encode(message).encode() + b"\n"
 
 
 def decode(line: bytes, peer: str) -> Message:
-    """The message of one line, every lone surrogate in it made visible. Raises ProtocolError."""
+    """Returns the message in one line, with every lone surrogate escaped. Raises ProtocolError."""
     try:
         message = _decode(line.decode())
     except (ValueError, RecursionError) as error:
@@ -137,7 +136,7 @@ def decode(line: bytes, peer: str) -> Message:
 
 
 def show_surrogates(value: object) -> object:
-    """The same JSON value with lone surrogates written as ``\\udc80``: they cannot be encoded and kill an xdist run."""
+    """Returns the JSON value with lone surrogates as ``\\udc80``: encoding them fails, which ends an xdist run."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Turns at devices: of the workers that want the same device, one has it, and the others wait."""
+"""Device locks: of the workers that need the same device, one holds it, and the others wait."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from filelock import FileLock, Timeout
 
 from harness.errors import NoDeviceError
 
-#: Seconds that one worker may hold a device before another gives it up: no healthy worker holds one for so long, since
-#: it gives its device back after each case when somebody waits.
+#: Seconds that one worker may hold a device before a waiting worker gives up. A healthy worker never holds one so long:
+#: it releases its device after each case if another worker waits.
 LIMIT = 3600.0
-#: Seconds of waiting until the first word on it; further ones come each time it has taken twice as long.
+#: Seconds of waiting until the first message about it. Each further message comes when the wait has doubled.
 FIRST_WORD = 30.0
-#: Seconds of waiting at a stretch: then the run may have been told to stop.
+#: The most seconds of one wait, after which a request to stop the run is checked.
 _LONGEST_WAIT = 1.0
 
 
 class Wait:
-    """A wait for a device: when to look at who holds it, when to say a word, and when to give up. Times in seconds.
+    """A wait for a device: when to check its holder, when to send a message, and when to give up. Times in seconds.
 
-    It is given up once one holder has had the device for `limit` seconds of it: a queue that moves is waited in for as
-    long as it takes.
+    The wait ends once one holder has kept the device for `limit` seconds of it. While the holder changes, the wait has
+    no limit.
     """
 
     def __init__(self, now: float, holder: str, *, limit: float, first_word: float) -> None:
-        """`holder` is a text that changes with each turn at the device."""
+        """`holder` is a text that changes with each new hold of the device."""
         self.begun = self._since = now
         self._holder = holder
         self._limit = limit
-        self._next_word = now + first_word
+        self._next_message = now + first_word
 
     @property
     def next_look(self) -> float:
-        """The time until which there is nothing to do but wait."""
-        return min(self._next_word, self._since + self._limit)
+        """The time of the next call of `look`."""
+        return min(self._next_message, self._since + self._limit)
 
     def look(self, now: float, holder: str) -> tuple[bool, bool]:
-        """Whether to say a word, and whether to give up."""
+        """Returns whether to send a message, and whether to give up."""
         if holder != self._holder:
             self._holder, self._since = holder, now
-        word = now >= self._next_word
-        if word:
-            self._next_word = now + max(now - self.begun, 1.0)
-        return word, now >= self._since + self._limit
+        message_due = now >= self._next_message
+        if message_due:
+            self._next_message = now + max(now - self.begun, 1.0)
+        return message_due, now >= self._since + self._limit
 
 
 class DeviceLocks:
-    """One worker's turns at devices, kept by locks on files that end with the process, however it ends.
+    """One worker's device locks: locks on files, which the kernel releases when the process ends in any way.
 
-    Two files a device: one is held by whoever has it, the other by the first of those who wait. So the holder can see
-    that somebody waits, and who gave a device back and wants it again comes after who waited. A third names the holder.
+    Each device has two lock files. The worker that uses the device holds one; the first waiting worker holds the other.
+    So the holder sees that another worker waits, and a waiting worker gets the device before the last holder gets it
+    again. A third file names the holder.
     """
 
     def __init__(
@@ -67,9 +68,10 @@ class DeviceLocks:
         first_word: float = FIRST_WORD,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`folder` is the same for all workers. Not `enabled`: every turn is had at once, for devices are shared.
+        """`folder` is the same for all workers. If not `enabled`, devices are shared, and no worker waits.
 
-        `limit`: seconds to wait for one holder. `tell` is given a line about a wait of `first_word` seconds and more.
+        `limit`: seconds to wait for one holder. `tell` is called with a line about a wait of at least `first_word`
+        seconds.
         """
         self._folder = folder
         self._enabled = enabled
@@ -87,12 +89,12 @@ class DeviceLocks:
         waiting: Callable[[str], AbstractContextManager[object]] = nullcontext,
         interrupt: Callable[[], object] = lambda: None,
     ) -> None:
-        """Wait until all of these devices, by UUID, are ours. Others that we hold are given back first.
+        """Wait until this worker holds all of these devices, by UUID. Devices that it holds already are released first.
 
-        Every worker takes them in the same order, so that no two wait for each other. `waiting` makes the context, from
-        a device, in which we wait for it; where it is free there is none. `interrupt` is called each second of a wait,
-        and may raise. Raises NoDeviceError when one worker has held a device for `limit` seconds of our wait. After an
-        error nothing is held.
+        All workers take devices in the same order, so that they cannot deadlock. `waiting` makes the context of a wait
+        for a device; it is not used if the device is free. `interrupt` is called each second of a wait, and may raise.
+        Raises NoDeviceError if one worker has held a device for `limit` seconds of the wait. After an error no device
+        is held.
         """
         wanted = sorted(devices) if self._enabled else []
         if {*wanted} <= {device for device, _ in self._held}:
@@ -106,14 +108,14 @@ class DeviceLocks:
             raise
 
     def give_back(self) -> None:
-        """Let others have what we hold."""
+        """Release all devices of this worker."""
         while self._held:
             device, turn = self._held.pop()
             self._path(device, "holder").unlink(missing_ok=True)
             turn.release()
 
     def wanted(self) -> bool:
-        """Whether somebody waits for a device that we hold."""
+        """Whether another worker waits for a device of this worker."""
         return any(self._is_held(self._lock(device, "queue")) for device, _ in self._held)
 
     def _take(
@@ -127,8 +129,8 @@ class DeviceLocks:
             queue.release()
         self._held.append((device, turn))
         self._turns += 1
-        words = f"worker {self._worker} (process {os.getpid()})"
-        self._path(device, "holder").write_text(f"{words}\n{self._turns}\n")
+        holder = f"worker {self._worker} (process {os.getpid()})"
+        self._path(device, "holder").write_text(f"{holder}\n{self._turns}\n")
 
     def _acquire(
         self,
@@ -155,19 +157,19 @@ class DeviceLocks:
                 interrupt()
                 holder = self._holder(device)
             now = time.monotonic()
-            word, over = wait.look(now, holder)
+            message_due, over = wait.look(now, holder)
             who = holder.partition("\n")[0] or "another worker"
-            if word:
+            if message_due:
                 took = now - wait.begun
                 self._tell(f"worker {self._worker} has waited {took:.0f} s for device {device}, which {who} holds")
             if over:
                 raise NoDeviceError(
                     f"device {device} did not become free: {who} has held it for over {self._limit:.0f} s; "
-                    "look at what that process does"
+                    "check what that process does"
                 )
 
     def _holder(self, device: str) -> str:
-        """Who has a device, in words, and which of its turns that is; "" where that is not known (yet)."""
+        """Returns text with the holder of a device and the number of its hold; "" if that is not known yet."""
         try:
             return self._path(device, "holder").read_text()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which worker may use which device."""
+"""Assigns devices to workers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from harness.devices.device import Device
 
 
 class LeaseBook:
-    """Devices on loan to workers: a worker gets the device with the fewest holders, the first such in order.
+    """The leases of devices. A worker gets the device with the fewest holders; if several have as few, the first.
 
-    A worker's number means nothing: after a crash its replacement has a new one, and gets the device that was freed.
+    The worker's number has no influence: the replacement of a crashed worker has a new number, and gets the device that
+    was freed.
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
@@ -21,7 +22,7 @@ class LeaseBook:
         self._holders: dict[str, str] = {}
 
     def take(self, worker: str) -> str:
-        """The device that `worker` holds from now on; the same one again when it holds one already."""
+        """Returns the device that `worker` holds from now on. A worker that already holds one gets the same again."""
         if worker not in self._holders:
             held = list(self._holders.values())
             self._holders[worker] = min(self._devices, key=held.count)
@@ -33,9 +34,9 @@ class LeaseBook:
 
 
 def together(leased: Device, count: int, usable: Sequence[Device]) -> tuple[Device, ...]:
-    """The `count` devices a case gets: the leased one first, then those after it in `usable`, round about.
+    """Returns the `count` devices of a case: the leased one first, then those after it in `usable`, cyclically.
 
-    Raises ValueError when there are too few.
+    Raises ValueError if there are too few.
     """
     if count > len(usable):
         raise ValueError(f"{count} devices wanted, {len(usable)} can be held together with {leased.uuid}")

@@ -1,4 +1,4 @@
-"""Which of the collected cases a run takes, and in which order. Pure functions over ids."""
+"""Selects and orders the collected cases of a run. Pure functions over ids."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from harness.gating.policy import Policy
 
 
 def chosen(policy: Policy, ids: Sequence[str]) -> list[int]:
-    """The positions in `ids` of the cases that the run's profile wants."""
+    """Returns the positions in `ids` of the cases that the run's profile selects."""
     return [position for position, case_id in enumerate(ids) if policy.selects(case_id, suite_of(case_id))]
 
 
 def shuffled(ids: Sequence[str], seed: int) -> list[int]:
-    """The positions of `ids` in an order drawn by `seed`.
+    """Returns the positions of `ids` in a random order that `seed` determines.
 
-    Where a case comes, before or after another, depends on the seed and on these two ids alone: it is the same for
-    every worker, and when fewer cases are run, to find out which of them upset each other.
+    The relative order of two cases depends only on the seed and on their ids. So it is the same in every worker, and
+    also with fewer cases, for example during a bisection.
     """
     return sorted(range(len(ids)), key=lambda position: (_draw(seed, ids[position]), position))
 

@@ -1,7 +1,7 @@
-"""The request that a run stop: the controller sends it, every supervisor hears it, whatever it waits for.
+"""The request to stop a run: the controller sends it, and every supervisor receives it, even while it waits.
 
-Each supervisor has a named pipe in a folder of the run, which it polls together with what it waits for. A file beside
-the pipes holds the latest request for a supervisor that comes later.
+Each supervisor has a named pipe in a folder of the run. It polls the pipe together with its other descriptors. A file
+beside the pipes holds the latest request, for supervisors that start later.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PIPE = ".pipe"
 
 
 class StoppedError(HarnessError):
-    """The run is told to stop: what was to be done is not done any more."""
+    """The run got a request to stop, so the operation was not done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A request. `reason`: ``stopped by SIGTERM``. Cases that run may go on until `deadline` (of `time.monotonic`).
+    """A request to stop. `reason`: for example ``stopped by SIGTERM``. Running cases may go on until `deadline`.
 
-    `grace` is what that was in seconds when the request was made.
+    `deadline` is a time of `time.monotonic`. `grace`: seconds from the request to the deadline.
     """
 
     reason: str
@@ -38,31 +38,31 @@ class Stop:
 
     @classmethod
     def after(cls, grace: float, reason: str) -> Stop:
-        """A request from now on."""
+        """Returns a request with its deadline `grace` seconds from now."""
         return cls(reason, grace, time.monotonic() + grace)
 
     @property
     def text(self) -> str:
-        """Why a case was ended."""
+        """Text with the reason why a case was stopped."""
         return f"{self.reason} after {self.grace:g} s of grace" if self.grace else f"{self.reason}, without grace"
 
 
 def send(folder: Path, stop: Stop) -> None:
-    """Tell every supervisor that has or will have a pipe in `folder`.
+    """Send the request to every supervisor that has or will have a pipe in `folder`.
 
-    Raises OSError when it cannot be kept for those that come later; the others have been told.
+    Raises OSError if it cannot be stored for later supervisors; the existing ones have received it then.
     """
     line = json.dumps(asdict(stop)).encode() + b"\n"
-    told = _tell(line, {*folder.glob(f"*{_PIPE}")})
+    reached = _write_all(line, {*folder.glob(f"*{_PIPE}")})
     new = folder / f".{_REQUEST}"
     new.write_bytes(line)
     new.replace(folder / _REQUEST)
-    _tell(line, {*folder.glob(f"*{_PIPE}")} - told)  # those that came meanwhile, and may have found no file yet
+    _write_all(line, {*folder.glob(f"*{_PIPE}")} - reached)  # supervisors that started before the file was there
 
 
-def _tell(line: bytes, pipes: set[Path]) -> set[Path]:
+def _write_all(line: bytes, pipes: set[Path]) -> set[Path]:
     for path in pipes:
-        # ENXIO: its supervisor is dead. EAGAIN: it has been told so often, and has not listened.
+        # ENXIO: the supervisor is dead. EAGAIN: its pipe is full, because it did not read many requests.
         with contextlib.suppress(OSError):
             _write(path, line)
     return pipes
@@ -77,13 +77,13 @@ def _write(path: Path, line: bytes) -> None:
 
 
 class StopListener:
-    """What one supervisor hears. To be polled for reading; after each poll `heard` is to be asked."""
+    """The receiving end of one supervisor. Poll it for reading, and call `heard` after each poll."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}{_PIPE}"
         os.mkfifo(path)
-        # For writing as well: a pipe without a writer would be readable, at its end, for ever.
+        # Opened for writing too: a pipe without a writer is at end of file, so poll would always return.
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._rest = b""
         self._stop: Stop | None = None
@@ -94,14 +94,14 @@ class StopListener:
         return self._descriptor
 
     def heard(self) -> Stop | None:
-        """The latest request, None while there is none."""
+        """Returns the latest request, or None."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._take(os.read(self._descriptor, 4096))
         return self._stop
 
     def refuse(self) -> None:
-        """Raise StoppedError once there is a request: nothing new is to be begun."""
+        """Raise StoppedError if there is a request. Call this before new work begins."""
         stop = self.heard()
         if stop is not None:
             raise StoppedError(stop.reason)

@@ -1,18 +1,18 @@
-"""How many workers ``-n auto`` means."""
+"""The number of workers of ``-n auto``."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: Memory a CPU worker is reckoned to need: torch, the collected cases and what a case allocates.
+#: Estimated bytes of memory of a CPU worker: torch, the collected cases, and the allocations of a case.
 WORKER_MEMORY = 1 << 30
 
 
 def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0) -> int:
-    """One worker a GPU; without a GPU, one a core as far as memory (bytes) goes at 1 GiB each, and at least one.
+    """Returns one worker per GPU. Without a GPU, one per core, limited by `memory` (bytes) at 1 GiB each; at least one.
 
-    One a software device, where the run is on these: but they compute on the cores, so no more than there are.
+    On software devices, one per device, but at most one per core, because they compute on the cores.
     """
     if gpus:
         return gpus
@@ -22,12 +22,12 @@ def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0) -> in
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
+    """Returns the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def available_memory() -> int:
-    """Bytes this process may still use: what the machine has free, or less under a cgroup's limit."""
+    """Returns the bytes that this process may still use: the machine's free memory, or less under a cgroup limit."""
     import psutil
 
     available = int(psutil.virtual_memory().available)

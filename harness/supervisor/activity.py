@@ -1,4 +1,4 @@
-"""What a worker does beside attempts at cases: told to the journal, so that a long silence can be explained."""
+"""What a worker does between attempts at cases. The journal records it, so that a long silence can be explained."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class _Activity:
 
 
 class Activities:
-    """What one worker is doing. An activity may begin within another, which then goes on when it ends."""
+    """What one worker is doing. Activities nest: when the inner one ends, the outer one is current again."""
 
     def __init__(
         self, record: Callable[[Mapping[str, Any]], None], worker: str, *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`clock`: seconds since 1970, as the journal has them."""
+        """`clock` returns seconds since 1970, as in the journal."""
         self._record = record
         self._worker = worker
         self._clock = clock
@@ -29,26 +29,26 @@ class Activities:
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Generator[Callable[[str], None]]:
-        """Tell the journal that `what` begins, and at the end that it is over.
+        """Record in the journal that `what` begins, and at the end of the context that it has ended.
 
-        `what` stands after "is": ``"examining device GPU-1"``. The context's value tells the same activity anew, in
-        other words.
+        `what` must read well after "is": ``"examining device GPU-1"``. The context's value is a function that records
+        a new description of the same activity.
         """
         activity = _Activity(what, self._clock())
         self._stack.append(activity)
-        self._tell()
+        self._record_current()
 
-        def tell(what: str) -> None:
+        def update(what: str) -> None:
             activity.what = what
-            self._tell()
+            self._record_current()
 
         try:
-            yield tell
+            yield update
         finally:
             self._stack.remove(activity)
-            self._tell()
+            self._record_current()
 
-    def _tell(self) -> None:
+    def _record_current(self) -> None:
         event: dict[str, Any] = {"event": "activity", "worker": self._worker, "what": ""}
         if self._stack:
             event |= {"what": self._stack[-1].what, "since": self._stack[-1].since}

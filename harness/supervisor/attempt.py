@@ -1,4 +1,4 @@
-"""One attempt at a case: ask an executor to run it, listen until it is over, and gather what was seen."""
+"""One attempt at a case: ask an executor to run it, wait until it finishes, and collect the evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.verdict import Evidence, Judgement, Phase, judge, phase_of
 from harness.zygote.client import ZygoteError
 
-#: Seconds that the supervisor's deadline stands behind the watchdog in the executor.
+#: Seconds from the executor's watchdog to the supervisor's own deadline.
 GRACE = 5.0
 #: Bytes kept of each output stream of a case.
 OUTPUT_LIMIT = 64 << 10
@@ -29,10 +29,10 @@ OUTPUT_LIMIT = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class CaseRequest:
-    """What an executor is asked to do. `following` is the case that it will run next, which keeps shared fixtures.
+    """What an executor is asked to do. `following` is the case that it runs next; fixtures shared with it are kept.
 
-    `leave`: it is to end afterwards, its end being part of this attempt; `light`: by the short way. `levels`: it is to
-    tell what its process has in use afterwards.
+    `leave`: the executor must exit afterwards, and the exit is part of this attempt. `light`: it takes the short exit.
+    `levels`: it must report what its process uses afterwards.
     """
 
     item: pytest.Item
@@ -47,11 +47,11 @@ class CaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: where it ran, what pytest reported and warned of, what it means.
+    """One attempt: where it ran, the reports and warnings of pytest, and the judgement.
 
-    `alone`: its process had run nothing before. `suspicions`: by meter, what grew, and grew once more when the case was
-    run a second time in the same process; `spent`: that second run broke the process. `levels`: by meter, what the
-    process had in use after the first, where that was asked for. `struck`: how often each injected fault struck.
+    `alone`: its process had run no other case before. `suspicions`: growth by meter that showed again when the case ran
+    a second time in the same process. `spent`: that second run broke the process. `levels`: by meter, what the process
+    used after the first run, if requested. `struck`: how often each injected fault was triggered.
     """
 
     number: int
@@ -80,18 +80,18 @@ class Attempt:
 
     @property
     def usable(self) -> bool:
-        """Whether the executor is still fit to run another case."""
+        """Whether the executor can run another case."""
         seen = self.evidence
-        # What went wrong and seems to leak as well is not looked into: nothing is to inherit what it left.
+        # The suspected leak of a red case is not confirmed, so no other case may run in its process.
         leaky = self.outcome.is_red and bool(self.suspicions)
-        broken_off = seen.interruption or seen.hook_error is not None
-        harmed = seen.problems or seen.poison or broken_off or seen.unknown or self.spent or leaky
+        aborted = seen.interruption or seen.hook_error is not None
+        harmed = seen.problems or seen.poison or aborted or seen.unknown or self.spent or leaky
         cut = seen.late or seen.stopped or seen.lost_by_harness
         return seen.done and seen.exit_status is None and not harmed and not cut
 
 
 def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:
-    """Run one case in `handle`; whatever breaks is in the result. The executor is killed when it has to be."""
+    """Run one case in `handle`. Every failure is part of the result. The executor is killed if necessary."""
     alone = not handle.cases
     handle.trim_output()
     begun = time.monotonic()
@@ -106,7 +106,7 @@ def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> At
     notes = list(judgement.notes)
     notes += listener.blind
     if handle.swept:
-        notes.append(f"killed what it left running: {', '.join(handle.swept)[:500]}")
+        notes.append(f"killed processes that it left running: {', '.join(handle.swept)[:500]}")
     return Attempt(
         number=number,
         alone=alone,
@@ -193,44 +193,44 @@ class _Listener:
         handle.cases.append(request.case)
         deadline = time.monotonic() + request.limit + GRACE
         try:
-            heard = handle.receive(deadline)
+            answer = handle.receive(deadline)
         except StoppedError:
-            with contextlib.suppress(ProtocolError):  # it may have been in the middle of a line
+            with contextlib.suppress(ProtocolError):  # the executor may have been in the middle of a line
                 self._take_facts()
             raise
-        self.late = heard is NoMessage.DEADLINE
+        self.late = answer is NoMessage.DEADLINE
         try:
-            if isinstance(heard, dict):
-                self._take_end(heard)
+            if isinstance(answer, dict):
+                self._take_end(answer)
             self._take_facts()
         except ProtocolError as error:
             self.garbled, self.over = str(error), False
-        if self.over and self.suspicions and not (self._broken_off or self.poison or self.problems):
-            self._look_again()
-        if self.over and request.leave and not (self._broken_off or self.spent):
+        if self.over and self.suspicions and not (self._aborted or self.poison or self.problems):
+            self._run_again()
+        if self.over and request.leave and not (self._aborted or self.spent):
             self.leaving = True
             self.late = not leave(handle, request.limit, light=request.light)
         if self.late or not (self.over or self.unknown):
             handle.kill()
 
     @property
-    def _broken_off(self) -> bool:
+    def _aborted(self) -> bool:
         return bool(self.interruption) or self.hook_error is not None
 
-    def _look_again(self) -> None:
-        """Run the case a second time in the same process: what grew the first time only is no suspicion any more.
+    def _run_again(self) -> None:
+        """Run the case a second time in the same process. Growth of the first run alone is no longer suspected.
 
-        The case itself is over: whatever this breaks, the zygote even, is not held against it.
+        The case itself has finished: damage done by the second run, even to the zygote, does not change its outcome.
         """
         handle, request = self.handle, self.request
         self.end = handle.outputs.out.size(), handle.outputs.err.size()
         message = {"op": "again", "case": request.case, "next": request.following, "limit": request.limit}
         self.spent = True
-        with contextlib.suppress(ZygoteError):  # it has taken the process with it
+        with contextlib.suppress(ZygoteError):  # the executor ended with its zygote
             handle.send({**message, "seed": request.seed})
-            heard = handle.receive(time.monotonic() + request.limit + GRACE)
-            if isinstance(heard, dict) and heard.get("op") == "grown":
-                self.spent, grown = False, heard["growths"]
+            answer = handle.receive(time.monotonic() + request.limit + GRACE)
+            if isinstance(answer, dict) and answer.get("op") == "grown":
+                self.spent, grown = False, answer["growths"]
                 self.suspicions = {
                     name: size for name, size in self.suspicions.items() if grown.get(name, 0) > meter_of(name).confirm
                 }
@@ -238,7 +238,7 @@ class _Listener:
                 handle.kill()
 
     def _take_end(self, message: Message) -> None:
-        """Note what the executor says at the end of the case. Raises ProtocolError."""
+        """Store the executor's message about the end of the case. Raises ProtocolError."""
         if message["op"] == "done":
             self.over = True
             self.poison = str(message.get("poison", ""))
@@ -256,7 +256,7 @@ class _Listener:
             raise ProtocolError(f"executor {self.handle.name} sent an unknown message {message['op']!r}")
 
     def _take_facts(self) -> None:
-        """Note the reports that the executor wrote down. Raises ProtocolError."""
+        """Read the reports and warnings that the executor wrote to its file of facts. Raises ProtocolError."""
         peer = f"executor {self.handle.name}"
         facts = [decode(line, peer) for line in self.handle.new_facts()]
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
@@ -278,19 +278,19 @@ class _Listener:
 
 
 def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
-    """Ask an executor to end, and wait for it; False when it has not ended in `limit` seconds.
+    """Ask an executor to exit, and wait for it. Returns False if it has not ended within `limit` seconds.
 
     Raises ZygoteError, StoppedError.
     """
     handle.send({"op": "exit", "limit": limit, "light": light})
     deadline = time.monotonic() + limit + GRACE
     while handle.exit_status is None:
-        heard = handle.receive(deadline)
-        if heard is NoMessage.DEADLINE:
+        answer = handle.receive(deadline)
+        if answer is NoMessage.DEADLINE:
             return False
-        if isinstance(heard, dict):
-            handle.teardown_error = str(heard.get("error", ""))
-            handle.grown = {str(name): int(amount) for name, amount in heard.get("grown", {}).items()}
+        if isinstance(answer, dict):
+            handle.teardown_error = str(answer.get("error", ""))
+            handle.grown = {str(name): int(amount) for name, amount in answer.get("grown", {}).items()}
     return True
 
 

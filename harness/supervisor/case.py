@@ -1,4 +1,4 @@
-"""A case, and the journal lines that are about one."""
+"""A case, and its journal lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TRACEBACK_LIMIT = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A collected item with all that is decided about it before it runs. `limit` in seconds.
+    """A collected item, with every decision that is made about it before it runs. `limit` in seconds.
 
-    `objection` is what the run has against its being gated, `waivers` are those that hold for it here.
+    `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
     """
 
     item: pytest.Item
@@ -44,7 +44,7 @@ class Case:
         devices: Sequence[str] = (),
         **more: Any,
     ) -> dict[str, Any]:
-        """An event of the journal about one attempt at this case; of `more`, what is empty is left out."""
+        """Returns a journal event about one attempt at this case. Empty values in `more` are left out."""
         return {
             "event": event,
             "case": self.id,
@@ -58,7 +58,7 @@ class Case:
         }
 
     def gated(self, unmet: Unmet, worker: str) -> dict[str, Any]:
-        """The line that says it is not run because of `unmet`."""
+        """Returns the journal line of a case that is not run because of `unmet`."""
         return self.line(
             "finish",
             attempt=1,
@@ -73,7 +73,7 @@ class Case:
         )
 
     def not_run(self, reason: str, worker: str) -> dict[str, Any]:
-        """The line that says that there was nothing to run it on."""
+        """Returns the journal line of a case that could not be run, with the `reason`."""
         outcome = Outcome.NOT_RUN.value
         return self.line(
             "finish", attempt=1, alone=True, worker=worker, outcome=outcome, final=True, duration=0.0, message=reason
@@ -81,14 +81,14 @@ class Case:
 
 
 def ruling_line(ruling: Ruling | None) -> dict[str, str] | None:
-    """A ruling as a journal has it."""
+    """Returns a ruling as it is written to the journal."""
     if ruling is None:
         return None
     return {"outcome": ruling.outcome.value, "text": ruling.text, "source": ruling.source}
 
 
 def first_line(reports: Sequence[pytest.TestReport]) -> str:
-    """One line that says why: the exception of a failure, the reason of a skip; empty for a pass."""
+    """Returns one line with the exception of a failure or the reason of a skip; empty for a pass."""
     for report in reports:
         if report.failed:
             crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or report.longreprtext
@@ -101,5 +101,5 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
 
 
 def tracebacks(reports: Sequence[pytest.TestReport]) -> str:
-    """The texts of all failed phases."""
+    """Returns the tracebacks of all failed phases."""
     return cap("\n\n".join(report.longreprtext for report in reports if report.failed), _TRACEBACK_LIMIT)

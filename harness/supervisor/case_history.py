@@ -1,4 +1,4 @@
-"""The attempts at one case, in order, and what they come to together."""
+"""The attempts at one case, in order, and the verdict that follows from them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from harness.supervisor.case import Case, first_line
 
 @dataclass(slots=True)
 class CaseHistory:
-    """What happened with a case so far. `ruling` is what a rule of the run makes of it, None where none has a say.
+    """The attempts at a case so far. `ruling` is the decision of a rule of the run, None if no rule applies.
 
-    `earlier` counts attempts that are not held here: the case had come to its verdict, and is looked into again.
+    `earlier` counts attempts that are not stored here: the case already had a verdict and is examined again.
     """
 
     case: Case
@@ -28,25 +28,25 @@ class CaseHistory:
         return self.earlier + len(self.attempts) + 1
 
     def add(self, attempt: Attempt, *, final: bool) -> None:
-        """Enter a finished attempt; not `final` when the case will be tried again on its account."""
+        """Add a finished attempt. It is not `final` if it is the reason to run the case again."""
         self.attempts.append(attempt)
         self.finals.append(final)
         self.ruling = None
 
     @property
     def settled(self) -> Outcome:
-        """What the attempts come to by themselves."""
+        """The outcome of the attempts, before any ruling."""
         attempts = [result(each, final=final) for each, final in zip(self.attempts, self.finals, strict=True)]
         return settle(attempts, len(attempts))
 
     @property
     def outcome(self) -> Outcome:
-        """The verdict as it stands."""
+        """The current verdict."""
         return self.settled if self.ruling is None else self.ruling.outcome
 
     @property
     def decisive(self) -> Attempt:
-        """The attempt that shows best why the verdict is what it is: of those that count, the last of the worst."""
+        """The attempt that explains the verdict best: of those that count, the last one with the worst outcome."""
         counting = [attempt for attempt, final in zip(self.attempts, self.finals, strict=True) if final]
         if all(attempt.outcome is Outcome.NOT_RUN for attempt in counting):  # or there are none
             counting = self.attempts
@@ -55,17 +55,17 @@ class CaseHistory:
         return max(reversed(counting), key=lambda attempt: attempt.outcome.severity)
 
     def counting(self) -> list[AttemptResult]:
-        """The attempts that count, as rules take them."""
+        """The attempts that count, in the form that rules need."""
         return [result(attempt) for attempt, final in zip(self.attempts, self.finals, strict=True) if final]
 
 
 def result(attempt: Attempt, *, final: bool = True) -> AttemptResult:
-    """An attempt as verdicts and rules take it."""
+    """Returns an attempt in the form that verdicts and rules need."""
     return AttemptResult(
         attempt.outcome, final=final, message=message(attempt), alone=attempt.alone, duration=attempt.duration
     )
 
 
 def message(attempt: Attempt) -> str:
-    """One line that says what happened; "" for a plain pass."""
+    """Returns one line about what happened; "" for a plain pass."""
     return attempt.judgement.message or first_line(attempt.reports)

@@ -1,4 +1,4 @@
-"""What a supervisor lends to whoever looks into an executor that has ended."""
+"""The interface of a supervisor for code that investigates an executor after its end."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from harness.supervisor.executor_handle import ExecutorHandle
 class CaseRunner(Protocol):
     """Runs cases again. Methods that need a device raise `harness.errors.NoDeviceError`.
 
-    When the run is told to stop they raise `harness.scheduling.stop_request.StoppedError`.
+    They raise `harness.scheduling.stop_request.StoppedError` after a request to stop the run.
     """
 
     def obstacle(self, count: int) -> str:
-        """Why nothing more can be run on `count` healthy devices, or an empty text."""
+        """Returns why no case can run on `count` healthy devices, or an empty string."""
         ...
 
     def spawn(self, case: Case) -> ExecutorHandle:
-        """A new executor on the devices that `case` needs."""
+        """Starts a new executor on the devices that `case` needs."""
         ...
 
     def history_of(self, case_id: str) -> CaseHistory:
-        """What a case has been through so far."""
+        """Returns the history of a case."""
         ...
 
     def run_alone(self, history: CaseHistory) -> Attempt:
-        """One recorded attempt at the case, in a process of its own."""
+        """Makes one recorded attempt at the case, in its own process."""
         ...
 
     def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
-        """Take an attempt as the one that decides, and write it down."""
+        """Make an attempt the final one, and record it."""
         ...
 
     def report_late(self, history: CaseHistory) -> None:
-        """Show pytest that a case is red, after it was shown another outcome."""
+        """Report a case to pytest as red, after pytest got another outcome for it."""
         ...
 
     def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
-        """A shell line that runs these cases in one process, each so many times, on the devices of `handle`."""
+        """Returns a shell command that runs each case `times` times in one process, on the devices of `handle`."""
         ...
 
     def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
-        """Write down a finding: a fact that no one case can be blamed for."""
+        """Record a finding: a fact that cannot be attributed to a single case."""
         ...

@@ -1,4 +1,4 @@
-"""Where torch's compilers keep what they have compiled, and the locks that they leave there when they are killed."""
+"""The caches of torch's compilers, and the locks that a killed compiler leaves there."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", 
 
 
 def variables(run_dir: Path, outer: Mapping[str, str]) -> dict[str, str]:
-    """The variables that name them: in a folder of the run, unless the environment `outer` says.
+    """Returns the environment variables of the caches: folders of the run, unless the environment `outer` sets them.
 
-    Their defaults lie in the folder for temporary files or in the user's own: in an executor nothing would stay
-    compiled in the first, and in the second a run would depend on those before it.
+    The default is the folder for temporary files or the user's home. An executor's temporary folder is removed, so
+    nothing would stay compiled. With the home folder, a run would depend on earlier runs.
     """
     return {name: outer.get(name) or str(run_dir / FOLDER / folder) for name, folder in _CACHES.items()}
 
 
 def release_locks(run_dir: Path) -> None:
-    """Take away the locks of builds of C++ extensions that nobody works at any more, in the run's own folder.
+    """Remove stale locks of builds of C++ extensions in the run's own folder.
 
-    Torch's lock is a file that exists, and whoever finds it waits for as long as it does: after a killed build for
-    ever. Whoever builds holds it open from its making on, and closes it a moment before taking it away: so it is
-    looked for twice.
+    Torch's lock is a plain file. Other processes wait as long as the file exists: after a killed build, forever.
+    A build keeps the file open from its creation, and closes it a moment before it removes the file. So the check for
+    an open file is made twice.
     """
     locks = _identities((run_dir / FOLDER / _EXTENSIONS).glob("**/lock"))
     for _ in range(2):
@@ -49,7 +49,7 @@ def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 
 
 def _open_anywhere() -> set[tuple[int, int]]:
-    """Device and inode of every file that a process we may look into holds open."""
+    """Returns device and inode of every file that is open in a process that we may inspect."""
     found = set()
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is done about the health of devices: before they are used, and after each attempt on them."""
+"""Checks the health of devices before they are used and after each attempt on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DeviceMonitor:
         retire: Callable[[], None],
         add_finding: Callable[[str, str, Sequence[str]], None],
     ) -> None:
-        """`limit`: seconds that an examination may take. `retire` ends the executor in the `slot`, if there is one."""
+        """`limit`: the most seconds for an examination. `retire` ends the executor in the `slot`, if there is one."""
         self._pool = pool
         self._slot = slot
         self._bind = bind
@@ -43,7 +43,7 @@ class DeviceMonitor:
         self._add_finding = add_finding
 
     def missing(self, count: int) -> str:
-        """Why there are not so many healthy devices, or an empty text; those that nobody has looked at are examined.
+        """Returns why fewer than `count` healthy devices exist, or an empty string. Examines devices that are new here.
 
         Raises StoppedError.
         """
@@ -60,12 +60,12 @@ class DeviceMonitor:
             self._retire()
             try:
                 for device in new:
-                    self._look_at_first(device)
+                    self._examine_new(device)
             except NoDeviceError as error:
                 return str(error)
             self._slot.release()
 
-    def _look_at_first(self, device: Device) -> None:
+    def _examine_new(self, device: Device) -> None:
         """Raises NoDeviceError."""
         for _, event in self._pool.new_events([device.uuid]):
             if event.severity == "fatal":
@@ -76,7 +76,7 @@ class DeviceMonitor:
             self._examine(device, "at the start", [])
 
     def after_attempt(self, case: Case, handle: ExecutorHandle, attempt: Attempt) -> Attempt:
-        """Read health events, and examine the devices where there is reason; returns the attempt with notes on that.
+        """Read health events, and examine the suspect devices. Returns the attempt with notes about both.
 
         Raises NoDeviceError.
         """
@@ -87,12 +87,12 @@ class DeviceMonitor:
         broke = attempt.outcome in (Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED)
         suspect = set(handle.binding.devices) if broke else set()
         for device, event in self._pool.new_events(handle.binding.devices):
-            notes.append(f"device {device.uuid} while it ran: {event.text}")
+            notes.append(f"device {device.uuid} while the case ran: {event.text}")
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, moment, [case.id])
             elif event.severity == "suspect":
                 suspect.add(device.uuid)
-            if event.kind == "hang":  # of which no later reading tells any more
+            if event.kind == "hang":  # later readings do not show it again
                 self._add_finding("device_sign", f"device {device.uuid} {moment}: {event.text}", [case.id])
         for device in self._pool.known(handle.binding.devices):
             if handle.unkillable:
@@ -102,16 +102,16 @@ class DeviceMonitor:
                     with self._slot.set_aside():
                         found = self._examine(device, moment, [case.id])
                 except StoppedError as error:
-                    notes.append(f"device {device.uuid} was not examined afterwards: {error}")
+                    notes.append(f"device {device.uuid} was not examined after the case: {error}")
                 else:
-                    notes.append(f"device {device.uuid} examined afterwards: {found}")
+                    notes.append(f"device {device.uuid} examined after the case: {found}")
         return replace(attempt, notes=tuple(notes))
 
     def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> str:
-        """Find out in a process of its own whether a device computes correctly, in words; if not, it is drained.
+        """Check in a separate process whether a device computes correctly, and drain it if not. Returns the result.
 
-        What goes wrong by the harness's own doing says nothing of the device, and is tried once more. Raises
-        NoDeviceError, ZygoteError.
+        A failure of the harness itself is no evidence about the device; the check is then made once more.
+        Raises NoDeviceError, ZygoteError.
         """
         with self._slot.activities.doing(f"examining device {device.uuid} {moment}"):
             return self._examine_now(device, moment, cases)
@@ -126,8 +126,9 @@ class DeviceMonitor:
             handle, found = self._examine_once(device)
         if handle.harness_error is not None:
             self._pool.leave_unexamined(device)
-            text = f"not known, the harness failed: {handle.harness_error.error}"
-            self._add_finding("unexamined_device", f"device {device.uuid} {moment}: {text}; it is used", cases)
+            text = f"not known, because the harness failed: {handle.harness_error.error}"
+            unexamined = f"device {device.uuid} {moment}: {text}; the device is used without an examination"
+            self._add_finding("unexamined_device", unexamined, cases)
             return text
         self._pool.record_examination(
             device, healthy=found.healthy, text=found.text, moment=moment, seconds=found.seconds, cases=cases

@@ -1,6 +1,6 @@
-"""The devices of one worker while a run goes on: which it uses, what NVML tells of them, and which are drained.
+"""The devices of one worker during a run: which one it uses, what NVML reports, and which are drained.
 
-A drained device is given no more cases, by any worker of the run: the workers tell each other through a folder.
+No worker of the run gives a drained device further cases: the workers share this state through files in a folder.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class DevicePool:
         examine: bool,
         nvml_limit: float = NVML_LIMIT,
     ) -> None:
-        """`usable` are the devices of the run, the leased one among them; with `examine`, GPUs are looked after.
+        """`usable` are the devices of the run, including the leased one. With `examine`, GPUs are monitored.
 
-        `nvml_limit`: seconds that NVML may take to tell how a device fares.
+        `nvml_limit`: the most seconds that NVML may take to report the state of a device.
         """
         self.device = leased
         self._usable = tuple(usable)
@@ -49,11 +49,11 @@ class DevicePool:
 
     @property
     def monitored(self) -> bool:
-        """Whether devices are looked after at all."""
+        """Whether devices are monitored at all."""
         return self._monitored
 
     def move(self) -> bool:
-        """Leave a device that is drained for the next healthy one, if there is one; says whether there was a move."""
+        """If the current device is drained, move to the next healthy one, if any. Returns whether it moved."""
         if not self._monitored or self.drained(self.device) is None:
             return False
         start = self._usable.index(self.device)
@@ -65,44 +65,45 @@ class DevicePool:
         return True
 
     def choose(self, count: int) -> tuple[Device, ...]:
-        """The devices for a case that wants `count`, ours first. Raises NoDeviceError; it tells why."""
+        """Returns the devices for a case that needs `count`, ours first. Raises NoDeviceError with the reason."""
         drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
         together = combinable([device for device in self._usable if device.uuid not in drained])
         if self.device.uuid not in drained and self.device not in together:
             together = (self.device,)
         if self.device.uuid not in drained and count <= len(together):
             return leases.together(self.device, count, together)
-        told = "; ".join(f"{uuid} is drained: {why}" for uuid, why in drained.items())
-        raise NoDeviceError(f"{count} healthy devices wanted, {len(together)} left; {told}" if told else "no device")
+        reasons = "; ".join(f"{uuid} is drained: {why}" for uuid, why in drained.items())
+        missing = f"{count} healthy devices wanted, {len(together)} left"
+        raise NoDeviceError(f"{missing}; {reasons}" if reasons else missing)
 
     def known(self, uuids: Sequence[str]) -> list[Device]:
-        """The devices of these UUIDs."""
+        """Returns the devices with these UUIDs."""
         return [device for device in self._usable if device.uuid in uuids]
 
     def unexamined(self, devices: Sequence[Device]) -> list[Device]:
-        """Those of `devices` that this worker has yet to look at before it uses them."""
+        """Returns those of `devices` that this worker must examine before it uses them."""
         return [device for device in devices if device.uuid not in self._examined] if self._monitored else []
 
     def record_examination(
         self, device: Device, *, healthy: bool, text: str, moment: str, seconds: float, cases: Sequence[str] = ()
     ) -> None:
-        """Note how an examination went; a sick device is drained."""
+        """Record the result of an examination, and drain a sick device."""
         self._examined.add(device.uuid)
         self._record_state(device, "healthy" if healthy else "sick", text, moment, seconds)
         if not healthy:
             self.drain(device, text, moment, cases)
 
     def leave_unexamined(self, device: Device) -> None:
-        """Use a device whose examination failed for a reason of the harness's own, which says nothing of the device."""
+        """Allow the use of a device whose examination failed because of the harness, not because of the device."""
         self._examined.add(device.uuid)
 
     def drain(self, device: Device, why: str, moment: str, cases: Sequence[str]) -> None:
-        """No more cases for this device; the run is red for it. `cases` are those it may have to do with."""
+        """Give this device no more cases, and make the run red. `cases` are those that may be the cause."""
         self._folder.mkdir(parents=True, exist_ok=True)
         mine = self._folder / f".{self._worker}"
         mine.write_text(f"{why}, {moment}", encoding="utf-8", errors="backslashreplace")
         try:
-            os.link(mine, self._file(device))  # of several workers one is first, and nobody reads half a reason
+            os.link(mine, self._file(device))  # atomic: only one worker is first, and no reader gets a partial file
         except FileExistsError:
             return
         finally:
@@ -112,26 +113,26 @@ class DevicePool:
         self._record({"event": "finding", "kind": "sick_device", "message": message, "cases": list(cases)})
 
     def drained(self, device: Device) -> str | None:
-        """Why a device is drained, None when it is not."""
+        """Returns why a device is drained, or None if it is not."""
         try:
             return self._file(device).read_text(encoding="utf-8", errors="backslashreplace")
         except FileNotFoundError:
             return None
 
     def new_events(self, uuids: Sequence[str]) -> list[tuple[Device, HealthEvent]]:
-        """What NVML tells of these devices that it did not at the last look; at the first, what is wrong already."""
+        """Returns the NVML events of these devices since the last call; on the first call, the existing faults."""
         if self._watch is None:
             return []
         found = []
         for device in self.known(uuids):
-            # Compared with the last look and not with one right before: what comes late, as Xids may, is not missed.
+            # The comparison is with the last call, not with a reading right before the case: Xids may arrive late.
             before, now = self._readings.get(device.uuid), self._watch.read(device.uuid)
             self._readings[device.uuid] = now
             found += [(device, sign) for sign in (standing(now) if before is None else compare(before, now))]
         return found
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Close the connection to NVML."""
         if self._watch is not None:
             self._watch.close()
 

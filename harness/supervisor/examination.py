@@ -1,4 +1,4 @@
-"""An examination of a device in an executor: the zygote has imported torch already, so it takes no second start."""
+"""Examines a device in an executor. The zygote has already imported torch, so no new interpreter is started."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from harness.protocol.exit_status import WATCHDOG_SIGNAL
 from harness.supervisor.attempt import GRACE, leave
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 
-#: Seconds that an examination may take.
+#: The most seconds for an examination.
 LIMIT = 60.0
 _ERRORS_KEPT = 1 << 13
 
 
 def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
-    """Have a fresh executor examine its one device, and end. Raises ZygoteError."""
+    """Have a fresh executor examine its one device, and end it. Raises ZygoteError."""
     began = time.monotonic()
     handle.send({"op": "examine", "seed": seed, "limit": limit})
     deadline = began + limit + GRACE
-    heard: list[bytes] = []
+    answers: list[bytes] = []
     in_time = True
     while True:
         message = handle.receive(deadline)
         if not isinstance(message, dict):
             in_time = message is not NoMessage.DEADLINE
             break
-        heard.append(json.dumps(message).encode())
+        answers.append(json.dumps(message).encode())
         if "healthy" in message:
             in_time = leave(handle, limit, light=False)
             break
@@ -36,5 +36,5 @@ def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
         handle.kill()
     in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
     errors = handle.outputs.err
-    said = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
-    return health.judge(in_time, handle.exit_status, heard, said, time.monotonic() - began)
+    stderr = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
+    return health.judge(in_time, handle.exit_status, answers, stderr, time.monotonic() - began)

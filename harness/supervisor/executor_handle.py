@@ -1,4 +1,4 @@
-"""One executor as its supervisor sees it: messages, deadline, exit, and the one kill ladder."""
+"""The supervisor's handle of one executor: messages, deadline, exit, and the kill ladder."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
-#: The kill ladder: signals in order, each with the seconds to wait for the end before the next.
+#: The kill ladder: signals in order, each with the seconds to wait for the exit before the next signal.
 LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
-#: Seconds that an executor may leave a request unread which does not fit into the socket: it waits for nothing else.
+#: Seconds until a blocked send gives up. An executor between cases waits only for requests, so a block is a fault.
 SEND_LIMIT = 30.0
 _OUTPUT_KEPT = 1 << 20
-#: Seconds that one look for messages may take: poll refuses a month, which is a fair limit for a case all the same.
+#: The most seconds of one poll call. poll(2) rejects a month, but a month is a valid limit for a case.
 _LONGEST_POLL = 3600.0
 
 
@@ -42,9 +42,9 @@ class NoMessage(Enum):
 
 
 class OutputFile:
-    """A file that takes an executor's output. A file, since a pipe could fill up, or be held open by a grandchild.
+    """A file for an executor's output. Not a pipe: a pipe could fill up, or a grandchild could keep it open.
 
-    Opened for appending, so that it can be emptied between two cases whoever still writes to it.
+    It is opened in append mode, so that it can be truncated between cases while another process still writes to it.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class OutputFile:
         return os.fstat(self.descriptor).st_size
 
     def read(self, start: int, end: int, limit: int) -> str:
-        """The text from byte `start` to `end`; of more than `limit` bytes, head and tail."""
+        """Returns the text from byte `start` to `end`; only head and tail of more than `limit` bytes."""
         length = max(0, end - start)
         if length <= limit:
             return _text(os.pread(self.descriptor, length, start))
@@ -67,15 +67,15 @@ class OutputFile:
         return f"{_text(head)}\n[… {length - 2 * half} bytes cut …]\n{_text(tail)}"
 
     def lines(self, start: int) -> list[bytes]:
-        """All whole lines from byte `start`; a last one that a killed writer left unfinished is dropped."""
+        """Returns all complete lines from byte `start`. An incomplete last line of a killed writer is dropped."""
         return os.pread(self.descriptor, self.size() - start, start).split(b"\n")[:-1]
 
     def empty(self) -> None:
-        """Drop all that was written."""
+        """Truncate the file."""
         os.ftruncate(self.descriptor, 0)
 
     def trimmed(self, limit: int) -> int:
-        """The size, after emptying the file if it is larger than `limit` bytes."""
+        """Empty the file if it is larger than `limit` bytes. Returns the size afterwards."""
         size = self.size()
         if size > limit:
             self.empty()
@@ -91,9 +91,9 @@ def _text(data: bytes) -> str:
 
 
 class Outputs:
-    """The files of an executor: standard output and error, the stacks that faulthandler writes, and the facts.
+    """The files of an executor: standard output and error, the stacks from faulthandler, and the facts.
 
-    Facts are messages about a case that is not over: nobody has to hear them at once, but they must survive a crash.
+    Facts are messages about a running case: nobody needs them at once, but they must survive a crash.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Outputs:
         return self.out, self.err, self.stacks, self.facts
 
     def descriptors(self) -> tuple[int, ...]:
-        """What an executor is given, in this order."""
+        """Returns the descriptors for an executor, in protocol order."""
         return tuple(file.descriptor for file in self._all)
 
     def empty(self) -> None:
@@ -119,7 +119,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What an executor is given: devices (by UUID), environment, and what to say of the xdist worker it serves.
+    """What an executor is given: devices (by UUID), environment, and the `workerinput` of the xdist worker it serves.
 
     `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
     ``--leak-check``: off, fast or full.
@@ -134,12 +134,12 @@ class Binding:
 
 
 class ExecutorHandle:
-    """An executor that lives, until `exit` says how it ended."""
+    """A running executor; `exit_status` is set once it has ended."""
 
     def __init__(
         self, name: str, link: ZygoteClient, outputs: Outputs, binding: Binding, temp: Path, kept: Path
     ) -> None:
-        """Have it forked; `temp` becomes its folder for temporary files, which may be moved to `kept` at its end.
+        """Have it forked. `temp` becomes its folder for temporary files; they may be moved to `kept` at its end.
 
         Raises ZygoteError.
         """
@@ -152,7 +152,7 @@ class ExecutorHandle:
         self.stuck: list[str] = []
         self.unkillable = False
         self.garbled = ""
-        #: What the harness's own code raised in it. It then ends.
+        #: An exception of the harness's own code in the executor, which then ends.
         self.harness_error: Failure | None = None
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
@@ -162,7 +162,7 @@ class ExecutorHandle:
         outputs.empty()
         self.marks = (0, 0)
         self._facts_start = 0
-        self._spoke = False
+        self._sent_message = False
         with writing(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
         ours, theirs = socket.socketpair()
@@ -193,45 +193,45 @@ class ExecutorHandle:
             self._await_ready()
 
     def _await_ready(self) -> None:
-        """Until a cold executor has collected; from then on the time is its cases'.
+        """Wait until a cold executor has collected, so that the limits of its cases do not include the collection.
 
         Raises ZygoteError, StoppedError.
         """
-        heard = self.receive(time.monotonic() + START_LIMIT)
-        if heard == {"op": "ready"}:
+        answer = self.receive(time.monotonic() + START_LIMIT)
+        if answer == {"op": "ready"}:
             return
-        if heard is NoMessage.DEADLINE:
+        if answer is NoMessage.DEADLINE:
             self.kill()
-        how = f"was not ready after {START_LIMIT:g} s" if heard is NoMessage.DEADLINE else "ended before it was ready"
-        said = f"the log ends with:\n{self._link.last_words()}"
+        how = f"was not ready after {START_LIMIT:g} s" if answer is NoMessage.DEADLINE else "ended before it was ready"
+        details = f"the log ends with:\n{self._link.last_words()}"
         if self.harness_error is not None:
-            said = f"the harness failed in it:\n{self.harness_error.traceback}"
+            details = f"the harness failed in it:\n{self.harness_error.traceback}"
         self.close()
-        raise ZygoteError(f"executor {self.name}, started cold, {how}; {said}")
+        raise ZygoteError(f"executor {self.name}, started cold, {how}; {details}")
 
     def send(self, message: Message) -> None:
-        """Send a request; when the executor is gone, or does not read, the next `receive` tells."""
+        """Send a request. If the executor is gone or does not read, the next `receive` reports it."""
         with contextlib.suppress(
             OSError
         ):  # `receive` sees the exit of a dead executor, and the deadline of a stuck one
             self._channel.send(message)
 
     def receive(self, deadline: float, *, heed_stop: bool = True) -> Message | NoMessage:
-        """The next message, or why there is none by `deadline` (of `time.monotonic`). Raises ZygoteError.
+        """Returns the next message, or why none came by `deadline` (of `time.monotonic`). Raises ZygoteError.
 
-        With `heed_stop`, raises StoppedError when the run is told to stop and the grace is over.
+        With `heed_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
         """
         while True:
             stop = self._link.stop.heard() if heed_stop else None
             try:
                 if (message := self._channel.pop()) is not None:
-                    self._spoke = True
+                    self._sent_message = True
                     if message["op"] != "harness_error":
                         return message
                     self.harness_error = unpack_failure(message)
                     continue
                 if self.exit_status is not None and self._channel.closed:
-                    self._note_silent_end()
+                    self._check_silent_exit()
                     return NoMessage.EXITED
                 now = time.monotonic()
                 if stop is not None and stop.deadline <= now:
@@ -241,18 +241,18 @@ class ExecutorHandle:
                     return NoMessage.DEADLINE
                 for descriptor, _ in self._poll.poll(min(remaining, _LONGEST_POLL) * 1000):
                     if descriptor == self._channel.fileno():
-                        self._hear()
+                        self._read_channel()
                     elif descriptor == self._link.channel.fileno():
                         self._link.pump()
-                        self._note_exit()
+                        self._check_exit()
                     else:
-                        self._link.stop.heard()  # also where it is not heeded, so that the next poll waits
+                        self._link.stop.heard()  # empties the pipe also without `heed_stop`; the next poll then waits
             except ProtocolError as error:
                 self.garbled = str(error)
                 return NoMessage.GARBLED
 
     def wait_exit(self, deadline: float) -> bool:
-        """Wait for the end, whatever is said meanwhile. Raises ZygoteError."""
+        """Wait for the exit; messages that arrive meanwhile are dropped. Raises ZygoteError."""
         while self.exit_status is None:
             happened = self.receive(deadline, heed_stop=False)
             if happened is NoMessage.DEADLINE:
@@ -260,10 +260,10 @@ class ExecutorHandle:
         return True
 
     def kill(self) -> None:
-        """The kill ladder, on the process group. Sets `unkillable` when nothing helps.
+        """Apply the kill ladder to the process group. Sets `unkillable` if the executor survives all signals.
 
-        A run that is to stop without grace begins with the last step. Raises ZygoteError, also where the zygote did not
-        send the signals: that says nothing of the executor.
+        After a request to stop without grace, only the last step is used. Raises ZygoteError, also if the zygote did
+        not send the signals: then the state of the executor is unknown.
         """
         stop = self._link.stop.heard()
         for number, grace in LADDER[-1:] if stop is not None and not stop.grace else LADDER:
@@ -273,20 +273,20 @@ class ExecutorHandle:
             if self.wait_exit(time.monotonic() + grace):
                 return
         if not self._link.answers:
-            raise ZygoteError(f"the zygote has not answered: it was to kill executor {self.name}")
+            raise ZygoteError(f"the zygote did not answer the request to kill executor {self.name}")
         self.unkillable = True
         self.stuck.append(f"executor {self.name} could not be killed: {describe_stuck(self.pid)}")
 
     def close(self) -> None:
-        """Let go of the channel."""
+        """Close the channel."""
         self._channel.close()
 
     def new_facts(self) -> list[bytes]:
-        """The lines of facts about the case that runs, or ran last."""
+        """Returns the lines of facts about the current or last case."""
         return self.outputs.facts.lines(self._facts_start)
 
     def trim_output(self) -> None:
-        """Between two cases: forget what was about the last, and empty files that have grown big."""
+        """Between two cases: drop the stacks and facts of the last case, and empty files that have grown large."""
         if self.outputs.stacks.size():
             self.outputs.stacks.empty()
         out, err, facts = (
@@ -294,27 +294,31 @@ class ExecutorHandle:
         )
         self.marks, self._facts_start = (out, err), facts
 
-    def _hear(self) -> None:
+    def _read_channel(self) -> None:
         self._channel.receive()
         if self._channel.closed:
             self._poll.unregister(self._channel.socket)
 
-    def _note_silent_end(self) -> None:
-        """An executor that failed before it had a channel can tell by its exit status alone; a case may have any."""
-        silent = not self._spoke and not self.outputs.facts.size()
-        if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
-            words = f"the zygote's log ends with:\n{self._link.last_words()}"
-            self.harness_error = Failure("its executor ended before it could say why", words)
+    def _check_silent_exit(self) -> None:
+        """Detect an executor that failed before it had a channel: only its exit status shows the failure.
 
-    def _note_exit(self) -> None:
+        The status alone is no proof, because a case may exit with any status.
+        """
+        silent = not self._sent_message and not self.outputs.facts.size()
+        if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
+            log = f"the zygote's log ends with:\n{self._link.last_words()}"
+            self.harness_error = Failure("the executor ended before it could report an error", log)
+
+    def _check_exit(self) -> None:
         message = self._link.exit_of(self.name)
         if message is None:
             return
         self.exit_status = int(message["status"])
         self.swept = [str(command) for command in message["swept"]]
-        left = f"executor {self.name} left what could not be killed"
+        left = f"executor {self.name} left a process that could not be killed"
         self.stuck += [f"{left}: {text}" for text in message["stuck"]]
-        # All that it sent lies in the socket's buffer; a copy of its end that escaped the sweep must not keep us here.
+        # All its messages are in the socket's buffer. Do not wait for the end of the stream: a process that escaped
+        # the sweep may still hold the other end.
         while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
-            self._hear()
+            self._read_channel()
         self._channel.closed = True

@@ -1,4 +1,4 @@
-"""The executors of one supervisor: at most one lives; what each was and how it ended goes to the journal."""
+"""The executors of one supervisor, at most one at a time. The journal records the start and the end of each."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ class ExecutorSlot:
         connect: Callable[[], ZygoteClient],
         after_unclean_exit: Callable[[], None],
     ) -> None:
-        """`temp` is the folder for temporary files, `files` the one for those that are kept. `locks` are held while an
-        executor lives. `connect` finds or starts a zygote. `after_unclean_exit` clears up after an executor that did
-        not end in order.
+        """`temp` is the folder for temporary files, `files` the folder for kept files. `locks` are held while an
+        executor lives. `connect` finds or starts a zygote. `after_unclean_exit` cleans up after an executor whose exit
+        status is not 0.
         """
         self._worker = worker
         self._temp = temp
         self._files = files
-        self._keepable = kept_files.MOST_OF_WORKER
+        self._keep_budget = kept_files.MOST_OF_WORKER
         self._record = record
         self.stop = stop
         self._locks = locks
         self._connect = connect
         self._after_unclean_exit = after_unclean_exit
-        #: What the worker does beside attempts at cases.
+        #: What the worker does between attempts at cases.
         self.activities = Activities(record, worker)
         self._outputs = Outputs()
         self._link: ZygoteClient | None = None
         self._count = 0
-        self._failures_told: set[str] = set()
+        self._reported_failures: set[str] = set()
         self.current: ExecutorHandle | None = None
 
     def spawn(self, binding: Binding) -> ExecutorHandle:
-        """A new executor, once its devices are not in use by another; there must be no current one.
+        """Start a new executor, once no other worker uses its devices. There must be no current executor.
 
-        When the zygote turns out to be gone a new one is tried once. Raises ZygoteError, and StoppedError once the run
-        is told to stop: nothing new is to be begun.
+        If the zygote is gone, a new one is tried once. Raises ZygoteError, and StoppedError after a request to stop
+        the run.
         """
         assert self.current is None
         try:
@@ -84,17 +84,17 @@ class ExecutorSlot:
         doing = self.activities.doing
         self._locks.take(
             binding.devices,
-            waiting=lambda device: doing(f"waiting for its turn at device {device}"),
+            waiting=lambda device: doing(f"waiting for device {device}, which another worker uses"),
             interrupt=self.stop.refuse,
         )
         self.stop.refuse()
         begun = time.monotonic()
         if self._link is None:
-            with doing("waiting for the zygote, which collects the cases"):
+            with doing("waiting for the zygote to collect the cases"):
                 self._link = self._connect()
         self._count += 1
         name = f"{self._worker}-e{self._count}"
-        # A cold one has to import and to collect; a fork takes milliseconds.
+        # A cold executor has to import and collect; a fork takes milliseconds.
         with doing(f"starting executor {name} cold") if self._link.cold else contextlib.nullcontext():
             handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name, self._files / name)
         self.current = handle
@@ -102,10 +102,10 @@ class ExecutorSlot:
         return handle
 
     def dispose(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
-        """The executor is to be no more: kill it if it lives, tell the journal, remove its temporary files.
+        """Kill the executor if it still runs, record its end in the journal, and remove its temporary files.
 
-        With `keep_files` they are moved into the run directory for whoever looks into a failure. With `hold` nobody
-        else gets its devices until `release`.
+        With `keep_files` the files are moved into the run directory instead, for the analysis of a failure. With `hold`
+        no other worker gets its devices until `release`.
         """
         lost = False
         if handle.exit_status is None:
@@ -119,7 +119,7 @@ class ExecutorSlot:
         self._journal(handle, "ended", reason=reason)
         for text in handle.stuck:
             self._record({"event": "finding", "kind": "unkillable", "message": text, "cases": list(handle.cases)})
-        self._tell_failure(handle)
+        self._report_failure(handle)
         handle.close()
         self.current = None
         if handle.exit_status != 0:
@@ -129,19 +129,19 @@ class ExecutorSlot:
         if lost:
             self.drop_zygote()
         if keep_files:
-            most = min(kept_files.MOST_OF_EXECUTOR, self._keepable)
+            most = min(kept_files.MOST_OF_EXECUTOR, self._keep_budget)
             with writing(f"into {str(self._files)!r}"):
-                self._keepable -= kept_files.keep(handle.temp, handle.kept, most)
+                self._keep_budget -= kept_files.keep(handle.temp, handle.kept, most)
         temp_folder.remove(handle.temp)
 
     def release(self) -> None:
-        """Let others have the devices that no executor of ours is on."""
+        """Release the devices for other workers, unless an executor of ours runs."""
         if self.current is None:
             self._locks.give_back()
 
     @contextlib.contextmanager
     def set_aside(self) -> Generator[None]:
-        """While another executor is made and ended, the current one stays as it is; nobody else gets the devices."""
+        """Keep the current executor while another one is started and ended. No other worker gets the devices."""
         kept, self.current = self.current, None
         link = self._link
         try:
@@ -150,13 +150,13 @@ class ExecutorSlot:
             if self.current is not None:
                 self.dispose(self.current, "rehearsal", hold=True)
             self.current = kept
-            if kept is not None and self._link is not link:  # its zygote has gone meanwhile, and it with that
+            if kept is not None and self._link is not link:  # its zygote ended meanwhile, and the executor with it
                 self._journal(kept, "ended", reason="the zygote was lost")
                 kept.close()
                 self.current = None
 
     def drop_zygote(self) -> None:
-        """Let the zygote go, and the current executor with it: without its zygote the kernel has killed it."""
+        """Disconnect from the zygote, and drop the current executor: the kernel kills it when its zygote ends."""
         if self.current is not None:
             self._journal(self.current, "ended", reason="the zygote was lost")
             self.current.close()
@@ -168,22 +168,22 @@ class ExecutorSlot:
             self._link = None
 
     def abandon(self, reason: str) -> None:
-        """End the current executor, if there is one, whatever it is doing."""
+        """End the current executor, if there is one, even if it runs a case."""
         if self.current is not None:
             self.dispose(self.current, reason, keep_files=True)
 
     def close(self, reason: str) -> None:
-        """End everything."""
+        """End the current executor, disconnect from the zygote, and close the output files."""
         self.abandon(reason)
         self.drop_zygote()
         self._outputs.close()
 
-    def _tell_failure(self, handle: ExecutorHandle) -> None:
-        """A finding about what the harness's own code raised in an executor; one about the same traceback is enough."""
+    def _report_failure(self, handle: ExecutorHandle) -> None:
+        """Record a finding about an error of the harness in an executor; only one finding for each traceback."""
         failure = handle.harness_error
-        if failure is None or failure.traceback in self._failures_told:
+        if failure is None or failure.traceback in self._reported_failures:
             return
-        self._failures_told.add(failure.traceback)
+        self._reported_failures.add(failure.traceback)
         message = f"the harness failed in executor {handle.name}: {failure.error}\n{failure.traceback}"
         self._record({"event": "finding", "kind": "harness_error", "message": message, "cases": handle.cases[-1:]})
 

@@ -1,4 +1,4 @@
-"""An executor that ran several cases ended badly: which of them breaks the end of its process?"""
+"""Finds the case that makes a process with several cases end badly."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from harness.supervisor.executor_slot import ExecutorSlot
 
 
 class ExitBisect:
-    """Halves the cases of an executor until single ones are left, and tries those alone."""
+    """Bisects the cases of an executor down to single cases, and runs those alone."""
 
     def __init__(self, runner: CaseRunner, slot: ExecutorSlot, *, case_timeout: float) -> None:
-        """`case_timeout`: seconds that the end of a process may take."""
+        """`case_timeout`: the most seconds for the end of a process."""
         self._runner = runner
         self._slot = slot
         self._case_timeout = case_timeout
 
     def investigate(self, handle: ExecutorHandle, what: str) -> None:
-        """An executor that ran several cases ended badly: halve them down to single ones, try those alone."""
-        looking = f"looking into which of {len(handle.cases)} cases made executor {handle.name} end badly"
+        """Bisect the cases of an executor that ended badly. `what` describes its end."""
+        activity = f"bisecting {len(handle.cases)} cases, because executor {handle.name} ended badly"
         try:
-            with self._slot.activities.doing(looking):
+            with self._slot.activities.doing(activity):
                 if missing := self._runner.obstacle(len(handle.binding.devices)):
                     raise NoDeviceError(missing)
                 guilty = self._try_culprits(list(dict.fromkeys(handle.cases)))
         except (NoDeviceError, StoppedError) as error:
             self._runner.add_finding(
-                "executor_exit", f"{what}; which case does so was not found out: {error}", handle.cases
+                "executor_exit", f"{what}; the case that causes this was not found: {error}", handle.cases
             )
             return
         if not guilty:
-            self._runner.add_finding("executor_exit", f"{what}; no case does so alone", handle.cases)
+            self._runner.add_finding("executor_exit", f"{what}; no single case causes this alone", handle.cases)
 
     def _try_culprits(self, suspects: list[str]) -> bool:
-        """Try those alone that seem to break the end of their process; says whether any does.
+        """Run each suspected case alone. Returns whether any of them breaks the end of its process.
 
         Raises NoDeviceError, StoppedError.
         """
@@ -52,7 +52,7 @@ class ExitBisect:
         return guilty
 
     def _culprits(self, suspects: list[str]) -> list[str]:
-        """Those of `suspects`, which together break the end of their process, that are left when halves are tried."""
+        """Bisect `suspects`, which together break the end of their process. Returns the single cases that remain."""
         if len(suspects) == 1:
             return suspects
         middle = len(suspects) // 2
@@ -60,7 +60,7 @@ class ExitBisect:
         return [culprit for half in halves if self._rehearsal_breaks(half) for culprit in self._culprits(half)]
 
     def _rehearsal_breaks(self, case_ids: Sequence[str]) -> bool:
-        """Run these cases in one process again, for the sake of its end; says whether it was a bad one."""
+        """Run these cases in one process again. Returns whether that process ended badly."""
         cases = [self._runner.history_of(case_id).case for case_id in case_ids]
         handle = self._runner.spawn(cases[0])
         for case, following in zip(cases, [*case_ids[1:], None], strict=True):

@@ -1,4 +1,4 @@
-"""A case that runs in the supervisor's own process, for debugging: recorded all the same."""
+"""Records a case that runs in the supervisor's own process, for debugging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.supervisor.verdict import Evidence, judge, phase_of
 
 
 class InlineCase:
-    """Listens to pytest's reports on one case and writes its start and finish."""
+    """Collects pytest's reports of one case, and records its start and finish."""
 
     def __init__(self, case: Case, context: RunContext, *, worker: str, device: str, record: Record) -> None:
         self._case = case
@@ -28,13 +28,13 @@ class InlineCase:
         self._reports.append(report)
 
     def start(self) -> None:
-        """Write that the case starts."""
+        """Record the start of the case."""
         self._record(
             self._case.line("start", attempt=1, alone=False, worker=self._worker, devices=[self._device], pid=None)
         )
 
     def finish(self, stopped: str = "") -> None:
-        """Write what became of it. `stopped`: what cut it short, if anything; after `pytest.exit` it gets no line."""
+        """Record the result. `stopped`: why the case was stopped, if it was. After `pytest.exit` it has no line."""
         over = any(report.when == "teardown" for report in self._reports)
         if not (over or stopped):
             return

@@ -1,4 +1,4 @@
-"""The temporary files of red cases, moved into the run directory for whoever looks into the failure."""
+"""Moves the temporary files of red cases into the run directory, for the analysis of the failure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LISTED = 1000
 
 
 def list_of_left_out(target: Path) -> Path:
-    """The file that tells what was left out of the files kept in `target`."""
+    """Returns the path of the list of files that were not kept in `target`."""
     return target.with_name(f"{target.name}.left-out.txt")
 
 
 def note(target: Path) -> str:
-    """One line that says where the files are."""
+    """Returns one line with the place of the kept files."""
     more = list_of_left_out(target)
     return f"temporary files are kept in {target}" + (f", except for those named in {more}" if more.exists() else "")
 
@@ -30,8 +30,8 @@ def note(target: Path) -> str:
 def keep(source: Path, target: Path, most: int) -> int:
     """Move the files in `source` to `target`, up to `most` bytes; returns the bytes moved.
 
-    Links are moved as links. What is too large, no file or not to be had is left out, and a list beside `target` names
-    it. Raises OSError when there is no room for that list.
+    Links are moved as links. Anything too large, unreadable or not a regular file is left out, and named in a list
+    beside `target`. Raises OSError if that list cannot be written.
     """
     move = _Move(source, target, most)
     move.run()
@@ -62,9 +62,9 @@ class _Move:
         try:
             status = path.lstat()
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
-                self._leave_out(path, "it is no file")
+                self._leave_out(path, "not a regular file")
             elif status.st_size > self.room:
-                self._leave_out(path, f"{status.st_size} bytes, too many to keep")
+                self._leave_out(path, f"{status.st_size} bytes, more than may be kept")
             else:
                 where = self.target / path.relative_to(self.source)
                 where.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""An executor has grown by more than its cases account for: which of them leak?"""
+"""Finds the leaking cases of an executor that grew by more than its cases account for."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from harness.supervisor.leak_trials import LeakTrials
 
 
 class LeakBisect:
-    """Runs the cases of an executor again, in fewer and fewer, and accuses those that leak."""
+    """Bisects the cases of an executor in new processes, and gives those that leak the verdict `leaked`."""
 
     def __init__(self, runner: CaseRunner, slot: ExecutorSlot, record: Record, *, patience: float) -> None:
-        """`patience`: a factor on the time that it may take."""
+        """`patience`: a factor on the time limit of a bisection."""
         self._runner = runner
         self._slot = slot
         self._record = record
         self._patience = patience
 
     def investigate(self, handle: ExecutorHandle, known: frozenset[str]) -> None:
-        """Where an executor has grown by more than its cases account for, run them again, and say which of them leak.
+        """If the executor grew by more than its cases account for, run them again, and report those that leak.
 
-        Cases that are `known` to leak have had their verdict.
+        Cases that are `known` to leak already have that verdict and are left out.
         """
         suspected = batch.suspicions(handle.grown, len(handle.cases))
         ids = [case_id for case_id in dict.fromkeys(handle.cases) if case_id not in known]
         if not suspected or not ids:
             return
-        looking = leak_trials.looking_into(handle.name, suspected, len(handle.cases))
+        activity = leak_trials.activity_text(handle.name, suspected, len(handle.cases))
         found: list[Culprits] = []
         failure = ""
-        with self._slot.activities.doing(looking) as tell:
+        with self._slot.activities.doing(activity) as update:
             trials = LeakTrials(
                 [self._runner.history_of(case_id).case for case_id in ids],
                 spawn=self._runner.spawn,
                 slot=self._slot,
                 seconds=leak_trials.MOST_SECONDS * self._patience,
-                tell=lambda number: tell(f"{looking}: trial {number} of at most {leak_trials.MOST_TRIALS}"),
+                on_trial=lambda number: update(f"{activity}: trial {number} of at most {leak_trials.MOST_TRIALS}"),
             )
             try:
                 if missing := self._runner.obstacle(len(handle.binding.devices)):
@@ -72,7 +72,7 @@ class LeakBisect:
     def _accuse(
         self, culprits: Culprits, origins: Mapping[str, Sequence[str]], handle: ExecutorHandle, cases: int
     ) -> None:
-        """A single case that leaks is given that verdict; of several a finding tells.
+        """Give a single leaking case the verdict `leaked`; record a finding about several cases.
 
         Raises NoDeviceError, StoppedError.
         """
@@ -86,10 +86,10 @@ class LeakBisect:
         history = self._runner.history_of(culprits.cases[0])
         attempt = self._runner.run_alone(history)
         judgement = attempt.judgement
-        if judgement.outcome.is_red:  # for a reason of its own
+        if judgement.outcome.is_red:  # the case failed for another reason
             lines = [leak_trials.describe(culprits), *lines]
         else:
             judgement = replace(judgement, outcome=Outcome.LEAKED, message=culprits.leaks[0].text)
-        notes = (*attempt.notes, f"looked into since a process had grown that ran {cases} cases", *lines)
+        notes = (*attempt.notes, f"run again because a process that ran {cases} cases had grown", *lines)
         self._runner.conclude(history, replace(attempt, judgement=judgement, notes=notes))
         self._runner.report_late(history)

@@ -1,4 +1,4 @@
-"""A suspicion of a leak is looked into: the case runs again several times in a fresh process, and growth decides."""
+"""Confirms a suspected leak: the case runs several times in a fresh process, and a leak must show as growth."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TIMES = growth.WARMUP + growth.COUNTED
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What a fresh process told of its repetitions: growths of each, by meter, and lines that say where they are from.
+    """The result of the repetitions: the growth of each by meter, and by meter lines about the origin of the growth.
 
-    `failure` says why there is nothing to tell.
+    `failure`: why there is no result.
     """
 
     growths: tuple[Mapping[str, int], ...] = ()
@@ -29,7 +29,7 @@ class Repeated:
 
 
 def repeat(handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] = ()) -> Repeated:
-    """Have a fresh executor run the case `TIMES` times; with `history`, meters of which to tell where growth is from.
+    """Have a fresh executor run the case `TIMES` times. `history`: the meters whose growth is traced to its origin.
 
     Raises ZygoteError.
     """
@@ -37,25 +37,25 @@ def repeat(handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] 
     message: Message = {"op": "repeat", "case": request.case, "next": None, "seed": request.seed}
     counts = {"limit": request.limit, "times": TIMES, "warmup": growth.WARMUP, "history": list(history)}
     handle.send({**message, **counts})
-    heard = handle.receive(time.monotonic() + limit + GRACE)
-    if isinstance(heard, dict) and heard.get("op") == "repeated":
-        return Repeated(tuple(dict(each) for each in heard["growths"]), heard["origins"])
-    if heard is NoMessage.DEADLINE:
-        return Repeated(failure=f"its repetitions were not over after {limit:g} s")
-    ended = exit_text(handle.exit_status) if handle.exit_status is not None else "it sent what cannot be read"
-    return Repeated(failure=f"when it was run again and again: {ended}")
+    answer = handle.receive(time.monotonic() + limit + GRACE)
+    if isinstance(answer, dict) and answer.get("op") == "repeated":
+        return Repeated(tuple(dict(each) for each in answer["growths"]), answer["origins"])
+    if answer is NoMessage.DEADLINE:
+        return Repeated(failure=f"its repetitions did not finish within {limit:g} s")
+    ended = exit_text(handle.exit_status) if handle.exit_status is not None else "the executor sent an invalid message"
+    return Repeated(failure=f"its repetitions failed: {ended}")
 
 
 def leaks(first: Mapping[str, int], repeated: Repeated) -> list[Leak]:
-    """What leaks; none where the repetitions told nothing."""
+    """Returns the confirmed leaks; none if the repetitions have no result."""
     return growth.verdict(first, repeated.growths) if repeated.growths else []
 
 
 def lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """A line for each leak but the first, and below each where it is from."""
-    told = []
+    """Returns a line for each leak but the first, each followed by lines about its origin."""
+    result = []
     for position, leak in enumerate(found):
         if position:
-            told.append(f"also leaked: {leak.text}")
-        told += [f"{leak.meter}: {line}" for line in (origins or {}).get(leak.meter, ())]
-    return told
+            result.append(f"also leaked: {leak.text}")
+        result += [f"{leak.meter}: {line}" for line in (origins or {}).get(leak.meter, ())]
+    return result

@@ -1,4 +1,4 @@
-"""A batch that has grown as a whole is looked into: its cases run again in fresh processes, fewer and fewer of them."""
+"""Runs the cases of a batch that has grown again, in fresh processes, with fewer and fewer cases in each."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from harness.supervisor.executor_slot import ExecutorSlot
 from harness.text import exit_text
 from harness.zygote.client import ZygoteError
 
-#: Most processes that one batch is worth: a pair among 400 cases is found with some 40.
+#: The most processes for one batch. To find a pair among 400 cases takes about 40.
 MOST_TRIALS = 60
-#: Seconds, at most, that one batch is worth.
+#: The most seconds for one batch.
 MOST_SECONDS = 600.0
 
 
 class LeakTrials:
-    """Looks into one batch."""
+    """The trials for one batch."""
 
     def __init__(
         self,
@@ -34,68 +34,68 @@ class LeakTrials:
         spawn: Callable[[Case], ExecutorHandle],
         slot: ExecutorSlot,
         seconds: float,
-        tell: Callable[[int], object],
+        on_trial: Callable[[int], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cases` in the order in which they ran; `spawn` makes an executor for one, in the `slot`.
+        """`cases` in the order in which they ran. `spawn` starts an executor for a case, in the `slot`.
 
-        It takes `seconds` at most, but for what tells where growth is from. `tell` hears the number of each trial that
-        begins. `clock` is that of the handles' deadlines.
+        The trials take at most `seconds`, without the search for origins. `on_trial` is called with the number of each
+        trial that begins. `clock` must be the clock of the handles' deadlines.
         """
         self._clock = clock
         self._cases = {case.id: case for case in cases}
         self._spawn = spawn
         self._slot = slot
         self._seconds = seconds
-        self._tell = tell
+        self._on_trial = on_trial
         self._begun = clock()
         self._spent = ""
         self._broken = ""
         self.trials = 0
 
     def find(self) -> list[Culprits]:
-        """What leaks. Raises NoDeviceError."""
+        """Returns the cases that leak. Raises NoDeviceError."""
         return search(list(self._cases), self._trial)
 
     @property
     def seconds(self) -> float:
-        """How long it took until now."""
+        """The seconds since the start."""
         return self._clock() - self._begun
 
     @property
     def failure(self) -> str:
-        """What kept it from finding out all, or an empty text."""
+        """Why the search is incomplete, or an empty string."""
         return "; ".join(reason for reason in (self._spent, self._broken) if reason)
 
     def origins(self, culprits: Culprits) -> Mapping[str, Sequence[str]]:
-        """By meter, lines that say where what they leak is from; none where that is not found out.
+        """Returns, by meter, lines about the origin of the leaks; none if it is not found.
 
         Raises NoDeviceError.
         """
         members = [self._cases[case] for case in culprits.cases]
         meters = [leak.meter for leak in culprits.leaks]
         handle = self._spawn(members[0])
-        told: Mapping[str, Sequence[str]] = {}
+        origins: Mapping[str, Sequence[str]] = {}
         try:
             for number in range(WARMUP + COUNTED):
-                heard = self._round(handle, members, number, meters)
-                if not isinstance(heard, dict):
+                answer = self._round(handle, members, number, meters)
+                if not isinstance(answer, dict):
                     break
-                told = heard["origins"]
+                origins = answer["origins"]
         except ZygoteError:
             self._slot.drop_zygote()
         else:
             self._slot.dispose(handle, "rehearsal", hold=True)
-        return told
+        return origins
 
     def _trial(self, ids: Sequence[str], is_open: Open) -> Counted:
         """Run cases round after round in a fresh process. Raises SpentError, NoDeviceError."""
         if self.trials >= MOST_TRIALS:
-            raise self._give_up(f"{MOST_TRIALS} trials were made")
+            raise self._give_up(f"{MOST_TRIALS} trials were used up")
         if self.seconds >= self._seconds:
             raise self._give_up(f"{self._seconds:g} s had passed")
         self.trials += 1
-        self._tell(self.trials)
+        self._on_trial(self.trials)
         members = [self._cases[case] for case in ids]
         handle = self._spawn(members[0])
         try:
@@ -115,18 +115,19 @@ class LeakTrials:
         counted: list[Sequence[Mapping[str, int]]] = []
         begun = self._clock()
         for number in range(WARMUP + COUNTED):
-            heard = self._round(handle, members, number)
-            if heard is NoMessage.DEADLINE and self.seconds >= self._seconds:
+            answer = self._round(handle, members, number)
+            if answer is NoMessage.DEADLINE and self.seconds >= self._seconds:
                 raise self._give_up(f"{self._seconds:g} s had passed")
-            if not isinstance(heard, dict):
-                ended = "not in time" if handle.exit_status is None else exit_text(handle.exit_status)
+            if not isinstance(answer, dict):
+                ended = "did not finish in time" if handle.exit_status is None else exit_text(handle.exit_status)
                 self._broken = f"a process that ran {len(members)} of the cases again: {ended}"
                 return []
             took = self._clock() - begun
             if number == 0 and took * (WARMUP + 1) > took + self._seconds - self.seconds:
-                raise self._give_up(f"{len(members)} cases take {took:.0f} s, and {WARMUP + COUNTED} times as long")
+                round_time = f"one round of {len(members)} cases takes {took:.0f} s"
+                raise self._give_up(f"{round_time}, too long for {WARMUP + COUNTED} rounds")
             if number >= WARMUP:
-                counted.append(heard["cases"])
+                counted.append(answer["cases"])
                 if not is_open(counted):
                     break
         return counted
@@ -151,19 +152,22 @@ class LeakTrials:
         return SpentError(self._spent)
 
 
-def looking_into(executor: str, grown: Mapping[str, int], cases: int) -> str:
-    """Words that follow "is": ``looking into why executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
+def activity_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
+    """Returns text to follow "is".
+
+    Example: ``searching for leaks, because executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``.
+    """
     by = [f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in grown.items()]
-    return f"looking into why executor {executor} grew by {', '.join(by)} over {cases} cases"
+    return f"searching for leaks, because executor {executor} grew by {', '.join(by)} over {cases} cases"
 
 
 def describe(culprits: Culprits) -> str:
-    """One line: which cases, and what they leak."""
+    """Returns one line with the cases and what they leak."""
     return f"{_who(culprits)}: {culprits.leaks[0].text}"
 
 
 def details(culprits: Culprits, origins: Mapping[str, Sequence[str]]) -> list[str]:
-    """Further lines: other leaks, and where each is from."""
+    """Returns further lines: the other leaks, and the origin of each."""
     return confirmation.lines(culprits.leaks, origins)
 
 
@@ -171,13 +175,13 @@ def _who(culprits: Culprits) -> str:
     cases, grows = culprits.cases, culprits.grows
     others = [case for case in cases if case != grows]
     if len(cases) == 1:
-        return f"{cases[0]} leaks" if culprits.certain else f"{cases[0]} leaks, it seems"
+        return f"{cases[0]} leaks" if culprits.certain else f"{cases[0]} probably leaks"
     if not grows and culprits.certain:
-        return f"these {len(cases)} cases leak together, each of them some"
+        return f"these {len(cases)} cases leak together, each of them a part"
     if not grows:
-        return f"one or more of these {len(cases)} cases leak, the first {cases[0]}"
+        return f"one or more of these {len(cases)} cases leak; the first is {cases[0]}"
     if culprits.certain:
-        return f"{grows} leaks in the company of {' and '.join(others)}, and not without"
+        return f"{grows} leaks only in one process with {' and '.join(others)}"
     if len(others) == 1:
-        return f"{grows} leaks, it seems in the company of {others[0]}"
-    return f"{grows} leaks in the company of one or more of {len(others)} other cases, the first {others[0]}"
+        return f"{grows} leaks, probably only in one process with {others[0]}"
+    return f"{grows} leaks in one process with one or more of {len(others)} other cases; the first is {others[0]}"

@@ -1,4 +1,4 @@
-"""What pytest is shown of a case: its own reports, or ones that stand for what pytest has no word for."""
+"""The reports that pytest gets for a case: its own, or synthetic ones for outcomes that pytest does not have."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, tracebacks
 from harness.supervisor.case_history import CaseHistory, message
 
-_ATTEMPTS_TOLD = 20
+_ATTEMPTS_LISTED = 20
 
 
 def shown(history: CaseHistory, reproduce: str) -> list[pytest.TestReport]:
-    """The reports that stand for a case as a whole. `reproduce` is the command that does it again."""
+    """Returns the reports of a case as a whole. `reproduce` is the command that runs it again."""
     attempt, outcome = history.decisive, history.outcome
     own = list(attempt.reports)
     footer = ("harness", _footer(history, attempt, reproduce))
@@ -43,10 +43,10 @@ def shown(history: CaseHistory, reproduce: str) -> list[pytest.TestReport]:
 
 
 def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestReport:
-    """The failing report of a case, in its phase `when`."""
+    """Returns the failing report of a case, in its phase `when`."""
     attempt = history.decisive
-    words = message(attempt) if history.ruling is None else history.ruling.text
-    text = f"{history.outcome}: {words}" if words else str(history.outcome)
+    reason = message(attempt) if history.ruling is None else history.ruling.text
+    text = f"{history.outcome}: {reason}" if reason else str(history.outcome)
     named = (("Captured stdout", attempt.stdout), ("Captured stderr", attempt.stderr))
     return synthetic(
         history.case.item,
@@ -59,7 +59,7 @@ def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestRepor
 
 
 def detail(attempt: Attempt) -> str:
-    """Tracebacks of failed phases and of what broke them off, then the stacks of all threads when the process broke."""
+    """Returns the tracebacks of failed phases and of errors that aborted them, then the stacks of all threads."""
     seen = attempt.evidence
     if not seen.stacks and not attempt.outcome.is_red:
         return ""
@@ -68,7 +68,7 @@ def detail(attempt: Attempt) -> str:
 
 
 def where_files_are(attempt: Attempt) -> list[str]:
-    """Where the temporary files of a red attempt are, or will be once its executor has ended, if it made any."""
+    """Returns where the temporary files of a red attempt are, or will be after its executor's end, if any exist."""
     if not attempt.outcome.is_red:
         return []
     made = attempt.kept.is_dir() or (attempt.temp.is_dir() and any(attempt.temp.iterdir()))
@@ -78,7 +78,7 @@ def where_files_are(attempt: Attempt) -> list[str]:
 def _three_phases(
     case: Case, main: pytest.TestReport, before: Sequence[pytest.TestReport] = ()
 ) -> list[pytest.TestReport]:
-    """`main` and what makes a whole of it: plugins expect a case to have a set-up and a tear-down."""
+    """Returns `main` with reports of the other phases: plugins expect a setup and a teardown of each case."""
     set_up = [report for report in before if report.when == "setup" and report.passed and main.when != "setup"]
     return [*set_up, main, plain(case.item, "teardown")]
 
@@ -87,16 +87,16 @@ def _footer(history: CaseHistory, attempt: Attempt, reproduce: str) -> str:
     lines = [f"reproduce: {reproduce}"]
     lines.append(f"device {', '.join(attempt.devices)}, seed {history.case.seed}, executor {attempt.executor}")
     if len(history.attempts) > 1:
-        lines += [_attempt_line(each) for each in history.attempts[:_ATTEMPTS_TOLD]]
-    if len(history.attempts) > _ATTEMPTS_TOLD:
-        lines.append(f"… and {len(history.attempts) - _ATTEMPTS_TOLD} attempts more, see the journal")
+        lines += [_attempt_line(each) for each in history.attempts[:_ATTEMPTS_LISTED]]
+    if len(history.attempts) > _ATTEMPTS_LISTED:
+        lines.append(f"… and {len(history.attempts) - _ATTEMPTS_LISTED} more attempts, see the journal")
     return "\n".join([*lines, *attempt.notes, *where_files_are(attempt)])
 
 
 def _attempt_line(attempt: Attempt) -> str:
-    company = "alone" if attempt.alone else "after other cases"
-    words = message(attempt)
-    return f"attempt {attempt.number}, {company}: {attempt.outcome}" + (f": {words}" if words else "")
+    place = "alone" if attempt.alone else "after other cases"
+    reason = message(attempt)
+    return f"attempt {attempt.number}, {place}: {attempt.outcome}" + (f": {reason}" if reason else "")
 
 
 def synthetic(
@@ -108,7 +108,7 @@ def synthetic(
     duration: float = 0.0,
     sections: Sequence[tuple[str, str]] = (),
 ) -> pytest.TestReport:
-    """A failing report for an outcome that pytest has no word for (crashed, timeout, leaked …)."""
+    """Returns a failing report for an outcome that pytest does not have (crashed, timeout, leaked …)."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -124,7 +124,7 @@ def synthetic(
 
 
 def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> pytest.TestReport:
-    """The one report, of the setup phase, of a case that was not run on purpose."""
+    """Returns the only report, of the setup phase, of a case that was deliberately not run."""
     path, line, _ = item.location
     report = pytest.TestReport(
         nodeid=item.nodeid,
@@ -139,14 +139,14 @@ def skipped(item: pytest.Item, *, outcome: Outcome, text: str) -> pytest.TestRep
 
 
 def gated(item: pytest.Item, why: str, objection: Ruling | None) -> pytest.TestReport:
-    """The report of a case that is not run because a requirement is unmet; a failure where the run objects to that."""
+    """Returns the report of a case with an unmet requirement: a skip, or a failure if the run has an `objection`."""
     if objection is None:
         return skipped(item, outcome=Outcome.GATED, text=f"gated: {why}")
     return synthetic(item, outcome=objection.outcome, text=objection.text, when="setup")
 
 
 def expected(item: pytest.Item, reason: str, duration: float) -> pytest.TestReport:
-    """The report of a case that went wrong as a waiver expects: to pytest, an expected failure."""
+    """Returns the report of a case that failed as a waiver expects: for pytest, an expected failure."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -161,7 +161,7 @@ def expected(item: pytest.Item, reason: str, duration: float) -> pytest.TestRepo
 
 
 def plain(item: pytest.Item, when: str) -> pytest.TestReport:
-    """A passed report of a phase that took no time, to complete a case whose other phases never reported."""
+    """Returns a passed report with no duration, for a phase that the executor did not report."""
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -174,12 +174,12 @@ def plain(item: pytest.Item, when: str) -> pytest.TestReport:
 
 def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:
     """Have pytest record a warning on `item`."""
-    told = {"warning_message": recorded.warning, "when": recorded.when, "nodeid": item.nodeid, "location": None}
-    item.config.hook.pytest_warning_recorded.call_historic(kwargs=told)
+    arguments = {"warning_message": recorded.warning, "when": recorded.when, "nodeid": item.nodeid, "location": None}
+    item.config.hook.pytest_warning_recorded.call_historic(kwargs=arguments)
 
 
 def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
-    """Show pytest, and through it every other plugin, what became of `item`."""
+    """Report the result of `item` to pytest, and so to every other plugin."""
     location = shown[0].location
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=location)
     for report in shown:

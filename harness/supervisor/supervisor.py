@@ -1,4 +1,4 @@
-"""The supervisor: takes each case through gate, attempts, verdict, journal, and tells pytest. It runs no case."""
+"""The supervisor: takes each case through gate, attempts and verdict to journal and pytest. It runs no case itself."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Supervisor:
         pool: DevicePool,
         bind: Callable[[Sequence[Device]], Binding],
     ) -> None:
-        """`prepare` decides about an item, the same each time it is asked while the device in use stays the same.
+        """`prepare` makes the decisions about an item. They must not change while the device in use is the same.
 
-        `late` shows pytest a report on a case that was reported before; `bind` says what an executor is given.
+        `late` gives pytest a report of a case that was reported before. `bind` makes the binding of an executor.
         """
         self._context = context
         self._policy = policy
@@ -60,7 +60,7 @@ class Supervisor:
         self._pool = pool
         self._bind = bind
         self._each_fresh = context.isolation == "case"
-        #: The cases that have come to a verdict, with the number of attempts at each, and the one that is being run.
+        #: The cases that have a verdict, with the number of attempts at each, and the history of the current case.
         self._ran: dict[str, tuple[Case, int]] = {}
         self._history: CaseHistory | None = None
         self._red: set[str] = set()
@@ -78,11 +78,11 @@ class Supervisor:
         self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Take one case to its verdict and report it. Raises ZygoteError when no zygote can be had.
+        """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
 
-        Once the run is told to stop, what has not begun is `not_run`, and so is what does not end within the grace.
+        After a request to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
         """
-        missing = self.obstacle(1)  # before all else, since what is decided about a case depends on its device
+        missing = self.obstacle(1)  # first of all, because the decisions about a case depend on its device
         case = self._prepare(item)
         if case.unmet is not None:
             self._record(case.gated(case.unmet, self._worker))
@@ -93,7 +93,7 @@ class Supervisor:
             self._history = history = CaseHistory(case)
             try:
                 self._run_attempts(history, nextitem)
-            except (NoDeviceError, StoppedError) as error:  # another worker drained the last device a moment ago, say
+            except (NoDeviceError, StoppedError) as error:  # for example, another worker just drained the last device
                 if not any(history.finals):
                     self._not_run(case, str(error))
                     return
@@ -121,7 +121,7 @@ class Supervisor:
         pytest_reports.log(case.item, [pytest_reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
 
     def finish(self) -> None:
-        """Retire the executor in use; when it ends badly, or has grown, find out which of its cases made it so."""
+        """Retire the current executor. If it ends badly or has grown, find the cases that are the cause."""
         handle = self._slot.current
         if handle is None:
             return
@@ -130,14 +130,15 @@ class Supervisor:
                 ended = leave(handle, self._context.case_timeout, light=False)
             except ZygoteError as error:
                 self._slot.drop_zygote()
-                self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
+                text = f"the exit status of executor {handle.name} is unknown: {error}"
+                self.add_finding("zygote", text, handle.cases)
                 return
             except StoppedError as error:
                 self._dispose(handle, str(error))
                 return
             self._dispose(handle, "retired")
         if handle.harness_error is not None:
-            return  # which says nothing of its cases, and is told as a finding
+            return  # no evidence about its cases; `dispose` records a finding
         if not ended or handle.exit_status != 0:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
@@ -145,13 +146,13 @@ class Supervisor:
             self._leak_bisect.investigate(handle, frozenset(self._leaky))
 
     def close(self) -> None:
-        """Let go of everything; what still runs is killed."""
+        """Release everything, and kill the current executor."""
         self._slot.close("the session ended")
 
     # Attempts
 
     def _run_attempts(self, history: CaseHistory, nextitem: pytest.Item | None) -> None:
-        """Make all the attempts that the case is due."""
+        """Make all attempts that the policy asks for."""
         if self._policy.verify:
             self._verify(history)
             return
@@ -164,19 +165,19 @@ class Supervisor:
                 history, self._first_attempt(history, following, stay=nextitem is not None or not last)
             )
             for _ in range(self._policy.retries):
-                if not self._worth_another(history, attempt) or self.obstacle(history.case.devices):
+                if not self._should_retry(history, attempt) or self.obstacle(history.case.devices):
                     break
                 self._record_finish(history, attempt, final=False)
                 attempt = self._confirm_leaks(history, self._run_alone(history))
             enough = self._policy.until_fail and attempt.outcome.is_red
             self._record_finish(history, attempt, final=True, last=last or enough)
             if attempt.outcome is Outcome.LEAKED:
-                self.finish()  # nothing is to run after it in the same process
+                self.finish()  # no other case may run in a process with a leak
             if enough:
                 return
 
     def _first_attempt(self, history: CaseHistory, nextitem: pytest.Item | None, *, stay: bool) -> Attempt:
-        """An attempt, and a second one where the first alone must not be believed; the one that counts.
+        """Make an attempt, and a second one alone if the first is doubtful. Returns the one that counts.
 
         `stay`: the executor will be needed again.
         """
@@ -199,12 +200,12 @@ class Supervisor:
         if not first.evidence.lost_by_harness and not doubtful:
             return first
         if missing := self.obstacle(case.devices):
-            return replace(first, notes=(*first.notes, f"not confirmed alone: {missing}"))
+            return replace(first, notes=(*first.notes, f"not run again alone: {missing}"))
         self._record_finish(history, first, final=False)
         return self._run_alone(history)
 
     def _confirm_leaks(self, history: CaseHistory, attempt: Attempt) -> Attempt:
-        """Look into what an attempt is suspected to leak; the attempt as it is to be judged."""
+        """Confirm or reject the suspected leaks of an attempt. Returns the attempt with its final judgement."""
         if not attempt.suspicions or attempt.outcome.is_red:
             return attempt
         case = history.case
@@ -227,7 +228,7 @@ class Supervisor:
             }
         )
         if repeated.failure:
-            notes = (*attempt.notes, f"suspected of a leak, which could not be confirmed {repeated.failure}")
+            notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure}")
             return replace(attempt, notes=notes)
         if not found:
             return attempt
@@ -238,17 +239,17 @@ class Supervisor:
         try:
             return leak_confirmation.repeat(self.spawn(case), request, traced)
         except StoppedError as error:
-            return leak_confirmation.Repeated(failure=f"in time: {error}")
+            return leak_confirmation.Repeated(failure=str(error))
         except ZygoteError as error:
             self._slot.drop_zygote()
-            return leak_confirmation.Repeated(failure=f"when it was run again and again: {str(error).splitlines()[0]}")
+            return leak_confirmation.Repeated(failure=f"its repetitions failed: {str(error).splitlines()[0]}")
 
     def _end_rehearsal(self) -> None:
         if self._slot.current is not None:
             self._slot.dispose(self._slot.current, "rehearsal", hold=True)
 
     def _verify(self, history: CaseHistory) -> None:
-        """``--verify``: so many attempts in one process, as far as it lasts, and as many in fresh ones."""
+        """``--verify``: make N attempts in one process, while it stays usable, and N attempts in fresh processes."""
         self.finish()
         loops = self._policy.verify
         for attempt_number in range(1, 2 * loops + 1):
@@ -261,17 +262,17 @@ class Supervisor:
                 attempt = self._run_alone(history)
             self._record_finish(history, attempt, final=attempt_number == 2 * loops)
 
-    def _worth_another(self, history: CaseHistory, attempt: Attempt) -> bool:
-        """Whether ``--retries`` is for this attempt: for what is red and is not what a waiver expects."""
+    def _should_retry(self, history: CaseHistory, attempt: Attempt) -> bool:
+        """Whether ``--retries`` applies to this attempt: it is red, and no waiver expects that."""
         if not attempt.outcome.is_red or attempt.outcome is Outcome.UNEXPECTED_PASS:
             return False
         ruling = rules.on_verdict(self._policy, attempt.outcome, [result(attempt)], history.case.waivers)
         return ruling is None or ruling.outcome.is_red
 
     def run_alone(self, history: CaseHistory) -> Attempt:
-        """One more recorded attempt at a case that has had its verdict. Raises NoDeviceError, StoppedError."""
+        """Make one more recorded attempt at a case that already has a verdict. Raises NoDeviceError, StoppedError."""
         attempt = self._run_alone(history)
-        if attempt.outcome is Outcome.NOT_RUN:  # which says nothing, whatever it was run for
+        if attempt.outcome is Outcome.NOT_RUN:  # no evidence
             self._record_finish(history, attempt, final=True)
             raise StoppedError(message(attempt))
         return attempt
@@ -281,20 +282,20 @@ class Supervisor:
         return self._attempt(self.spawn(history.case), history, following=None, leave=True, light=False)
 
     def spawn(self, case: Case) -> ExecutorHandle:
-        """An executor on healthy devices. Raises NoDeviceError when there are none left, StoppedError."""
+        """Start an executor on healthy devices. Raises NoDeviceError if none are left, StoppedError."""
         while True:
             devices = self._pool.choose(case.devices)
             handle = self._slot.spawn(self._bind(devices))
             if all(self._pool.drained(device) is None for device in devices):
                 return handle
-            self._slot.dispose(handle, "its device was drained while it waited for its turn")
+            self._slot.dispose(handle, "its device was drained while the worker waited for it")
             if missing := self.obstacle(case.devices):
                 raise NoDeviceError(missing)
 
     def _attempt(
         self, handle: ExecutorHandle, history: CaseHistory, *, following: str | None, leave: bool, light: bool
     ) -> Attempt:
-        """One recorded attempt; afterwards the executor is current only if it may run another case."""
+        """Make one recorded attempt. Afterwards the executor is current only if it may run another case."""
         case, number = history.case, history.next_number
         self._record(
             case.line(
@@ -307,7 +308,7 @@ class Supervisor:
                 pid=handle.pid,
             )
         )
-        # With a process for each attempt there is nothing to compare.
+        # With a process for each attempt, levels of the same process cannot be compared.
         levels = self._policy.repeat > 1 and not self._each_fresh
         request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, levels)
         attempt = run_attempt(handle, request, number)
@@ -322,7 +323,7 @@ class Supervisor:
         return attempt
 
     def _following(self, case: Case, nextitem: pytest.Item | None) -> str | None:
-        """The id of the next case if it will run in the same executor, so that fixtures they share are kept."""
+        """Returns the id of the next case if it will run in the same executor, so that shared fixtures are kept."""
         if nextitem is None:
             return None
         following = self._prepare(nextitem)
@@ -330,7 +331,7 @@ class Supervisor:
         return following.id if together else None
 
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
-        """End an executor that must not run another case, by asking first: it may hold fixtures."""
+        """End an executor that must not run another case. Ask it first, so that it can tear down its fixtures."""
         seen = attempt.evidence
         reason = "unfit"
         if seen.stopped:
@@ -343,7 +344,7 @@ class Supervisor:
             except ZygoteError:
                 self._slot.drop_zygote()
                 return
-        # Nobody else gets a device before it is known whether it is a sick one that broke the case.
+        # No other worker gets the device before it is known whether the device is sick.
         self._dispose(handle, "retired" if seen.leaving and handle.exit_status == 0 else reason, hold=True)
 
     def _dispose(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
@@ -352,15 +353,15 @@ class Supervisor:
             self.add_finding("teardown", handle.teardown_error, handle.cases)
 
     def history_of(self, case_id: str) -> CaseHistory:
-        """What a case has been through so far, to go on with."""
+        """Returns the history of a case, to add attempts to."""
         if self._history is not None and self._history.case.id == case_id:
             return self._history
         return CaseHistory(*self._ran[case_id])
 
     def obstacle(self, count: int) -> str:
-        """Why nothing more can be run, the run being told to stop or so many devices missing; or an empty text.
+        """Returns why no case can run: a request to stop, or fewer than `count` healthy devices; or an empty string.
 
-        Devices that nobody has looked at are examined.
+        Devices that this worker has not examined yet are examined.
         """
         try:
             self._slot.stop.refuse()
@@ -369,23 +370,23 @@ class Supervisor:
             return str(error)
 
     def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
-        """Take an attempt as the one that decides, and write it down."""
+        """Make an attempt the final one, and record it."""
         self._record_finish(history, attempt, final=True)
 
     def report_late(self, history: CaseHistory) -> None:
-        """Show pytest that a case is red which it has heard otherwise of."""
+        """Report a case to pytest as red, after pytest got another outcome for it."""
         if history.outcome.is_red and history is not self._history:
             self._late(pytest_reports.failure(history, "teardown", self._reproduce(history)))
 
     # Journal
 
     def _record_finish(self, history: CaseHistory, attempt: Attempt, *, final: bool, last: bool = True) -> None:
-        """Enter an attempt and write it down; with the `last` that counts, what the rules of the run make of it."""
+        """Add an attempt to the history and record it. With the `last` final one, apply the rules of the run."""
         history.add(attempt, final=final)
         if attempt.outcome is Outcome.LEAKED:
             self._leaky.add(history.case.id)
             self._red.add(attempt.executor)
-        if final and last and attempt.outcome is not Outcome.NOT_RUN:  # no rule is about a case that was cut short
+        if final and last and attempt.outcome is not Outcome.NOT_RUN:  # no rule applies to a case that was stopped
             history.ruling = self._ruling(history)
         if attempt.levels:
             line = {"event": "levels", "case": history.case.id, "attempt": attempt.number, "executor": attempt.executor}
@@ -424,12 +425,12 @@ class Supervisor:
         return rules.on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
 
     def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
-        """Write down a finding: a fact that no one case can be blamed for."""
+        """Record a finding: a fact that cannot be attributed to a single case."""
         line = {"event": "finding", "kind": kind, "message": text, "cases": list(cases)}
         self._record(line if reproduce is None else {**line, "reproduce": reproduce})
 
     def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
-        """A shell line that runs these cases in one process, each so many times, on the devices of `handle`."""
+        """Returns a shell command that runs each case `times` times in one process, on the devices of `handle`."""
         located = [(case_id, self.history_of(case_id).case.item.path) for case_id in cases]
         return self._context.reproduce_leak(located, times, _device_variables(handle.binding.environment))
 
@@ -439,12 +440,12 @@ class Supervisor:
 
 
 def _device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Those of an executor's environment that say which devices it has."""
+    """Returns the variables of an executor's environment that select its devices."""
     return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}
 
 
 def _needs_own_process(case: Case) -> bool:
-    """Whether a waiver expects the case to break its process, which may show at the end of that process only."""
+    """Whether a waiver expects the case to break its process. The break may show only at the end of that process."""
     expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
     return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected
 

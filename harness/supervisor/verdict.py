@@ -1,4 +1,4 @@
-"""From what was seen of one attempt to its outcome. Pure functions over plain values."""
+"""Decides the outcome of one attempt from its evidence. Pure functions over plain values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.text import exit_text
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One report of a case: its phase, pytest's word for it, and whether an expected failure was involved."""
+    """One report of a case: its phase, pytest's outcome, and whether an expected failure was involved."""
 
     when: str
     outcome: str
@@ -29,12 +29,13 @@ class Phase:
 class Evidence:
     """All that is known of one attempt.
 
-    `done`: the executor said that the case is over. `exit_status`: as ``os.waitstatus_to_exitcode`` gives it (negative
-    for a signal), None while it lives. `leaving`: it had been told to exit. `late`: the supervisor's deadline passed.
-    `unknown`: the executor does not have the case, but what this says.
-    `harness_error`: what the harness's own code raised in the executor; `hook_error`: what a hook of a conftest or of
-    another plugin raised, which broke pytest's protocol off.
-    `stopped`: the run was told to stop, and the supervisor waited no longer.
+    `done`: the executor reported the end of the case. `exit_status`: as ``os.waitstatus_to_exitcode`` returns it
+    (negative for a signal), None while the process lives. `leaving`: the executor had been asked to exit.
+    `late`: the supervisor's deadline passed.
+    `unknown`: the executor did not collect the case; the text describes what it collected.
+    `harness_error`: an exception of the harness's own code in the executor.
+    `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
+    `stopped`: why the run was stopped; the supervisor then waited no longer.
     """
 
     phases: Sequence[Phase] = ()
@@ -57,13 +58,13 @@ class Evidence:
 
     @property
     def lost_by_harness(self) -> bool:
-        """Whether the harness broke the attempt off: nothing is known of the case."""
+        """Whether the harness aborted the attempt, so that nothing is known about the case."""
         return bool(self.zygote_lost) or self.harness_error is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome of an attempt, one line that says why, the phase it broke in, and what else was noticed."""
+    """The outcome of an attempt, one line with the reason, the phase in which it broke, and further notes."""
 
     outcome: Outcome
     message: str = ""
@@ -72,7 +73,7 @@ class Judgement:
 
 
 def phase_of(report: pytest.TestReport) -> Phase:
-    """What a verdict needs of one of pytest's reports."""
+    """Returns the parts of one pytest report that a verdict needs."""
     text = report.longrepr if isinstance(report.longrepr, str) else ""
     return Phase(
         when=report.when or "call",
@@ -84,54 +85,52 @@ def phase_of(report: pytest.TestReport) -> Phase:
 
 
 def judge(seen: Evidence) -> Judgement:
-    """The outcome of one attempt.
+    """Returns the outcome of one attempt.
 
-    Order of belief: a fault of the harness first, since nothing else can then be believed; then what ended the process
-    while the case ran; then what the case's own reports say, made worse by what was found after it.
+    Order of priority: first a fault of the harness, because all other evidence is then unreliable; then what ended the
+    process while the case ran; then the worst of the case's own reports and of the problems found after it.
     """
     where = _current_phase(seen)
     notes = ("the executor could not be killed",) if seen.unkillable else ()
     if seen.zygote_lost:
         return Judgement(Outcome.LOST, f"the harness lost its zygote while the case ran ({seen.zygote_lost})", where)
     if seen.harness_error is not None:
-        return Judgement(Outcome.LOST, f"the harness failed, in {where}: {seen.harness_error.error}", where, notes)
+        return Judgement(Outcome.LOST, f"the harness failed (in {where}): {seen.harness_error.error}", where, notes)
     if seen.unknown:
-        message = f"the executor does not know this case: does its id change from run to run? It has {seen.unknown}"
-        return Judgement(Outcome.LOST, message)
+        advice = "check that its id is the same in every collection"
+        return Judgement(Outcome.LOST, f"the executor did not collect this case; it collected {seen.unknown}; {advice}")
     if not seen.done and seen.stopped and seen.exit_status is None:
         return _cut_short(seen, where)
     if not seen.done:
-        broken = _broken_off(seen, where)
+        broken = _aborted(seen, where)
         return Judgement(broken.outcome, broken.message, where, notes)
     reported = _reported(seen)
     found = [reported, *_found_after(seen)]
     worst = max(found, key=lambda judgement: judgement.outcome.severity)
     others = tuple(f"also {other.outcome}: {other.message}" for other in found if other is not worst and other.message)
     if seen.stopped:
-        others += (f"what it left in its process was not looked into: {seen.stopped}",)
+        others += (f"its process was not fully checked: {seen.stopped}",)
     return Judgement(worst.outcome, worst.message, worst.when, others + notes)
 
 
 def _cut_short(seen: Evidence, where: str) -> Judgement:
-    """The run ended before the case was over, which says nothing of the case unless it had failed already."""
+    """The run stopped before the case finished. The case has no result, unless it had failed already."""
     if any(phase.outcome == "failed" for phase in seen.phases):
         failed = _reported(seen)
-        return Judgement(failed.outcome, failed.message, failed.when, (f"{seen.stopped}, in {where}",))
-    return Judgement(Outcome.NOT_RUN, f"{seen.stopped}, in {where}", where)
+        return Judgement(failed.outcome, failed.message, failed.when, (f"{seen.stopped} (in {where})",))
+    return Judgement(Outcome.NOT_RUN, f"{seen.stopped} (in {where})", where)
 
 
-def _broken_off(seen: Evidence, where: str) -> Judgement:
-    """The process ended, or had to be ended, before the case was over."""
+def _aborted(seen: Evidence, where: str) -> Judgement:
+    """The process ended, or had to be killed, before the case finished."""
     if seen.late or _timer_fired(seen):
-        return Judgement(Outcome.TIMEOUT, f"not over after {seen.limit:g} s, in {where}")
+        return Judgement(Outcome.TIMEOUT, f"did not finish within {seen.limit:g} s (in {where})")
     if seen.garbled:
-        return Judgement(Outcome.CONTAMINATED, f"wrote into a descriptor of the harness, in {where}: {seen.garbled}")
+        return Judgement(Outcome.CONTAMINATED, f"wrote to a descriptor of the harness (in {where}): {seen.garbled}")
     if seen.exit_status == EXIT_CHANNEL_GONE:
-        return Judgement(
-            Outcome.CONTAMINATED, f"closed or replaced a descriptor that is not its own (the harness's), in {where}"
-        )
+        return Judgement(Outcome.CONTAMINATED, f"closed or replaced a descriptor of the harness (in {where})")
     if seen.exit_status == EXIT_NO_MEMORY:
-        return Judgement(Outcome.CONTAMINATED, f"left the process without memory to report with, in {where}")
+        return Judgement(Outcome.CONTAMINATED, f"left too little memory to send its report (in {where})")
     if seen.exit_status == EXIT_NO_DEVICE and not seen.phases:
         return Judgement(Outcome.LOST, "the software device could not be loaded: see the case's standard error")
     assert seen.exit_status is not None
@@ -139,7 +138,7 @@ def _broken_off(seen: Evidence, where: str) -> Judgement:
 
 
 def _reported(seen: Evidence) -> Judgement:
-    """What the case's own reports say."""
+    """Returns the outcome that the case's own reports give."""
     by_phase: dict[str, list[Phase]] = {}
     for phase in seen.phases:
         by_phase.setdefault(phase.when, []).append(phase)
@@ -147,7 +146,7 @@ def _reported(seen: Evidence) -> Judgement:
         failed = [phase for phase in by_phase.get(when, ()) if phase.outcome == "failed"]
         if failed:
             if all(phase.strict_pass for phase in failed):
-                return Judgement(Outcome.UNEXPECTED_PASS, "passed, and is marked as expected to fail", when)
+                return Judgement(Outcome.UNEXPECTED_PASS, "passed, but is marked as expected to fail", when)
             return Judgement(outcome, "", when)
     if seen.interruption:
         return Judgement(Outcome.FAILED, seen.interruption, _current_phase(seen))
@@ -159,14 +158,14 @@ def _reported(seen: Evidence) -> Judgement:
     ):
         return Judgement(Outcome.SKIPPED)
     if seen.hook_error is not None:
-        return Judgement(Outcome.PASSED)  # as far as reports go: why there are no more is told beside it
+        return Judgement(Outcome.PASSED)  # reports are missing; `_found_after` adds the hook's error
     if "call" not in by_phase or "teardown" not in by_phase:
-        return Judgement(Outcome.LOST, "the executor said that the case was over, but not every phase was reported")
+        return Judgement(Outcome.LOST, "the executor reported the end of the case, but not every phase")
     return Judgement(Outcome.PASSED)
 
 
 def _found_after(seen: Evidence) -> list[Judgement]:
-    """What was found once the case was over: in its process, in its device, and in how the process ended."""
+    """Returns the problems found after the case: in its process, on its device, and at the end of the process."""
     found = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
     if seen.hook_error is not None:
         text = f"a hook of a plugin or conftest raised {seen.hook_error.error}"
@@ -177,7 +176,7 @@ def _found_after(seen: Evidence) -> list[Judgement]:
     if seen.late or _timer_fired(seen):
         found.append(Judgement(Outcome.TIMEOUT, f"the process did not end within {seen.limit:g} s", "teardown"))
     elif seen.exit_status is not None and (seen.exit_status != 0 or not seen.leaving):
-        moment = "at interpreter exit" if seen.leaving else "after the case was over"
+        moment = "at interpreter exit" if seen.leaving else "after the case finished"
         found.append(Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} {moment}", "teardown"))
     return found
 
@@ -187,7 +186,7 @@ def _timer_fired(seen: Evidence) -> bool:
 
 
 def _current_phase(seen: Evidence) -> str:
-    """The phase that was going on when reports stopped."""
+    """Returns the phase that was running when the reports stopped."""
     reported = {phase.when for phase in seen.phases if not phase.subtest}
     if "teardown" in reported:
         return "teardown"

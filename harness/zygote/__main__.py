@@ -1,7 +1,7 @@
 """Starts a zygote: ``python -m harness.zygote LISTENING_FD``, with a `ZygoteSpec` as a line of JSON on standard input.
 
-Standard input stays open as long as the run lives. A zygote that starts over is given two more arguments: a descriptor
-to read the specification from, and the reason.
+Standard input stays open until the run ends. A zygote that restarts itself gets two more arguments: a descriptor with
+the specification, and the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     """Import, collect, serve; or only serve, where executors start cold."""
     number, *more = sys.argv[1:]
     listener = socket.socket(fileno=int(number))
-    listener.set_inheritable(False)  # not for the programs that are started by what is imported
+    listener.set_inheritable(False)  # imported modules may start programs, which must not inherit it
     spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
     linux.die_with_parent(spec.parent)
     files = log.redirect()
@@ -46,7 +46,7 @@ def main() -> None:
     except WrapperError as error:
         ForkServer(_refuse, listener, unfit=str(error)).serve()
     if spec.skip_early_exit_handlers:
-        # As with C's exit handlers: those of torch's operator libraries take 20 ms in every process, to no end.
+        # As with C's exit handlers: those of torch's operator libraries take 20 ms in every process, without any use.
         for finalizer in _compat.finalizers():
             finalizer.atexit = False
 
@@ -57,12 +57,12 @@ def main() -> None:
             ForkServer(partial(become_executor, collected), listener, unwritten=unwritten).serve()
         if spec.start == "auto":
             os.chdir(folder)
-            _start_over(spec, listener, reason, environment)
-        told = (
+            _restart_cold(spec, listener, reason, environment)
+        unfit = (
             f"the process that collected the cases must not be forked: {reason}; look for a module or conftest that "
             f"does this when imported, or use --start=cold"
         )
-        ForkServer(_refuse, listener, unfit=told).serve()
+        ForkServer(_refuse, listener, unfit=unfit).serve()
 
     try:
         status = collect(spec, around, serve)
@@ -72,17 +72,17 @@ def main() -> None:
 
 
 def _unfit() -> str:
-    """Why this process must not be forked, or an empty text."""
+    """Returns why this process must not be forked, or an empty string."""
     reasons = []
     if touched := guard.cuda_touched():
         reasons.append(touched)
     if threads := guard.extra_threads():
-        reasons.append(f"it has threads beside the main one: {', '.join(threads)}")
+        reasons.append(f"it has other threads than the main thread: {', '.join(threads)}")
     return "; ".join(reasons)
 
 
 def _get_ready(collected: CollectedSession, spec: ZygoteSpec) -> None:
-    """Do once what every executor would have to do."""
+    """Do the work once that every executor would otherwise repeat."""
     if spec.skip_early_exit_handlers:
         linux.exit_before_earlier_handlers()
     freeze_baseline(collected)
@@ -90,28 +90,28 @@ def _get_ready(collected: CollectedSession, spec: ZygoteSpec) -> None:
         linux.collapse_memory()
 
 
-def _start_over(spec: ZygoteSpec, listener: socket.socket, reason: str, environment: dict[str, str]) -> NoReturn:
-    """Become a zygote that has collected nothing, in the `environment` that this one began in.
+def _restart_cold(spec: ZygoteSpec, listener: socket.socket, reason: str, environment: dict[str, str]) -> NoReturn:
+    """Replace this process by a zygote that has collected nothing, with the `environment` of its own start.
 
-    The same process to whoever waits for it; what was imported goes with its threads, and with its hold on a device.
+    The process id stays the same. The exec drops all imports, with their threads and their use of a device.
     """
-    told = os.memfd_create("specification")
-    os.write(told, replace(spec, start="cold").to_json().encode() + b"\n")
-    os.lseek(told, 0, os.SEEK_SET)
+    specification = os.memfd_create("specification")
+    os.write(specification, replace(spec, start="cold").to_json().encode() + b"\n")
+    os.lseek(specification, 0, os.SEEK_SET)
     sys.stdout.flush()
     sys.stderr.flush()
-    for descriptor in (told, listener.fileno()):
+    for descriptor in (specification, listener.fileno()):
         os.set_inheritable(descriptor, True)
-    words = [sys.executable, "-m", "harness.zygote", str(listener.fileno()), str(told), reason]
-    os.execve(sys.executable, words, environment)
+    command = [sys.executable, "-m", "harness.zygote", str(listener.fileno()), str(specification), reason]
+    os.execve(sys.executable, command, environment)
 
 
 def _refuse(order: Message, descriptors: Sequence[int]) -> NoReturn:
-    raise AssertionError(f"an executor was ordered of a zygote that had refused: {order}, {descriptors}")
+    raise AssertionError(f"a zygote that must not fork got an order for an executor: {order}, {descriptors}")
 
 
 def _first_line(descriptor: int) -> str:
-    """Read up to the first newline, unbuffered: the rest of the stream is the zygote's life line."""
+    """Read up to the first newline, unbuffered: the rest of the stream is the life line, which ends with the run."""
     data = bytearray()
     while not data.endswith(b"\n"):
         byte = os.read(descriptor, 1)

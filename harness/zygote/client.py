@@ -1,4 +1,4 @@
-"""The supervisor's side of a zygote: start one, connect to one, have executors forked by it."""
+"""The supervisor's side of a zygote: starts it, connects to it, and orders executors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.zygote.spec import COLLECTION_ENVIRONMENT, ZygoteSpec, waiting
 
-#: A zygote imports torch and collects; on a cold, busy machine that has been seen to take most of a minute.
+#: Seconds for the start of a zygote, which imports torch and collects. On a cold, busy machine this was seen to take
+#: most of a minute.
 START_LIMIT = 600.0
-#: Seconds in which a zygote that is ready answers. A fork takes milliseconds, and before it the zygote waits at most
-#: `harness.zygote.orphans.KILL_PATIENCE` for the executors of a worker that died; the rest is for a busy machine.
+#: Seconds for the answer of a zygote that is ready. A fork takes milliseconds. Before it the zygote waits at most
+#: `harness.zygote.orphans.KILL_PATIENCE` for the executors of a worker that died. The rest is for a busy machine.
 ANSWER_LIMIT = 60.0
-#: Seconds for which a fork is tried again when the machine, or a limit, has no room for another process.
+#: Seconds for which a failed fork is retried, when the machine or a limit allows no further process.
 FORK_PATIENCE = 60.0
-#: Seconds between two tries: at first, doubled each time, and at most.
+#: Seconds between two tries: the first pause, which then doubles each time, and the longest.
 FORK_PAUSES = (0.05, 5.0)
 
 
@@ -35,22 +36,22 @@ class ZygoteError(HarnessError):
 
 
 class ZygoteUnfitError(ZygoteError):
-    """The zygote collected, but must not serve; another one would be the same."""
+    """The zygote collected, but must not be forked. Another zygote would have the same problem."""
 
 
 class ForkRefusedError(ZygoteError):
-    """The machine, or a limit, has no room for another process; another zygote would find the same."""
+    """The machine or a limit allows no further process. Another zygote would have the same problem."""
 
 
 class ZygoteProcess:
-    """A running zygote that this process started. It ends when `close` is called, or when this process does."""
+    """A running zygote that this process started. It ends on `close`, or when this process ends."""
 
     def __init__(self, spec: ZygoteSpec, *, folder: Path, home: Path, log: Path) -> None:
-        """Start it in `folder` (the working folder of the run), its output appended to `log`.
+        """Start it in `folder` (the working folder of the run). Its output is appended to `log`.
 
-        `home` becomes a folder for its socket that only this user may enter.
+        `home` is created for its socket; only this user may enter it.
 
-        Returns at once: supervisors that connect early wait in the socket's queue. Raises WriteError.
+        Returns at once: supervisors that connect early wait in the socket's queue. Raises WriteError, ZygoteError.
         """
         self.log = log
         self._home = home
@@ -72,7 +73,7 @@ class ZygoteProcess:
                     pass_fds=(listener.fileno(),),
                     cwd=folder,
                     env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT},
-                    start_new_session=True,  # a Ctrl-C at the terminal is the supervisors' to handle
+                    start_new_session=True,  # the supervisors handle a Ctrl-C at the terminal
                 )
             except OSError as error:
                 shutil.rmtree(self._home, ignore_errors=True)
@@ -99,7 +100,7 @@ class ZygoteProcess:
 
 @contextlib.contextmanager
 def _short(address: str) -> Iterator[str]:
-    """Another path to the same socket: one has at most 107 bytes, and folders for temporary files may be deeper."""
+    """Another path to the same socket. A socket path has at most 107 bytes; temporary folders may be deeper."""
     folder = os.open(os.path.dirname(address), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"
@@ -121,8 +122,8 @@ class ZygoteClient:
     ) -> None:
         """Connect, and wait up to `limit` seconds until the zygote has collected.
 
-        `stop` is the supervisor's, for whoever waits for the zygote or for what it has forked. `on_wait` is given a
-        line when a fork was refused and is tried again. Raises ZygoteError, StoppedError, WriteError.
+        `stop` is the supervisor's listener; waits for the zygote or an executor watch it. `on_wait` is called with a
+        line of text when a fork fails and is retried. Raises ZygoteError, StoppedError, WriteError.
         """
         self.stop = stop
         self._log = log
@@ -142,7 +143,7 @@ class ZygoteClient:
                 raise WriteError(f"cannot write {str(log)!r}: {hello['unwritten']}")
             if hello["unfit"]:
                 raise ZygoteUnfitError(hello["unfit"])
-            #: Why its executors start cold, or an empty text.
+            #: Why its executors start cold, or an empty string.
             self.cold = str(hello["cold"])
         except OSError as error:
             connection.close()
@@ -153,9 +154,10 @@ class ZygoteClient:
         self._ready = True
 
     def spawn(self, order: Message, descriptors: Sequence[int]) -> int:
-        """Fork an executor as `order` describes; returns its process id.
+        """Fork an executor as `order` describes. Returns its process id.
 
-        Where there is no room for another process it is tried again for a while. Raises ForkRefusedError, ZygoteError.
+        A fork that fails for lack of processes, memory or descriptors is retried for `FORK_PATIENCE` seconds.
+        Raises ForkRefusedError, ZygoteError, StoppedError.
         """
         begun, tries = time.monotonic(), 0
         pause, longest = FORK_PAUSES
@@ -172,7 +174,7 @@ class ZygoteClient:
                     f"open files (`ulimit -u`, `ulimit -n`, pids.max of the control group) and at the free memory"
                 )
             if tries == 1 and self._on_wait is not None:
-                self._on_wait(f"the zygote {why}; it is tried again for up to {FORK_PATIENCE:g} s")
+                self._on_wait(f"the zygote {why}; it tries again for up to {FORK_PATIENCE:g} s")
             self._idle(pause)
             pause = min(2 * pause, longest)
 
@@ -183,11 +185,11 @@ class ZygoteClient:
 
     @property
     def answers(self) -> bool:
-        """Whether the zygote has sent all signals that it was told to send, as far as it was heard."""
+        """Whether the zygote has confirmed all signals that it was asked to send, as of the last read."""
         return self._unanswered == 0
 
     def pump(self) -> None:
-        """Read what the zygote has said, blocking for something. Raises ZygoteError when it is gone."""
+        """Read the messages of the zygote; blocks until there is one. Raises ZygoteError if the zygote is gone."""
         try:
             self.channel.receive()
             while (message := self.channel.pop()) is not None:
@@ -196,12 +198,12 @@ class ZygoteClient:
                 else:
                     self._inbox.append(message)
         except ProtocolError as error:
-            raise ZygoteError("the zygote cannot be understood") from error
-        if self.channel.closed:  # what it said before that was read before
+            raise ZygoteError("the zygote sent an invalid message") from error
+        if self.channel.closed:  # earlier messages have been read
             raise self._gone()
 
     def exit_of(self, executor: str) -> Message | None:
-        """The message that tells of an executor's end, if it has come."""
+        """Returns the message about an executor's exit, if it has arrived."""
         for message in self._inbox:
             if message["op"] == "exit" and message["executor"] == executor:
                 self._inbox.remove(message)
@@ -213,20 +215,20 @@ class ZygoteClient:
         self.channel.close()
 
     def last_words(self) -> str:
-        """The end of the zygote's log, where cold executors write too until they are ready."""
+        """Returns the end of the zygote's log. Cold executors write to it too, until they are ready."""
         try:
             return self._log.read_text(errors="backslashreplace")[-2000:].strip()
         except OSError as error:
             return f"(its log cannot be read: {error.strerror})"
 
     def _order(self, order: Message, descriptors: Sequence[int]) -> Message:
-        """Send an order; the answer, which is that the executor was spawned or why it was refused."""
+        """Send an order. Returns the answer: the executor was spawned, or why it was refused."""
         self._send({"op": "spawn", **order}, descriptors)
         answer = self._wait(("spawned", "refused"), ANSWER_LIMIT)
         if answer is None:
             raise ZygoteError(
-                f"the zygote has not answered in {ANSWER_LIMIT:g} s: it was to fork executor {order['executor']}; "
-                f"see {self._log}"
+                f"the zygote did not answer within {ANSWER_LIMIT:g} s to the request to fork executor "
+                f"{order['executor']}, see {self._log}"
             )
         return answer
 
@@ -237,9 +239,9 @@ class ZygoteClient:
             raise self._gone() from error
 
     def _wait(self, kinds: Sequence[str], seconds: float, *, heed_stop: bool = False) -> Message | None:
-        """The next message of one of these kinds; others are kept. None when there is none in time.
+        """Returns the next message of one of these kinds, or None if none comes in time. Other messages are kept.
 
-        With `heed_stop`, raises StoppedError when the run is told to stop.
+        With `heed_stop`, raises StoppedError after a request to stop the run.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -252,13 +254,13 @@ class ZygoteClient:
             self.pump()
 
     def _idle(self, seconds: float) -> None:
-        """Let time pass, and read what the zygote says meanwhile. Raises StoppedError."""
+        """Wait, and read messages of the zygote meanwhile. Raises StoppedError."""
         deadline = time.monotonic() + seconds
         while self._readable(deadline, heed_stop=True):
             self.pump()
 
     def _readable(self, deadline: float, *, heed_stop: bool) -> bool:
-        """Wait until the zygote has said something; False when it has not by `deadline`."""
+        """Wait for a message of the zygote. Returns False if none came by `deadline`."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         if heed_stop:
@@ -274,4 +276,4 @@ class ZygoteClient:
         text = f"the zygote is gone, see {self._log}"
         if self._ready:
             return ZygoteError(text)
-        return ZygoteError(f"{text}; before it was ready it said:\n{self.last_words()}")
+        return ZygoteError(f"{text}; it ended before it was ready, and its log ends with:\n{self.last_words()}")

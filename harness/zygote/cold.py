@@ -1,11 +1,11 @@
-"""Cold executors: fresh interpreters that collect by themselves, where a process that has collected must not be forked.
+"""Cold executors: fresh interpreters that collect by themselves. For runs whose collecting process must not be forked.
 
-What a test file does when it is imported (a pool of threads, parallel work, a device woken) is then done in each
-executor, as in any process that runs the file, and lost with it. Costs as much as an import of torch and a collection.
+Import-time effects of a test file (a thread pool, parallel work, an initialised device) then happen in each executor,
+and end with it. The cost of each executor is an import of torch and a collection.
 
-Started as ``python -m harness.zygote.cold ORDER CONTROL OUT ERR STACKS FACTS``: descriptors, of which the first is
-a file with a `ZygoteSpec` and the supervisor's order as lines of JSON, and the others are those of
-`harness.executor.executor.become_executor`.
+Command line: ``python -m harness.zygote.cold ORDER CONTROL OUT ERR STACKS FACTS``. All arguments are descriptors. The
+first is a file with a `ZygoteSpec` and the supervisor's order as lines of JSON. The others are those of
+`harness.executor.become.become_executor`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from harness.zygote.spec import ZygoteSpec
 
 def execute(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoReturn:
     """Make this forked process the cold executor that `order` describes. Raises OSError."""
-    told = os.memfd_create("order")
-    os.write(told, f"{spec.to_json()}\n{json.dumps(order)}\n".encode())
-    os.lseek(told, 0, os.SEEK_SET)
-    kept = (told, *descriptors)
+    order_file = os.memfd_create("order")
+    os.write(order_file, f"{spec.to_json()}\n{json.dumps(order)}\n".encode())
+    os.lseek(order_file, 0, os.SEEK_SET)
+    kept = (order_file, *descriptors)
     for descriptor in kept:
         os.set_inheritable(descriptor, True)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)  # else what is imported could read from the zygote's life line
+    os.dup2(null, 0)  # otherwise imported code could read from the zygote's life line
     environment = {**os.environ, **order["env"], "TMPDIR": order["temp"]}
     os.execve(
         sys.executable,
@@ -46,10 +46,10 @@ def execute(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoR
 
 def main() -> None:
     """Import, collect, serve as an executor."""
-    told, *descriptors = (int(word) for word in sys.argv[1:])
+    order_file, *descriptors = (int(word) for word in sys.argv[1:])
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    with os.fdopen(told, encoding="utf-8") as file:
+    with os.fdopen(order_file, encoding="utf-8") as file:
         spec, order = ZygoteSpec.from_json(file.readline()), json.loads(file.readline())
 
     def serve(collected: CollectedSession) -> NoReturn:
@@ -59,7 +59,7 @@ def main() -> None:
     try:
         sys.exit(collect(spec, prepare(spec), serve))
     except RootError:
-        sys.exit(pytest.ExitCode.USAGE_ERROR)  # pytest has said it
+        sys.exit(pytest.ExitCode.USAGE_ERROR)  # pytest has printed the error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A pytest session that collects what the run collects and then, instead of running cases, goes on to serve."""
+"""A pytest session that collects the cases of the run, and then calls `serve` instead of running them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from harness.zygote.spec import ZygoteSpec
 
 
 class CollectorPlugin:
-    """Takes the place of pytest's run loop: hands what was collected to `serve`."""
+    """Replaces pytest's run loop: passes the collected session to `serve`."""
 
-    #: Tells the harness plugin that this process is none that the user or xdist started.
+    #: Shows the harness plugin that neither the user nor xdist started this process.
     is_harness_zygote = True
 
     def __init__(self, root: Root, serve: Callable[[CollectedSession], NoReturn], around: Around | None) -> None:
-        """`root` is that of the run; another one is not collected from."""
-        #: What is wrong with the root folder or the ini file that pytest found here, or an empty text.
+        """`root` is the root of the run. If pytest finds another one here, nothing is collected."""
+        #: What is wrong with the root folder or the ini file that pytest found here, or an empty string.
         self.misplaced = ""
         self._root = root
         self._serve = serve
@@ -49,7 +49,7 @@ class CollectorPlugin:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         config = session.config
         if session.testsfailed and not config.option.continue_on_collection_errors:
-            return True  # the supervisors collected the same and say so
+            return True  # the supervisors have the same collection errors, and report them
         if not (config.option.setupshow or config.option.setuponly):
             config.pluginmanager.unregister(name="terminalreporter")
         case_modules = {
@@ -58,18 +58,18 @@ class CollectorPlugin:
         self._serve(
             CollectedSession(
                 session=session,
-                items={str(show_surrogates(item.nodeid)): item for item in session.items},  # as they arrive
+                items={str(show_surrogates(item.nodeid)): item for item in session.items},  # ids as on the wire
                 modules=frozenset(sys.modules),
                 case_modules=frozenset(case_modules),
                 relay=self._relay,
                 guard=self._guard,
             )
         )
-        raise AssertionError("who serves does so until the process ends")
+        raise AssertionError("serve returned, but must not")
 
 
 def freeze_baseline(collected: CollectedSession) -> None:
-    """Take this process as it is, now that it has collected, for what cases are compared with."""
+    """Make the current state of this process, after the collection, the baseline for the checks of cases."""
     collected.guard.capture()
     # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
     gc.collect()
@@ -77,10 +77,10 @@ def freeze_baseline(collected: CollectedSession) -> None:
 
 
 def collect(spec: ZygoteSpec, around: Around | None, serve: Callable[[CollectedSession], NoReturn]) -> int:
-    """Import and collect as `spec` says, then `serve`. Returns pytest's exit status where there was nothing to serve.
+    """Import and collect as `spec` says, then `serve`. Returns pytest's exit status if there is nothing to serve.
 
-    `sys.argv` becomes that of a pytest with the run's arguments: there are test files that read it when imported.
-    Raises RootError where pytest found another root folder or ini file than the run's.
+    `sys.argv` is set to the command line of the run, because some test files read it when imported.
+    Raises RootError if pytest found another root folder or ini file than the run's.
     """
     sys.argv = ["pytest", *spec.args]
     collector = CollectorPlugin(spec.root, serve, around)
@@ -91,12 +91,14 @@ def collect(spec: ZygoteSpec, around: Around | None, serve: Callable[[CollectedS
 
 
 def prepare(spec: ZygoteSpec) -> Around | None:
-    """Have what a run imports before it collects; the wrapper that its tests are called in, if any.
+    """Import the modules that the run imports before it collects. Returns the wrapper around test calls, if any.
 
     Raises `harness.under.WrapperError`.
     """
     sys.path[:] = spec.sys_path
-    around = Around(spec.under) if spec.under is not None else None  # which looks for what is to be imported for it
+    around = (
+        Around(spec.under) if spec.under is not None else None
+    )  # first: it checks that torch has what the wrapper needs
     for module in spec.preload:
         importlib.import_module(module)
     return around

@@ -1,4 +1,4 @@
-"""What a zygote prints goes to its log, and is no reason to fail where that cannot take it."""
+"""Redirects the output of a zygote to its log. A failed write to the log must not end the zygote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 class LogFile(io.FileIO):
-    """A file that remembers the first error and takes the rest without writing it."""
+    """A file that stores the first error of a write, and discards all later output."""
 
     error = ""
 

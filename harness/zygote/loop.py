@@ -1,4 +1,4 @@
-"""The zygote's event loop: descriptors to read from and moments to come, each with what is then to be done."""
+"""The zygote's event loop: descriptors and timers, each with an action."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Action = Callable[[], object]
 
 
 class Loop:
-    """Calls an action when its descriptor can be read or when its time has come. No action may block."""
+    """Calls an action when its descriptor is readable or its time is reached. No action may block."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Action]] = []
-        self._numbers = itertools.count()  # actions of the same moment are called in the order they were asked for
+        self._numbers = itertools.count()  # actions with the same time are called in the order of registration
 
     def watch(self, descriptor: int, action: Action) -> None:
-        """Call `action` whenever `descriptor` can be read."""
+        """Call `action` whenever `descriptor` is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
     def unwatch(self, descriptor: int) -> None:
-        """Look at `descriptor` no more. To be called before it is closed."""
+        """Stop watching `descriptor`. Call this before it is closed."""
         self._selector.unregister(descriptor)
 
     def after(self, seconds: float, action: Action) -> None:
@@ -33,15 +33,15 @@ class Loop:
         heapq.heappush(self._timers, (self._clock() + seconds, next(self._numbers), action))
 
     def turn(self) -> None:
-        """Wait until there is something to do, and do it."""
+        """Wait for an event, and call its action."""
         timeout = max(0.0, self._timers[0][0] - self._clock()) if self._timers else None
         for key, _ in self._selector.select(timeout):
-            # An earlier action of this turn may have ended the watch, or begun another under the same number.
+            # An earlier action of this turn may have ended the watch, or started another on the same descriptor number.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
         while self._timers and self._timers[0][0] <= self._clock():
             heapq.heappop(self._timers)[2]()
 
     def close(self) -> None:
-        """Close the loop's own descriptor; those that it watches stay open."""
+        """Close the loop's own descriptor. The watched descriptors stay open."""
         self._selector.close()

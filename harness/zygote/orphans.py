@@ -1,7 +1,7 @@
-"""Kills what executors leave running, and remembers what cannot be killed.
+"""Kills processes that executors leave running, and keeps track of those that cannot be killed.
 
-The zygote adopts the orphans of its executors: a child of the zygote that it did not fork is one. Nothing here waits:
-the end of a process is an event of the loop.
+The zygote adopts the orphans of its executors: every child that the zygote did not fork is an orphan. Nothing here
+blocks: the end of a process is an event of the loop.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from harness.checks.process import CLEANERS, FORK_OF_CASE, KEPT_HELPERS
 from harness.zygote.loop import Loop
 from harness.zygote.processes import Processes
 
-#: Seconds that a killed process is given to be gone. A process that holds a GPU needs some, for the driver to clear up.
-#: Less than the kill ladder waits after SIGKILL, so that a leftover that cannot be killed does not make its dead
-#: executor look as if it could not be killed either.
+#: Seconds to wait for the end of a killed process. With a GPU it takes longer, because the driver must clean up.
+#: The kill ladder waits longer than this after SIGKILL. Otherwise an orphan that cannot be killed would make its dead
+#: executor look unkillable too.
 KILL_PATIENCE = 5.0
-#: Seconds that a helper which removes shared memory is given to do so, before it is killed. It takes milliseconds.
+#: Seconds that a helper has to remove shared memory before it is killed. It takes milliseconds.
 CLEANER_PATIENCE = 2.0
-#: Seconds between two tries to wait for a process that has ended and that a debugger has not let go of.
+#: Seconds between two tries to reap a process that has ended but is still held by a debugger.
 REAP_PAUSE = 0.1
 
 #: The start of the command line of the zygote and of executors, forked and cold.
@@ -30,7 +30,7 @@ _OURS = f"{sys.executable} -m harness.zygote"
 
 @dataclass
 class Sweep:
-    """What one executor left running: all that was found, by process id, and what of it has not ended yet."""
+    """The processes that one executor left running: all of them by process id, and those that have not ended yet."""
 
     done: Callable[[list[str], list[str]], None]
     found: dict[int, str] = field(default_factory=dict)
@@ -58,14 +58,14 @@ class Orphans:
 
     @property
     def sweeping(self) -> bool:
-        """Whether anything is still given time to end."""
+        """Whether any sweep still waits for a process to end."""
         return self._sweeps > 0
 
     def sweep(self, done: Callable[[list[str], list[str]], None]) -> None:
-        """Kill every orphan there is, and what each of them leaves when it ends.
+        """Kill every orphan, and every process that an orphan leaves when it ends.
 
-        `done` is called once they are gone, or after `KILL_PATIENCE`, with the command lines of those that were killed
-        and with a text about each that could not be. An orphan that could not be killed is not waited for again.
+        `done` is called once they are gone, or after `KILL_PATIENCE`, with the command lines of the killed processes
+        and a text about each process that could not be killed. A later sweep does not wait for such a process again.
         """
         sweep = Sweep(done)
         self._sweeps += 1
@@ -76,15 +76,15 @@ class Orphans:
             self._finish(sweep)
 
     def close_descriptors(self) -> None:
-        """In a fork of this process: the descriptors belong to the zygote."""
+        """Close the pidfds. For a fork of the zygote, which must not keep the zygote's descriptors."""
         for orphan in self._known.values():
             if orphan.pidfd >= 0:
                 os.close(orphan.pidfd)
 
     def _kill_new(self, sweep: Sweep) -> None:
-        """Kill the orphans that are not known yet; of those that end at once, their children as well.
+        """Kill the orphans that are not known yet. If one ends at once, also kill its children.
 
-        Helpers that clear up are left some time to do so first.
+        Helpers that clean up get some time for it first.
         """
         ended = True
         while ended:
@@ -94,7 +94,7 @@ class Orphans:
                     ended = self._kill(pid, sweep) or ended
 
     def _kill(self, pid: int, sweep: Sweep) -> bool:
-        """Kill one; whether it has ended already."""
+        """Kill one orphan. Returns whether it has ended already."""
         state, command = self._processes.describe(pid) or ("X", "")
         if state not in "ZX" and not _has(command, KEPT_HELPERS):
             sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
@@ -106,8 +106,8 @@ class Orphans:
         try:
             pidfd = self._processes.open(pid)
         except OSError as error:
-            # A later sweep waits for it.
-            print(f"harness zygote: the end of process {pid} is not looked at: {error}", file=sys.stderr)
+            # The orphan stays unknown, so a later sweep handles it.
+            print(f"harness zygote: cannot watch for the end of process {pid}: {error}", file=sys.stderr)
             return False
         orphan = self._known[pid] = _Orphan(pid, pidfd, sweep)
         sweep.dying.add(pid)
@@ -134,8 +134,8 @@ class Orphans:
         sweep = orphan.sweep
         sweep.dying.discard(orphan.pid)
         if sweep.over:
-            print(f"harness zygote: process {orphan.pid}, which could not be killed, has ended", file=sys.stderr)
-        self._kill_new(sweep)  # its children are ours now
+            print(f"harness zygote: process {orphan.pid} has ended, after it could not be killed", file=sys.stderr)
+        self._kill_new(sweep)  # the zygote has adopted its children
         if not sweep.dying:
             self._finish(sweep)
 

@@ -1,4 +1,4 @@
-"""What the zygote does to processes, behind a small interface, so that its decisions can be tested without any."""
+"""The zygote's operations on processes, behind a small interface, so that tests need no real processes."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ class Processes(Protocol):
     """Forks, kills and waits for processes."""
 
     def fork(self) -> int:
-        """Fork this process: 0 in the child, the child's process id in the parent. Raises OSError."""
+        """Fork this process. Returns 0 in the child, the child's process id in the parent. Raises OSError."""
 
     def open(self, pid: int) -> int:
-        """A descriptor that becomes readable when the child `pid` ends. Raises OSError."""
+        """Returns a descriptor that becomes readable when the child `pid` ends. Raises OSError."""
 
     def kill(self, pid: int) -> None:
         """Send SIGKILL to the child `pid`."""
 
     def kill_group(self, pid: int, number: int) -> None:
-        """Send signal `number` to the process group of the executor `pid`, which was not waited for yet."""
+        """Send signal `number` to the process group of the executor `pid`, which must not have been reaped."""
 
     def reap(self, pid: int) -> int | None:
-        """The exit code of the child `pid`, which then is gone; None where it cannot be waited for yet."""
+        """Reap the child `pid`. Returns its exit code, or None if it cannot be reaped yet."""
 
     def children(self) -> list[int]:
-        """The process ids of all children that live or were not waited for."""
+        """Returns the process ids of all children that live or were not reaped."""
 
     def describe(self, pid: int) -> tuple[str, str] | None:
-        """State letter and command line of a process, None when it is gone."""
+        """Returns state letter and command line of a process, None if it is gone."""
 
     def describe_stuck(self, pid: int) -> str:
-        """A text about a process that does not end although it was killed."""
+        """Returns a text about a process that does not end although it was killed."""
 
 
 class LinuxProcesses:
-    """The real ones."""
+    """The real operations."""
 
     def fork(self) -> int:
         return os.fork()
@@ -59,7 +59,7 @@ class LinuxProcesses:
                 os.kill(pid, number)  # before its setsid
 
     def reap(self, pid: int) -> int | None:
-        # Never blocks: of a process that a debugger holds the end may be seen long before it can be waited for.
+        # Must not block: if a debugger holds the process, its pidfd is readable long before waitpid succeeds.
         found, status = os.waitpid(pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if found else None
 

@@ -1,11 +1,11 @@
-"""The fork server: forks executors for the supervisors of a run, passes signals on, and tells of ends.
+"""The fork server: forks executors for the supervisors of a run, forwards signals, and reports exits.
 
-It never touches CUDA, has one thread, and runs no case. Where executors start cold it has collected nothing: what it
-forks becomes a fresh interpreter that collects by itself (`harness.zygote.cold`). Each supervisor of the run
-connects to its socket; it may hold executors for all of them. When a supervisor goes, its executors go; when the run's
-controller goes, so does the zygote.
+It never touches CUDA, has one thread, and runs no case. If executors start cold, it has collected nothing: each fork
+becomes a fresh interpreter that collects by itself (`harness.zygote.cold`). Each supervisor of the run connects to its
+socket, and one zygote serves all of them. When a supervisor ends, its executors are killed. When the run's controller
+ends, the zygote ends.
 
-It serves everybody, so it never waits for one process or one client: an end, a message, a time limit are events.
+It never blocks on one process or one client: exits, messages and time limits are events.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from harness.zygote.loop import Loop
 from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, Orphans
 from harness.zygote.processes import LinuxProcesses, Processes
 
-#: Descriptors that come with an order: the socket to the supervisor, then standard output and error, stacks, facts.
+#: The number of descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts.
 ORDER_DESCRIPTORS = 5
-#: Seconds until new supervisors are let in again after one could not be, for want of descriptors.
+#: Seconds until the next accept, after one failed for lack of descriptors.
 ACCEPT_PAUSE = 1.0
-#: Seconds that a supervisor may leave what it is sent unread, once the socket's buffer is full: it is stopped or hangs.
+#: Seconds until a blocked send to a supervisor gives up. Its buffer is full because it is stopped or hangs.
 SEND_LIMIT = 1
 
-#: Makes an executor of this process, a fork, given the supervisor's order and descriptors.
+#: Turns this process, a fork, into an executor, given the supervisor's order and descriptors.
 BecomeExecutor = Callable[[Message, Sequence[int]], NoReturn]
 
 
@@ -77,9 +77,9 @@ class ForkServer:
         processes: Processes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`become` makes an executor of a fork of this process. `unfit`: why there are none; `cold`: why they start
-        cold, each collecting by itself; `unwritten`: why this process's log is not whole. At the end of `life_line`, a
-        descriptor, the server ends.
+        """`become` turns a fork of this process into an executor. `unfit`: why no executor can be forked. `cold`: why
+        executors start cold and collect by themselves. `unwritten`: why this process's log is incomplete. The server
+        ends at the end of file of the descriptor `life_line`.
         """
         self._become = become
         self._listener = listener
@@ -92,7 +92,7 @@ class ForkServer:
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
         self._orphans = Orphans(self._processes, self._loop, self._by_pid)
-        #: Executors whose supervisor is gone. Nothing is forked until they have ended, or had the time to.
+        #: Executors whose supervisor is gone. No fork is made until they have ended or their time to end has passed.
         self._abandoned: set[_Child] = set()
         self._orders: deque[_Order] = deque()
         self._listening = False
@@ -102,7 +102,7 @@ class ForkServer:
         self._loop.watch(life_line, self._read_life_line)
         self._set_listening(True)
         if cold:
-            self._orphans.sweep(_ignore)  # what was imported before this zygote started over may have left processes
+            self._orphans.sweep(_ignore)  # imports before the restart may have left processes
 
     def serve(self) -> NoReturn:
         """Serve until the controller closes the life line."""
@@ -111,11 +111,11 @@ class ForkServer:
         os._exit(0)
 
     def turn(self) -> None:
-        """Wait for something to happen, and see to it."""
+        """Wait for one event, and handle it."""
         self._loop.turn()
 
     def close(self) -> None:
-        """Close every descriptor of the server but the listener, for whoever goes on in this process."""
+        """Close every descriptor of the server except the listener, for code that continues in this process."""
         self._loop.close()
         for client in self._clients:
             client.channel.close()
@@ -128,7 +128,7 @@ class ForkServer:
 
     @property
     def over(self) -> bool:
-        """Whether the life line has ended, and all processes with it that could be ended."""
+        """Whether the life line has closed and all processes have ended, except those that could not be killed."""
         return self._closing and (self._given_up or not (self._by_pid or self._orphans.sweeping))
 
     # Supervisors
@@ -137,7 +137,7 @@ class ForkServer:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            print(f"harness zygote: a supervisor cannot be let in, tried again soon: {error}", file=sys.stderr)
+            print(f"harness zygote: cannot accept a supervisor, will retry: {error}", file=sys.stderr)
             self._set_listening(False)
             self._loop.after(ACCEPT_PAUSE, lambda: self._set_listening(not self._closing))
             return
@@ -181,12 +181,12 @@ class ForkServer:
                 self._signal(client.children.get(name), number)
                 self._send(client, {"op": "signalled", "executor": name})
             case _:
-                raise ProtocolError(f"a supervisor sent {repr(message)[:80]}, expected an order to spawn or to kill")
+                raise ProtocolError(f"a supervisor sent {repr(message)[:80]}, expected a spawn or kill message")
 
     def _drop(self, client: _Client) -> None:
-        """A supervisor is gone: end its executors, and fork nothing else before they have ended, or had the time to.
+        """Handle the end of a supervisor: kill its executors. No fork is made before they end or their time has passed.
 
-        Whoever takes over the supervisor's devices is not to find them in use.
+        The next supervisor that gets these devices must not find them in use.
         """
         self._loop.unwatch(client.channel.fileno())
         client.channel.close()
@@ -202,9 +202,9 @@ class ForkServer:
             self._loop.after(KILL_PATIENCE, lambda: self._give_up(children))
 
     def _give_up(self, children: Iterable[_Child]) -> None:
-        """Wait no longer for executors of a supervisor that is gone."""
+        """Stop waiting for executors of a supervisor that is gone."""
         for child in self._abandoned.intersection(children):
-            if child.pid in self._by_pid:  # else it has ended, and what it left has not
+            if child.pid in self._by_pid:  # otherwise only processes that it left still run
                 stuck = self._processes.describe_stuck(child.pid)
                 print(f"harness zygote: executor {child.executor} cannot be killed: {stuck}", file=sys.stderr)
             self._abandoned.discard(child)
@@ -217,14 +217,14 @@ class ForkServer:
             client.channel.send(message)
         except OSError:
             client.channel.closed = True
-            # The loop then sees the end of the stream, also of a supervisor that lives and does not read.
+            # The loop then sees the end of the stream, also if the supervisor lives but does not read.
             with contextlib.suppress(OSError):
                 client.channel.socket.shutdown(socket.SHUT_RDWR)
 
     # Executors
 
     def _fork_due(self) -> None:
-        """Fork what was ordered, unless executors of a supervisor that is gone still have to end."""
+        """Fork the ordered executors, unless executors of a supervisor that is gone still have to end."""
         while self._orders and not self._abandoned:
             self._fork(self._orders.popleft())
 
@@ -239,12 +239,12 @@ class ForkServer:
             self._refuse(order.client, name, "fork", error)
             return
         if pid == 0:
-            self._leave_to_executor(order)
+            self._become_executor(order)
         _close_all(order.descriptors)
         try:
             pidfd = self._processes.open(pid)
         except OSError as error:
-            self._processes.kill(pid)  # an orphan now, which the next sweep finds
+            self._processes.kill(pid)  # it is an orphan now; the next sweep finds it
             self._refuse(order.client, name, "open a descriptor of an executor", error)
             return
         child = _Child(name, pid, pidfd, order.client)
@@ -254,12 +254,12 @@ class ForkServer:
         self._send(order.client, {"op": "spawned", "executor": name, "pid": pid})
 
     def _refuse(self, client: _Client, executor: str, what: str, error: OSError) -> None:
-        """The machine, or a limit on us, has no room for another process now. It may have later."""
+        """Report that the machine or a limit allows no further process now. A later try may succeed."""
         code = errno.errorcode.get(error.errno or 0, "unknown error")
-        told = {"op": "refused", "executor": executor, "what": what, "error": code, "text": error.strerror}
-        self._send(client, told)
+        message = {"op": "refused", "executor": executor, "what": what, "error": code, "text": error.strerror}
+        self._send(client, message)
 
-    def _leave_to_executor(self, order: _Order) -> NoReturn:
+    def _become_executor(self, order: _Order) -> NoReturn:
         """In the child: drop every descriptor of the zygote, then become the executor."""
         try:
             self.close()
@@ -267,14 +267,14 @@ class ForkServer:
             detach(self._pid)
             self._become(order.message, order.descriptors)
         except BaseException:  # noqa: BLE001
-            # An exception must never unwind into the zygote's own frames, which this process has a copy of.
+            # An exception must never unwind into this process's copy of the zygote's frames.
             sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
         finally:
             os._exit(EXIT_HARNESS_ERROR)
 
     def _signal(self, child: _Child | None, number: int) -> None:
-        """Signal the executor's process group; it still exists, since we have not yet waited for its leader."""
+        """Signal the executor's process group. The group still exists, because its leader was not reaped yet."""
         if child is not None and self._by_pid.get(child.pid) is child:
             self._processes.kill_group(child.pid, number)
 
@@ -285,16 +285,16 @@ class ForkServer:
         self._reap(child)
 
     def _reap(self, child: _Child) -> None:
-        """An executor has ended: wait for it, kill what it left, then tell its supervisor."""
-        self._signal(child, signal.SIGKILL)  # the zombie still holds the group's number: nobody else can be hit
+        """Reap an executor that has ended, kill the processes that it left, then report the exit to its supervisor."""
+        self._signal(child, signal.SIGKILL)  # safe: the zombie still holds the group id, so it cannot be reused
         status = self._processes.reap(child.pid)
         if status is None:
             self._loop.after(REAP_PAUSE, lambda: self._reap(child))
             return
         del self._by_pid[child.pid]
-        self._orphans.sweep(lambda swept, stuck: self._tell_exit(child, status, swept, stuck))
+        self._orphans.sweep(lambda swept, stuck: self._report_exit(child, status, swept, stuck))
 
-    def _tell_exit(self, child: _Child, status: int, swept: list[str], stuck: list[str]) -> None:
+    def _report_exit(self, child: _Child, status: int, swept: list[str], stuck: list[str]) -> None:
         del child.client.children[child.executor]
         self._abandoned.discard(child)
         message = {"op": "exit", "executor": child.executor, "status": status, "swept": swept, "stuck": stuck}
@@ -314,7 +314,7 @@ class ForkServer:
         self._set_listening(False)
         for client in list(self._clients):
             self._drop(client)
-        self._loop.after(2 * KILL_PATIENCE, self._stop)  # executors, then what they leave
+        self._loop.after(2 * KILL_PATIENCE, self._stop)  # once for executors, once for the processes they leave
 
     def _stop(self) -> None:
         self._given_up = True
@@ -326,4 +326,4 @@ def _close_all(descriptors: Iterable[int]) -> None:
 
 
 def _ignore(swept: list[str], stuck: list[str]) -> None:
-    """Nobody is there to be told."""
+    """Ignore the result of a sweep."""

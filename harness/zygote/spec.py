@@ -1,4 +1,4 @@
-"""What a zygote is started with."""
+"""The specification that a zygote is started with."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from harness.context import RunContext, tuples
 from harness.rootdir import Root, inserted
 from harness.under import WRAPPERS
 
-#: Set while the zygote imports and collects, and put back in every executor: one thread in OpenBLAS's pool, so that the
-#: process has one thread in all, and torch's question whether CUDA is there answered by NVML instead of by waking CUDA.
+#: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
+#: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
 COLLECTION_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-#: What any of says how threads of OpenMP wait for each other, by the standard, GNU's library and LLVM's.
+#: Variables that set how OpenMP threads wait: of the standard, of GNU's library, of LLVM's library.
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @dataclass(frozen=True, slots=True)
 class ZygoteSpec:
-    """How to collect again what a run collects, and who the zygote belongs to.
+    """How to repeat the collection of a run, and the process that the zygote belongs to.
 
-    `args` are the arguments the run was started with, `collection_args` those to collect with; what is found must have
-    the root folder `rootdir` and the ini file `inifile` (None: none). `parent` is the process id of the starter.
+    `args` are the arguments of the run, `collection_args` those for the collection. pytest must find the root folder
+    `rootdir` and the ini file `inifile` (None: none). `parent` is the process id of the starter.
     `skip_early_exit_handlers`: see `harness.linux.exit_before_earlier_handlers`.
-    `many_forks`: as many as cases, so that making them cheap is worth a moment at the start.
-    `start`: ``fork`` makes executors by forking the zygote, which refuses where that must not be done; ``cold`` has
-    each collect by itself, the zygote nothing; ``auto`` is the first as long as it may be, and then the second.
-    `under` is the name of the wrapper round each test's call.
+    `many_forks`: one fork for each case, so that it pays to spend time at the start on cheaper forks.
+    `start`: with ``fork``, executors are forks of the zygote, which refuses if it must not be forked. With ``cold``,
+    each executor collects by itself, and the zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``.
+    `under` is the name of the wrapper around each test's call.
     """
 
     args: tuple[str, ...]
@@ -45,7 +45,7 @@ class ZygoteSpec:
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
-        """For a zygote that this process starts, for the run of `context`."""
+        """Returns the specification of a zygote that this process starts for the run of `context`."""
         return cls(
             args=context.args,
             collection_args=inserted(context.told_args, context.overrides),
@@ -74,10 +74,10 @@ class ZygoteSpec:
 
 
 def overriding_arguments(*, xdist: bool, logging: bool) -> tuple[str, ...]:
-    """Arguments that, appended to a run's own, make its collection one that writes no report and takes no worker.
+    """Returns arguments to append to those of the run, so that its collection writes no report and starts no worker.
 
-    Capturing is off because descriptors opened before the fork would be shared by all executors, which capture anew.
-    pytest warns that it cannot rewrite the asserts of this package, which it finds imported: the zygote is part of it.
+    Capturing is off because all executors would share descriptors opened before the fork; executors capture anew.
+    The filtered warning: the zygote has imported this package already, so pytest cannot rewrite its asserts.
     """
     imported = "ignore:Module already imported so cannot be rewritten; harness:pytest.PytestAssertRewriteWarning"
     arguments = [f"-W{imported}", "--capture=no", "--maxfail=0", "-ofaulthandler_timeout=0", "--junitxml="]
@@ -89,11 +89,11 @@ def overriding_arguments(*, xdist: bool, logging: bool) -> tuple[str, ...]:
 
 
 def waiting(outer: Mapping[str, str]) -> dict[str, str]:
-    """The variable that has threads of OpenMP sleep while they wait, unless the environment `outer` says how they do.
+    """Returns the variable that makes waiting OpenMP threads sleep, unless the environment `outer` sets a policy.
 
-    By itself each spins for milliseconds at the end of every parallel loop, in the belief that the processor is its
-    process's own. Executors share it: with as many as cores, kernels on the CPU take several times as long.
-    OpenMP reads it when its library is loaded, which is in the zygote.
+    By default each thread spins for milliseconds at the end of every parallel loop. Executors share the processor:
+    with one executor per core, kernels on the CPU then take several times as long.
+    OpenMP reads the variable when its library is loaded, which happens in the zygote.
     """
     return {} if any(name in outer for name in _WAITING) else {"OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -101,9 +101,9 @@ def waiting(outer: Mapping[str, str]) -> dict[str, str]:
 def executor_environment(
     outer: Mapping[str, str], visible: Mapping[str, str | None], names: Sequence[str]
 ) -> dict[str, str | None]:
-    """The variables to set (or, None, to unset) in an executor, given its supervisor's environment `outer`.
+    """Returns the variables to set in an executor (None: unset), given its supervisor's environment `outer`.
 
-    `visible` binds the devices; `names` are variables of the supervisor's own that the zygote lacks (xdist's).
+    `visible` selects the devices. `names` are variables of the supervisor that the zygote does not have (xdist's).
     """
     result: dict[str, str | None] = {name: outer.get(name) for name in COLLECTION_ENVIRONMENT}
     result.update(waiting(outer))

@@ -44,7 +44,7 @@ def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
     (leaky,) = [line for line in batches(result) if line["leaks"]]
     assert case in leaky["cases"]
     assert leaky["leaks"] == [f"{case} leaks: {last['message']}"]
-    assert f"looked into since a process had grown that ran {len(leaky['cases'])} cases" in last["notes"]
+    assert f"run again because a process that ran {len(leaky['cases'])} cases had grown" in last["notes"]
     return last
 
 
@@ -82,9 +82,9 @@ def test_two_cases_that_leak_together(make_project: MakeProject, spread: str) ->
     (finding,) = result.ledger.findings
     assert finding.kind == "batch_leak"
     assert finding.cases == PAIR
-    assert finding.message.startswith(f"{PAIR[1]} leaks in the company of {PAIR[0]}, and not without: {HEAP}")
+    assert finding.message.startswith(f"{PAIR[1]} leaks only in one process with {PAIR[0]}: {HEAP}")
     assert "suites/batch_pair/test_pair.py:21" in finding.message
-    assert f"FINDING batch_leak: {PAIR[1]} leaks in the company of {PAIR[0]}" in result.terminal
+    assert f"FINDING batch_leak: {PAIR[1]} leaks only in one process with {PAIR[0]}" in result.terminal
     assert finding.reproduce is not None
     assert f"\n    {finding.reproduce}\n" in result.terminal
     assert finding.reproduce in "".join(result.junit.itertext())

@@ -49,7 +49,7 @@ def test_a_file_that_starts_a_pool_when_imported(make_project: MakeProject, mode
     project = make_project("foreign")
     result = _foreign(project, f"--isolation={mode}", f"-n{workers}", "--case-timeout=10")
     compare(result, expected(project, mode), alone=mode == "case")
-    assert all("threads beside the main one" in line["reason"] for line in _started(result))
+    assert all("other threads than the main thread" in line["reason"] for line in _started(result))
     crash = next(verdict for verdict in result.ledger.verdicts if verdict.case.endswith("test_crash"))
     assert "-p harness.plugin" in (crash.reproduce or "")
     # Each process sets the class up once, and tears it down unless it died of one of its tests.

@@ -119,7 +119,7 @@ def test_the_same_error_again_and_again_is_one_finding(make_project: MakeProject
 def test_an_error_before_the_executor_can_speak(make_project: MakeProject) -> None:
     """The zygote's log has what it said."""
     result = with_defect(make_project(), ("harness.zygote", "server", "detach"), when="True").run("-n0")
-    expect(result, ["lost"] * 3, "before it could say why")
+    expect(result, ["lost"] * 3, "before it could report an error")
 
 
 def test_an_error_at_the_end_of_a_process(make_project: MakeProject) -> None:

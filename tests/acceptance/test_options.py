@@ -221,8 +221,8 @@ import threading
 import pytest
 
 EXPECTED = {
-    "test_unmarked": "timeout: not over after 0.8 s, in call",
-    "test_marked": "timeout: not over after 0.6 s, in call",
+    "test_unmarked": "timeout: did not finish within 0.8 s (in call)",
+    "test_marked": "timeout: did not finish within 0.6 s (in call)",
     "test_long_enough": "passed",
 }
 

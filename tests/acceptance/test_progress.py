@@ -84,9 +84,7 @@ def test_the_zygote_collects(project: Project, spread: str) -> None:
     gate = project.folder / "probe" / "zygote"
     gate.parent.mkdir(exist_ok=True)
     os.mkfifo(gate)
-    says = (
-        r"(?m)^harness: 0 of 3 cases done; 3 left; \w+ is waiting for the zygote, which collects the cases, for \d+ s"
-    )
+    says = r"(?m)^harness: 0 of 3 cases done; 3 left; \w+ is waiting for the zygote to collect the cases, for \d+ s"
     running = project.start(spread, "--progress=0.2", "-k", "not waits")
     try:
         says = says.replace("3", "2")
@@ -135,11 +133,15 @@ def test_a_case_in_a_worker_without_isolation_is_seen(project: Project) -> None:
 def test_a_search_after_the_last_case_is_told(make_project: MakeProject) -> None:
     """A batch that has grown is looked into once its last case is over, trial after trial."""
     result = make_project("batch_malloc").run("-n0", "--progress=0.01")
-    told = [line["what"] for line in result.lines if line["event"] == "activity" and "looking into" in line["what"]]
-    assert re.fullmatch(r"looking into why executor main-e1 grew by .* \(heap_bytes\) over 24 cases", told[0])
-    assert told[1] == f"{told[0]}: trial 1 of at most 60"
+    activities = [line["what"] for line in result.lines if line["event"] == "activity"]
+    searches = [text for text in activities if "searching for leaks" in text]
+    assert re.fullmatch(
+        r"searching for leaks, because executor main-e1 grew by .* \(heap_bytes\) over 24 cases", searches[0]
+    )
+    assert searches[1] == f"{searches[0]}: trial 1 of at most 60"
     assert re.search(
-        rf"(?m)^harness: 24 of 24 cases done \(24 passed\); main is {re.escape(told[1])}, for \d+ s$", result.terminal
+        rf"(?m)^harness: 24 of 24 cases done \(24 passed\); main is {re.escape(searches[1])}, for \d+ s$",
+        result.terminal,
     ), result.tail()
     check_journal(result)
 

@@ -252,7 +252,7 @@ def test_a_process_that_finds_another_ini_file_says_so(make_project: MakeProject
     result = project.run(*FOREIGN, *options, suites=None, folder=layout.folder, results_dir=False, env=env)
     assert result.status in (1, 2), result.tail()
     found = project.folder / "other" / "pytest.ini"
-    assert f"the ini file is {found} in this process, and none in the one that began the run" in result.terminal
+    assert f"the ini file is {found} in this process, but none in the process that began the run" in result.terminal
     run_dir = project.folder / "other" / "results" / "new"
     assert "lost" not in dataclasses.replace(result, run_dir=run_dir).verdicts.values()
 
@@ -265,5 +265,5 @@ def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
     (verdict,) = project.run("-n0").ledger.verdicts
     assert verdict.outcome is Outcome.LOST
     assert "does its id change from run to run?" in verdict.message
-    assert "It has 1 cases, such as 'suites/test_ids.py::test_it[" in verdict.message
+    assert "it collected 1 cases, for example 'suites/test_ids.py::test_it[" in verdict.message
     assert verdict.message.endswith(f"in the root folder {project.folder}")

@@ -343,7 +343,7 @@ def test_a_device_is_examined_after_a_case_that_breaks(machine: Machine, how: st
         (GPU[0], "healthy", moment),  # of the attempt in company
         (GPU[0], "healthy", moment),  # of the attempt alone
     ]
-    note = f"device {GPU[0]} examined afterwards: computes and copies correctly"
+    note = f"device {GPU[0]} examined after the case: computes and copies correctly"
     assert [note in line["notes"] for line in finishes(result, "test_breaks")] == [True, True]
     assert notes(result).keys() == {"test_breaks"}
 
@@ -362,7 +362,7 @@ def test_a_case_that_broke_on_a_sick_device_is_tried_on_another(machine: Machine
     first, second = finishes(result, "test_breaks")
     assert (first["outcome"], first["devices"], first["final"], first["alone"]) == (how, [GPU[0]], False, alone)
     assert (second["outcome"], second["devices"], second["final"], second["alone"]) == ("passed", [GPU[1]], True, True)
-    assert f"device {GPU[0]} examined afterwards: ended with SIGSEGV" in "\n".join(first["notes"])
+    assert f"device {GPU[0]} examined after the case: ended with SIGSEGV" in "\n".join(first["notes"])
     moment = f"after suites/gpu/test_gpu.py::test_breaks {'was ' if how == 'poisoned' else ''}{how}"
     ((message, cases),) = sick_devices(result)
     assert message.endswith(f"without a result, {moment}")
@@ -396,7 +396,7 @@ def test_last(): pass
         "test_hot": [f"{while_it_ran}: clocks are slowed at 40 °C: hardware thermal slowdown"],
         "test_suspect": [
             f"{while_it_ran}: xid 8 (the gpu stopped processing)",
-            f"device {GPU[0]} examined afterwards: computes and copies correctly",
+            f"device {GPU[0]} examined after the case: computes and copies correctly",
         ],
     }
     assert sick_devices(result) == []
@@ -425,7 +425,8 @@ def test_last(): pass
         "test_lost": "the device is lost: corrected errors: GPU is lost",
     }
     assert notes(result) == {
-        name: [f"device {uuid} while it ran: {sign}"] for uuid, (name, sign) in zip(GPU, signs.items(), strict=False)
+        name: [f"device {uuid} while the case ran: {sign}"]
+        for uuid, (name, sign) in zip(GPU, signs.items(), strict=False)
     }
     found = sick_devices(result)
     assert [cases for _, cases in found] == [[name] for name in signs]
@@ -462,7 +463,7 @@ def test_ends_badly(n):
     assert verdicts(result) == {"test_ends_badly[0]": "crashed", "test_ends_badly[1]": "passed"}
     found = {finding.kind: finding.message for finding in result.ledger.findings}
     assert found.keys() == {"sick_device", "executor_exit"}
-    assert "which case does so was not found out: 1 healthy devices wanted, 0 left" in found["executor_exit"]
+    assert "the case that causes this was not found: 1 healthy devices wanted, 0 left" in found["executor_exit"]
 
 
 def test_cases_for_two_devices_do_not_collide_with_the_other_worker(machine: Machine) -> None:
@@ -622,8 +623,8 @@ def test_an_nvml_that_does_not_answer_any_more_is_told_and_the_run_goes_on(machi
     assert (finding.kind, finding.cases) == ("device_sign", (case,))
     assert finding.message == f"device {GPU[0]} after {case} passed: {hang}"
     assert notes(result)["test_hangs_nvml"] == [
-        f"device {GPU[0]} while it ran: {hang}",
-        f"device {GPU[0]} examined afterwards: computes and copies correctly",
+        f"device {GPU[0]} while the case ran: {hang}",
+        f"device {GPU[0]} examined after the case: computes and copies correctly",
     ]
     assert "test_after" not in notes(result)
 
@@ -698,7 +699,7 @@ def test_after(): pass
     result = machine.run("-n0")
     assert verdicts(result) == {"test_crashes": "crashed", "test_after": "passed"}, result.tail()
     found = [(finding.kind, finding.message.splitlines()[0]) for finding in result.ledger.findings]
-    words = "not known, the harness failed: LookupError: a mistake of ours; it is used"
+    result_text = "not known, because the harness failed: LookupError: a mistake of ours"
     assert [kind for kind, _ in found] == ["harness_error", "unexamined_device", "unexamined_device"]
-    assert found[1][1] == f"device {GPU[0]} at the start: {words}"
+    assert found[1][1] == f"device {GPU[0]} at the start: {result_text}; the device is used without an examination"
     assert looks(result) == []

@@ -113,7 +113,7 @@ def test_what_is_not_over_after_the_grace_is_ended_and_not_run(
     running.process.send_signal(number)
     result = running.result()
     verdicts = check_stopped(result, number)
-    assert message_of(result, WAITS) == f"stopped by {number.name} after 0.2 s of grace, in call"
+    assert message_of(result, WAITS) == f"stopped by {number.name} after 0.2 s of grace (in call)"
     if spread == "-n0":
         assert list(verdicts.values()) == ["passed", "passed", *["not_run"] * 5]
         assert message_of(result, "::test_after[3]") == f"the run was stopped by {number.name} before it started"
@@ -144,7 +144,7 @@ def test_in_other_modes(start: Start, spread: str, isolation: str) -> None:
     interrupt(running)
     result = running.result()
     check_stopped(result, signal.SIGINT)
-    assert message_of(result, WAITS) == "stopped by SIGINT, without grace, in call"
+    assert message_of(result, WAITS) == "stopped by SIGINT, without grace (in call)"
 
 
 @SPREADS
@@ -157,7 +157,7 @@ def test_a_second_signal_is_heeded_at_once(project: Project, start: Start, sprea
     interrupt(running)
     result = running.result()
     check_stopped(result, signal.SIGINT)
-    assert message_of(result, WAITS) == "stopped by SIGINT, without grace, in call"
+    assert message_of(result, WAITS) == "stopped by SIGINT, without grace (in call)"
 
 
 def stop_requests(project: Project) -> list[os.DirEntry[str]]:
@@ -250,7 +250,7 @@ def test_a_crash_that_could_not_be_confirmed_stays_a_crash(project: Project, sta
     if not line["alone"]:
         (verdict,) = (verdict for verdict in result.ledger.verdicts if verdict.case.endswith(WAITS))
         assert verdict.decided is not None
-        assert "not confirmed alone: stopped by SIGTERM" in verdict.decided.notes
+        assert "not run again alone: stopped by SIGTERM" in verdict.decided.notes
 
 
 @SPREADS

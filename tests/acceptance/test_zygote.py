@@ -132,9 +132,9 @@ def test_dies():
     assert stays["outcome"] == "leaked"
     assert stays["message"].startswith("left a child process running: ")
     assert stays["message"].endswith(", a fork of the case")
-    assert stays["notes"] == ["killed what it left running: a fork of the case"]
+    assert stays["notes"] == ["killed processes that it left running: a fork of the case"]
     assert dies["outcome"] == "crashed"
-    assert dies["notes"] == ["killed what it left running: a fork of the case"]
+    assert dies["notes"] == ["killed processes that it left running: a fork of the case"]
 
 
 def test_the_helper_that_keeps_torchs_shared_files_is_no_leftover(make_project: MakeProject) -> None:
@@ -246,7 +246,7 @@ def test_a_leftover_that_cannot_be_killed_holds_nobody_up(make_project: MakeProj
         running.kill_all()
     (finding,) = result.ledger.findings
     assert finding.kind == "unkillable"
-    assert "left what could not be killed: process" in finding.message
+    assert "left a process that could not be killed: process" in finding.message
     assert f"process {pid} " in finding.message
     assert "state t, held by a debugger" in finding.message
     assert [case.partition("::")[2] for case in finding.cases] == ["test_leaves"]
@@ -256,7 +256,7 @@ def test_a_leftover_that_cannot_be_killed_holds_nobody_up(make_project: MakeProj
     }
     assert result.status == 1
     log = (result.run_dir / "zygote.log").read_text()
-    assert f"process {pid}, which could not be killed, has ended" in log
+    assert f"process {pid} has ended, after it could not be killed" in log
 
 
 def _hold_child(project: Project, running: Running, hold: list[int]) -> int:

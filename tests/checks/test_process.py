@@ -35,7 +35,7 @@ _STATE = ProcessState(folder="/a", limits={"RLIMIT_AS": (1, 2)}, descriptors={0:
         (replace(_STATE, folder="/b"), ["left the working folder at '/b' (was '/a')"]),
         (replace(_STATE, folder=None), ["left the working folder at 'a removed folder' (was '/a')"]),
         (replace(_STATE, limits={"RLIMIT_AS": (0, 2)}), ["left RLIMIT_AS at (0, 2) (was (1, 2))"]),
-        (replace(_STATE, alarm=True), ["left an alarm (SIGALRM) to come"]),
+        (replace(_STATE, alarm=True), ["left a timer running that sends SIGALRM"]),
         (replace(_STATE, descriptors={0: None, 3: (1, 2)}), ["closed descriptor 0, which belongs to the process"]),
         (replace(_STATE, descriptors={0: (1, 1), 3: (9, 9)}), ["replaced descriptor 3, which belongs to the process"]),
     ],

@@ -47,7 +47,7 @@ LINES = [
     build.wait("could not fork"),
     build.bisected("a::b", ["a::c"]),
     build.confirmation("a::b"),
-    build.batch("a::b", "a::c", leaks=["a::b leaks"], failure="given up: 60 trials were made"),
+    build.batch("a::b", "a::c", leaks=["a::b leaks"], failure="given up: 60 trials were used up"),
     build.wait("worker gw1 has waited 30 s for device GPU-0, which worker gw0 (process 7) holds"),
     build.levels("a::b", heap_bytes=1 << 40, threads=1),
     build.activity("examining device GPU-1", since=1_760_000_003.0),

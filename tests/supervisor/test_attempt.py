@@ -77,7 +77,7 @@ def test_an_exit_before_the_case_is_over_is_a_crash_in_its_phase(tmp_path: Path)
 
     made, _ = attempt(tmp_path, script)
     assert (made.outcome, made.judgement.message) == (Outcome.CRASHED, "SIGSEGV in call")
-    assert made.notes == ("killed what it left running: a daemon",)
+    assert made.notes == ("killed processes that it left running: a daemon",)
 
 
 def test_all_that_was_said_before_an_exit_is_heard(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_all_that_was_said_before_an_exit_is_heard(tmp_path: Path) -> None:
 def test_what_is_no_message_is_somebody_s_who_wrote_into_our_channel(tmp_path: Path, raw: bytes) -> None:
     made, zygote = attempt(tmp_path, lambda executor: executor.say_raw(raw))
     assert made.outcome is Outcome.CONTAMINATED
-    assert "wrote into a descriptor of the harness, in setup" in made.judgement.message
+    assert "wrote to a descriptor of the harness (in setup)" in made.judgement.message
     assert zygote.signals == [signal.SIGTERM]
 
 
@@ -212,7 +212,7 @@ def test_an_error_of_the_harness_loses_the_case(tmp_path: Path) -> None:
         executor.exit(EXIT_HARNESS_ERROR)
 
     made, zygote = attempt(tmp_path, script)
-    assert (made.outcome, made.judgement.message) == (Outcome.LOST, "the harness failed, in call: OSError: no space")
+    assert (made.outcome, made.judgement.message) == (Outcome.LOST, "the harness failed (in call): OSError: no space")
     assert made.evidence.harness_error == Failure("OSError: no space", "Traceback\nOSError: no space")
     assert made.evidence.lost_by_harness
     assert zygote.signals == []
@@ -227,7 +227,7 @@ def test_an_error_of_the_harness_at_the_end_of_the_process_loses_the_case_too(tm
             executor.exit(EXIT_HARNESS_ERROR)
 
     made, _ = attempt(tmp_path, script, leave=True)
-    assert (made.outcome, made.judgement.message) == (Outcome.LOST, "the harness failed, in teardown: E: x")
+    assert (made.outcome, made.judgement.message) == (Outcome.LOST, "the harness failed (in teardown): E: x")
 
 
 def test_a_status_of_the_harness_s_with_a_report_before_it_is_the_case_s(tmp_path: Path) -> None:

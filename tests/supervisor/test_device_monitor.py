@@ -197,7 +197,8 @@ def test_a_device_that_cannot_be_examined_by_our_fault_is_used_and_that_is_told(
     assert bench.monitor.missing(1) == ""
     assert bench.monitor.missing(1) == ""
     assert bench.states() == []
-    text = "device GPU-0 at the start: not known, the harness failed: E: ours; it is used"
+    result = "not known, because the harness failed: E: ours"
+    text = f"device GPU-0 at the start: {result}; the device is used without an examination"
     assert bench.findings == [("unexamined_device", text, [])]
     assert bench.examined == ["GPU-0", "GPU-0"]
 
@@ -221,7 +222,7 @@ def test_a_device_that_cannot_be_examined_by_our_fault_is_used_and_that_is_told(
 def test_what_may_have_been_the_device_s_doing_has_it_examined(bench: Bench, outcome: Outcome, examined: bool) -> None:
     notes = bench.after(outcome)
     assert bench.examined == (["GPU-0"] if examined else [])
-    told = ("device GPU-0 examined afterwards: computes and copies correctly",)
+    told = ("device GPU-0 examined after the case: computes and copies correctly",)
     assert notes == (told if examined else ())
 
 
@@ -234,7 +235,7 @@ def test_what_nvml_told_meanwhile_is_noted_and_acted_on(
 ) -> None:
     bench.pool.news = {"GPU-0": [[event]]}
     notes = bench.after(Outcome.PASSED)
-    assert notes[0] == f"device GPU-0 while it ran: {event.text}"
+    assert notes[0] == f"device GPU-0 while the case ran: {event.text}"
     assert bool(bench.examined) is examined
     assert (bench.pool.drained(GPUS[0]) is not None) is drained
     assert len(bench.findings) == findings

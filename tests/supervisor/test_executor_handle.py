@@ -157,7 +157,7 @@ def test_a_zygote_that_does_not_answer_says_nothing_of_the_executor(
     outputs: Outputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor_handle, "LADDER", ((signal.SIGTERM, 0.0), (signal.SIGKILL, 0.0)))
-    with pytest.raises(ZygoteError, match="the zygote has not answered: it was to kill executor e1"):
+    with pytest.raises(ZygoteError, match="the zygote did not answer the request to kill executor e1"):
         _kill(FakeLink(answers=False), outputs, tmp_path)
 
 

@@ -143,7 +143,7 @@ def test_a_case_that_ran_several_times_is_one_suspect(run: Run) -> None:
 def test_what_only_two_halves_do_together_is_a_finding(run: Run) -> None:
     runner = run(["c1", "c6"])
     assert runner.rehearsed == [NAMES[:4], NAMES[4:]]
-    text = "executor e1 ended with SIGSEGV; no case does so alone"
+    text = "executor e1 ended with SIGSEGV; no single case causes this alone"
     assert runner.findings == [("executor_exit", text, NAMES)]
 
 
@@ -157,7 +157,7 @@ def test_a_suspect_that_is_innocent_alone_is_not_told_late(run: Run) -> None:
 
 def test_without_devices_it_is_not_found_out(run: Run) -> None:
     runner = run(["c1"], devices="1 healthy devices wanted, 0 left")
-    text = "executor e1 ended with SIGSEGV; which case does so was not found out: 1 healthy devices wanted, 0 left"
+    text = "executor e1 ended with SIGSEGV; the case that causes this was not found: 1 healthy devices wanted, 0 left"
     assert runner.findings == [("executor_exit", text, NAMES)]
     assert runner.rehearsed == []
 

@@ -62,7 +62,7 @@ class Bench:
         self.clock = Clock()
         self.handles: list[Handle] = []
         self.disposed: list[object] = []
-        self.told: list[int] = []
+        self.started: list[int] = []
         self.dropped = 0
         self._answer = answer
         self._seconds = seconds
@@ -86,7 +86,7 @@ class Bench:
             spawn=self.spawn,
             slot=cast(ExecutorSlot, self),
             seconds=seconds,
-            tell=self.told.append,
+            on_trial=self.started.append,
             clock=self.clock,
         )
 
@@ -99,13 +99,13 @@ def leaker(*leaky: str) -> Answer:
     return lambda cases: [LEAK if case in leaky else {} for case in cases]
 
 
-def test_a_leak_is_found_in_fresh_processes_that_are_buried() -> None:
+def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     bench = Bench(leaker("c2"))
     asking = bench.inquiry(4)
     (culprits,) = asking.find()
     assert culprits.cases == ("c2",)
     assert (asking.trials, asking.failure) == (2, "")
-    assert bench.told == [1, 2]
+    assert bench.started == [1, 2]
     assert bench.disposed == bench.handles
     whole, alone = bench.handles
     assert [len(each.sent) for each in (whole, alone)] == [WARMUP + COUNTED] * 2
@@ -126,8 +126,8 @@ def test_an_innocent_batch_takes_one_round_that_counts() -> None:
 def test_where_growth_is_from_is_asked_in_a_process_of_its_own() -> None:
     bench = Bench(leaker("c1"))
     asking = bench.inquiry(2)
-    told = asking.origins(Culprits(("c0", "c1"), "c1", (Leak("heap_bytes", 1, ""),), certain=True))
-    assert told == {"heap_bytes": ["somewhere"]}
+    origins = asking.origins(Culprits(("c0", "c1"), "c1", (Leak("heap_bytes", 1, ""),), certain=True))
+    assert origins == {"heap_bytes": ["somewhere"]}
     (handle,) = bench.handles
     assert [message["history"] for message in handle.sent] == [["heap_bytes"]] * (WARMUP + COUNTED)
     assert [message["last"] for message in handle.sent] == [False] * (WARMUP + COUNTED - 1) + [True]
@@ -157,7 +157,7 @@ def test_rounds_that_cannot_be_over_in_time_are_given_up_after_the_first() -> No
     bench = Bench(leaker("c2"), seconds=30)
     asking = bench.inquiry(4, seconds=100)
     assert asking.find() == []
-    assert asking.failure == f"given up: 4 cases take 30 s, and {WARMUP + COUNTED} times as long"
+    assert asking.failure == f"given up: one round of 4 cases takes 30 s, too long for {WARMUP + COUNTED} rounds"
     assert [len(handle.sent) for handle in bench.handles] == [1]
     assert bench.disposed == bench.handles
 
@@ -170,7 +170,7 @@ def test_a_round_that_does_not_end_is_given_up() -> None:
     assert asking.seconds == pytest.approx(100)
 
 
-def test_what_is_known_when_the_time_is_over_is_told() -> None:
+def test_the_results_so_far_are_returned_when_the_time_is_over() -> None:
     """The whole batch takes 70 s; no more is left to find out which of the others it takes."""
     bench = Bench(lambda cases: [LEAK if case == "c3" and "c1" in cases else {} for case in cases], seconds=10)
     asking = bench.inquiry(8, seconds=115)
@@ -189,7 +189,7 @@ def test_the_number_of_trials_is_bounded() -> None:
     asking = bench.inquiry(200)
     found = asking.find()
     assert asking.trials == MOST_TRIALS
-    assert asking.failure == f"given up: {MOST_TRIALS} trials were made"
+    assert asking.failure == f"given up: {MOST_TRIALS} trials were used up"
     assert all(len(each.cases) == 2 for each in found[:-2])
     named = [case for each in found for case in each.cases]
     assert len(found) > 1
@@ -206,28 +206,28 @@ ONE = Leak("heap_bytes", 1, "memory: 1.0 KiB more")
         (Culprits(("a",), "", (ONE,), certain=True), "a leaks: memory: 1.0 KiB more"),
         (
             Culprits(("a", "b"), "b", (ONE,), certain=True),
-            "b leaks in the company of a, and not without: memory: 1.0 KiB more",
+            "b leaks only in one process with a: memory: 1.0 KiB more",
         ),
         (
             Culprits(("a", "b", "c"), "b", (ONE,), certain=True),
-            "b leaks in the company of a and c, and not without: memory: 1.0 KiB more",
+            "b leaks only in one process with a and c: memory: 1.0 KiB more",
         ),
         (
             Culprits(("a", "b", "c"), "c", (ONE,), certain=False),
-            "c leaks in the company of one or more of 2 other cases, the first a: memory: 1.0 KiB more",
+            "c leaks in one process with one or more of 2 other cases; the first is a: memory: 1.0 KiB more",
         ),
         (
             Culprits(("a", "b", "c"), "", (ONE,), certain=True),
-            "these 3 cases leak together, each of them some: memory: 1.0 KiB more",
+            "these 3 cases leak together, each of them a part: memory: 1.0 KiB more",
         ),
         (
             Culprits(("a", "b", "c"), "", (ONE,), certain=False),
-            "one or more of these 3 cases leak, the first a: memory: 1.0 KiB more",
+            "one or more of these 3 cases leak; the first is a: memory: 1.0 KiB more",
         ),
-        (Culprits(("a",), "", (ONE,), certain=False), "a leaks, it seems: memory: 1.0 KiB more"),
+        (Culprits(("a",), "", (ONE,), certain=False), "a probably leaks: memory: 1.0 KiB more"),
         (
             Culprits(("a", "b"), "b", (ONE,), certain=False),
-            "b leaks, it seems in the company of a: memory: 1.0 KiB more",
+            "b leaks, probably only in one process with a: memory: 1.0 KiB more",
         ),
     ],
 )

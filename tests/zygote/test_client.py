@@ -129,7 +129,7 @@ def test_nobody_listens(tmp_path: Path, stop: StopListener) -> None:
 
 def test_one_that_goes_before_it_is_ready_has_last_words(tmp_path: Path, stop: StopListener) -> None:
     zygote = FakeZygote(tmp_path, [EXIT], [])
-    with pytest.raises(ZygoteError, match="before it was ready it said:\nits last words"):
+    with pytest.raises(ZygoteError, match="it ended before it was ready, and its log ends with:\nits last words"):
         ZygoteClient(zygote.address, zygote.log, stop)
     zygote.close()
 
@@ -141,7 +141,7 @@ def test_a_refused_fork_is_tried_again(connect: Connect, monkeypatch: pytest.Mon
     assert _spawn(client) == 7
     assert len(zygote.heard) == 4
     assert told == [
-        "the zygote could not fork for executor a: EAGAIN (Resource temporarily unavailable); it is tried again for up "
+        "the zygote could not fork for executor a: EAGAIN (Resource temporarily unavailable); it tries again for up "
         "to 60 s"
     ]
     assert client.exit_of("old") == EXIT
@@ -169,12 +169,14 @@ def test_a_zygote_that_goes_while_a_fork_is_to_be_tried_again(connect: Connect) 
 def test_an_order_that_is_not_answered(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "ANSWER_LIMIT", 0.01)
     _, client = connect([], [])
-    with pytest.raises(ZygoteError, match=r"has not answered in 0\.01 s: it was to fork executor a; see .*zygote\.log"):
+    with pytest.raises(
+        ZygoteError, match=r"did not answer within 0\.01 s to the request to fork executor a, see .*zygote\.log"
+    ):
         _spawn(client)
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [([b"garbage\n"], "cannot be understood"), ([EXIT], "the zygote is gone"), ([], "is gone")]
+    ("answer", "text"), [([b"garbage\n"], "sent an invalid message"), ([EXIT], "the zygote is gone"), ([], "is gone")]
 )
 def test_an_order_that_is_answered_with_something_else(
     connect: Connect, answer: list[Message | bytes], text: str

@@ -354,7 +354,7 @@ def test_a_stuck_orphan_is_remembered_and_waited_for_once_it_ends(
     bench.end(stuck, -9)
     assert stuck in bench.processes.reaped
     assert late in bench.processes.reaped
-    assert f"process {stuck}, which could not be killed, has ended" in capsys.readouterr().err
+    assert f"process {stuck} has ended, after it could not be killed" in capsys.readouterr().err
     assert bench.silent(channel)
 
 

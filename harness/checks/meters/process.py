@@ -1,4 +1,4 @@
-"""What the kernel and the C library tell of this process, a system call or two each: memory, threads, files."""
+"""Readings of this process from the kernel and the C library: memory, threads, files; one or two system calls each."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from harness import linux
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM = "/proc/self/statm"
-#: Folders that pytest keeps its `tmp_path` in, for the user to look into afterwards.
+#: The start of the names of folders in which pytest keeps `tmp_path` for the user.
 _PYTEST_FOLDER = "pytest-of-"
-#: Entries of the folder for temporary files after which counting stops.
+#: The most entries of the folder for temporary files that are counted.
 _MOST_FILES = 10_000
-#: Nanoseconds, more than the step of the clock that files' times are taken from (10 ms at most): two changes within a
-#: step have the same time, so a list made that soon after a change may lack the second.
+#: Nanoseconds, more than the resolution of file times (10 ms at most). Two changes within one step have the same time,
+#: so a listing made so soon after a change may lack a second change.
 _CLOCK_STEP = 50_000_000
-#: torch's names of shared memory begin with the id of the process that made it.
+#: The names of torch's shared memory contain the id of the process that created it.
 _MAKER = re.compile(r"torch_(\d+)_")
 
 
 class _MallocInfo(ctypes.Structure):
-    """``struct mallinfo2`` of glibc 2.33 and later. `hblkhd`: bytes in blocks mapped one by one; `uordblks`: others."""
+    """``struct mallinfo2`` of glibc 2.33 and later. `hblkhd`: bytes in separately mapped blocks; `uordblks`: others."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -48,21 +48,21 @@ class _MallocInfo(ctypes.Structure):
     uordblks: int
 
 
-# Another C library, or an older one, has none.
+# Missing in other C libraries and in older versions of glibc.
 _mallinfo: Any = getattr(ctypes.CDLL(None), "mallinfo2", None)
 if _mallinfo is not None:
     _mallinfo.restype = _MallocInfo
 
 
 def read(blind: MutableMapping[str, str]) -> dict[str, int]:
-    """Readings of memory, threads and descriptors; what cannot be read goes to `blind`, with the reason."""
+    """Returns readings of memory, threads and descriptors. Adds each failed reading to `blind`, with the reason."""
     values = {
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),
     }
     in_malloc = 0
     if _mallinfo is None:
-        blind["heap_bytes"] = "this c library has no mallinfo2"
+        blind["heap_bytes"] = "the C library has no mallinfo2"
     else:
         info = _mallinfo()
         values["heap_bytes"] = info.uordblks + info.hblkhd
@@ -72,7 +72,7 @@ def read(blind: MutableMapping[str, str]) -> dict[str, int]:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has in use. The kernel counts them in batches, some 100 KiB for each core."""
+    """Returns the resident memory of this process in bytes. The kernel updates it in steps of some 100 KiB per core."""
     return _pages()[1] * _PAGE
 
 
@@ -89,13 +89,13 @@ def _pages() -> list[int]:
 
 
 class Files:
-    """Counts the files that this process has made for itself: temporary ones, and shared memory.
+    """Counts the files that this process has created: temporary files and shared memory.
 
-    Everybody's shared memory lies in one folder: that of other workers and of other runs, too. A file there counts when
-    it is new and this user's, and this process or a descendant has it open or mapped. A file that only other processes
-    have does not count, nor does one that another living process has made by its name (torch's names tell). A file
-    that nobody has open, and whose name tells nothing, was left behind: in doubt by us, since a doubt costs a
-    repetition and no more.
+    Shared memory of all processes is in one folder, also that of other workers and other runs. A file there counts if
+    it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
+    only other processes have it open, or if another living process created it, according to its name (torch's names
+    contain the pid). A file that no process has open, and whose name has no pid, counts too: if it is not ours, that
+    costs one repetition and no more.
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:
@@ -103,22 +103,22 @@ class Files:
         self._shm = shm
         self._others = {(entry.name, entry.inode()) for entry in _entries(shm)}
         self._ours: set[tuple[str, int]] = set()
-        #: The time of change of the folder of shared memory at which it had nothing of ours.
+        #: The modification time of the folder of shared memory when it had no file of this process.
         self._nothing_at: int | None = None
 
     def read(self) -> dict[str, int]:
-        """Readings of both folders."""
+        """Returns the readings of both folders."""
         values: dict[str, int] = {}
         values["shm_files"], values["shm_bytes"] = _weigh(self._shared_memory())
         values["temp_files"], values["temp_bytes"] = _weigh(self.temporary_files())
         return values
 
     def shared_memory(self) -> list[str]:
-        """The names of the files of shared memory that count."""
+        """Returns the names of the shared memory files that count."""
         return sorted(entry.name for entry in self._shared_memory())
 
     def temporary_files(self) -> Iterator[os.DirEntry[str]]:
-        """The entries of the folder for temporary files at any depth, without those of pytest's own folder."""
+        """Yields the entries of the folder for temporary files at any depth, except pytest's own folder."""
         folders = [self._temp]
         found = 0
         while folders and found < _MOST_FILES:
@@ -132,7 +132,7 @@ class Files:
                     folders.append(Path(entry.path))
 
     def _shared_memory(self) -> list[os.DirEntry[str]]:
-        # Others may have left hundreds of files there, which to list takes longer than all other readings together.
+        # Other processes may have left hundreds of files there. Listing them takes longer than all other readings.
         changed, now = _changed(self._shm), time.time_ns()
         if changed is not None and changed == self._nothing_at:
             return []
@@ -155,7 +155,7 @@ class Files:
         return kept
 
     def _decide(self, undecided: Mapping[str, os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Which of the new files, by path, are ours. Once for each file, since to ask all processes takes 30 ms."""
+        """Returns those of the new files, by path, that count. Once per file: a scan of all processes takes 30 ms."""
         me = os.getpid()
         claims: dict[int, set[str]] = {me: _held(me, undecided)}
         for path, entry in undecided.items():
@@ -170,7 +170,7 @@ class Files:
             line = linux.ancestry(process)
             if me in line:
                 mine |= paths
-            elif line:  # what one that has ended has made, a child of ours may have
+            elif line:  # a process that has ended may have been a child of ours, so its files stay ours
                 claimed |= paths
         kept = []
         for path, entry in undecided.items():
@@ -178,7 +178,7 @@ class Files:
             try:
                 ours = ours and os.stat(path).st_uid == os.geteuid()
             except FileNotFoundError:
-                continue  # short-lived, as semaphores are
+                continue  # removed meanwhile, as semaphores are
             (self._ours if ours else self._others).add((entry.name, entry.inode()))
             if ours:
                 kept.append(entry)
@@ -186,7 +186,7 @@ class Files:
 
 
 def _held(process: int, paths: Iterable[str]) -> set[str]:
-    """Which of `paths` a process has open or mapped; of a stranger's process that is not known and taken as none."""
+    """Returns those of `paths` that a process has open or mapped; none for another user's process."""
     folder = f"/proc/{process}"
     try:
         with open(f"{folder}/maps", "rb") as file:
@@ -205,7 +205,7 @@ def _target(link: str) -> str:
 
 
 def _changed(folder: Path) -> int | None:
-    """When an entry was last made, renamed or removed in a folder, in ns since the epoch; None where it is gone."""
+    """Returns when an entry was last created, renamed or removed in a folder, in ns; None if the folder is gone."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:
@@ -213,7 +213,7 @@ def _changed(folder: Path) -> int | None:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder now; nothing, where it is gone or never was."""
+    """Returns the current entries of a folder; none if it does not exist or is unreadable."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -222,7 +222,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _weigh(entries: Iterable[os.DirEntry[str]]) -> tuple[int, int]:
-    """How many entries there are, and the bytes of those that are files."""
+    """Returns the number of entries, and the total bytes of the files among them."""
     count = size = 0
     for entry in entries:
         count += 1

@@ -11,7 +11,7 @@ EXPECTED = {
     "test_first": "passed",
     "test_crashes": {"batch": "flaky: crashed in company, passed alone: SIGSEGV in call", "case": "passed"},
     "test_second": "passed",
-    "test_hangs": {"batch": "flaky: timeout in company, passed alone: not over after 0.5 s", "case": "passed"},
+    "test_hangs": {"batch": "flaky: timeout in company, passed alone: did not finish within 0.5 s", "case": "passed"},
     "test_third": "passed",
     "test_leaves_a_child": {"batch": "flaky: leaked in company, passed alone", "case": "passed"},
     "test_fourth": "passed",

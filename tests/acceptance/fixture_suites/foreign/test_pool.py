@@ -19,7 +19,7 @@ EXPECTED = {
     "TestShared::test_argv": "passed",
     "TestShared::test_crash": "crashed: SIGSEGV in call",
     "TestShared::test_expected": "waived",
-    "TestShared::test_hang": "timeout: not over after",
+    "TestShared::test_hang": "timeout: did not finish within",
     "TestShared::test_pool": "passed",
     "TestShared::test_shared": "passed",
     "TestShared::test_skipped": "skipped: not here",

@@ -8,12 +8,12 @@ import pytest
 
 EXPECTED = {
     "test_before": "passed",
-    "test_python": "timeout: not over after 0.5 s, in call",
+    "test_python": "timeout: did not finish within 0.5 s (in call)",
     "test_between": "passed",
-    "test_c_without_lock": "timeout: not over after 0.5 s, in call",
-    "test_c_with_lock": "timeout: not over after 0.5 s, in call",
-    "test_setup": "timeout: not over after 0.5 s, in setup",
-    "test_teardown": "timeout: not over after 0.5 s, in teardown",
+    "test_c_without_lock": "timeout: did not finish within 0.5 s (in call)",
+    "test_c_with_lock": "timeout: did not finish within 0.5 s (in call)",
+    "test_setup": "timeout: did not finish within 0.5 s (in setup)",
+    "test_teardown": "timeout: did not finish within 0.5 s (in teardown)",
     "test_after": "passed",
 }
 

@@ -8,7 +8,7 @@ import pytest
 EXPECTED = {
     "test_gated": "gated: memory",
     "test_skips": "skipped: not now",
-    "TestClass::test_hangs": "timeout: not over after 0.5 s, in call",
+    "TestClass::test_hangs": "timeout: did not finish within 0.5 s (in call)",
     "TestClass::test_innocent": "passed",
     "test_leaves_a_child": "leaked: left a child process running",
     "test_parametrised[0]": "passed",

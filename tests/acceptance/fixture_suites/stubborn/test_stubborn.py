@@ -7,7 +7,7 @@ import signal
 import pytest
 
 EXPECTED = {
-    "test_disarmed": "timeout: not over after 0.3 s, in call",
+    "test_disarmed": "timeout: did not finish within 0.3 s (in call)",
     "test_after": "passed",
 }
 

@@ -17,10 +17,9 @@ EXPECTED = {
     "test_after": "passed",
 }
 NOTES = {
-    "test_crashes_the_second_time": "suspected of a leak, which could not be confirmed when it was run again and again:"
-    " SIGABRT",
-    "test_hangs_the_second_time": "suspected of a leak, which could not be confirmed when it was run again and again:",
-    "test_leaves_the_second_time": "suspected of a leak, which could not be confirmed when it was run again and again:",
+    "test_crashes_the_second_time": "a suspected leak could not be confirmed: its repetitions failed: SIGABRT",
+    "test_hangs_the_second_time": "a suspected leak could not be confirmed: its repetitions failed:",
+    "test_leaves_the_second_time": "a suspected leak could not be confirmed: its repetitions failed:",
 }
 
 KEPT: list[torch.Tensor] = []

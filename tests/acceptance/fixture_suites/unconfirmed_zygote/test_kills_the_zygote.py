@@ -16,8 +16,8 @@ EXPECTED = {
     "test_after": "passed",
 }
 NOTES = {
-    "test_kills_in_the_same_process": "suspected of a leak, which could not be confirmed ",
-    "test_kills_in_a_fresh_process": "suspected of a leak, which could not be confirmed ",
+    "test_kills_in_the_same_process": "a suspected leak could not be confirmed: ",
+    "test_kills_in_a_fresh_process": "a suspected leak could not be confirmed: ",
 }
 
 KEPT: list[torch.Tensor] = []
