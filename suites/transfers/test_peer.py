@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ..streams.busy import NOT_SHOWN, POISON, TRIALS, calibrate, ever, sleep_on
-from .test_round_trips import DTYPE, LAYOUT, NON_BLOCKING, SIZE, bits, pattern
+from .bit_patterns import DTYPE, bit_patterns, bits, pattern
+from .test_round_trips import LAYOUT, NON_BLOCKING, SIZE
 
 pytestmark = pytest.mark.requires(accelerator=True, devices=2)
 
@@ -42,8 +43,7 @@ def test_every_byte_crosses(device: torch.device, other: torch.device, size: int
 @DTYPE
 def test_every_type_crosses_bit_by_bit(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
     """Contract: a copy between devices does not interpret what it copies."""
-    raw = pattern(16 * 1024)
-    x = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
+    x = bit_patterns(dtype)
 
     assert torch.equal(bits(x.to(device).to(other)), bits(x))
 
