@@ -343,10 +343,11 @@ def test_graphs_that_are_dropped_give_their_memory_back(api: Api, device: torch.
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_a_replay_within_a_capture_is_no_replay(api: Api, place: str, device: torch.device) -> None:
     """Contract: replaying one graph while another is captured either becomes part of that capture (CUDA's child
-    graphs) or is refused; it never runs at once behind the capture's back, and the device stays usable."""
-    x = torch.zeros(ELEMENTS, device=device)
+    graphs), so that each replay of the other runs it in its place, or is refused; it never runs at once behind the
+    capture's back, and the device stays usable."""
+    x = torch.ones(ELEMENTS, device=device)
     inner = captured(api, device, lambda: x.add_(1))
-    x.zero_()
+    x.fill_(1)
     torch.accelerator.synchronize(device)
     stream, outer = torch.Stream(device), api.new()
 
@@ -356,8 +357,20 @@ def test_a_replay_within_a_capture_is_no_replay(api: Api, place: str, device: to
                 x.mul_(3)
             inner.replay()
 
+    refused = False
     try:
         nest()
     except RuntimeError:
-        assert works(device)
-    assert (x == 0).all(), "the replay ran while it was captured"
+        refused = True
+    torch.accelerator.synchronize(device)
+    assert (x == 1).all(), "the replay ran while it was captured"
+
+    if not refused:
+        for value in (5, 7):
+            x.fill_(value)
+            outer.replay()
+            assert (x == (value if place == "first" else 3 * value) + 1).all()
+    x.fill_(10)
+    inner.replay()
+    assert (x == 11).all()
+    assert works(device)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
 
-from .lengths import FLOATING_TYPES, LENGTHS, WHOLE_TYPES, ends, name
+from .lengths import FLOATING_TYPES, LENGTHS, WHOLE_TYPES, ends, name, unit
 
 SIZES = pytest.mark.parametrize("size", LENGTHS)
 
@@ -43,6 +44,56 @@ def test_large_products(device: torch.device, dtype: torch.dtype, more: int) -> 
         assert torch.full((count,), 1j, device=device, dtype=dtype).prod().item() == (1, 1j, -1, -1j)[more]
     else:
         assert torch.full((count,), -1, device=device, dtype=dtype).prod().item() == (-1) ** more
+
+
+def turned(x: list[Fraction]) -> list[Fraction]:
+    """The terms of the product of a vector with itself the other way round."""
+    return [a * b for a, b in zip(x, reversed(x), strict=True)]
+
+
+def deviations(x: list[Fraction]) -> list[Fraction]:
+    """The terms of a variance: what it is made of by the mean of squares, which bounds its error."""
+    return [a * a / len(x) for a in x] + [-((sum(x) / len(x)) ** 2)]
+
+
+def gathered(x: torch.Tensor) -> torch.Tensor:
+    """A sum by `index_add_`."""
+    return x.new_zeros(1).index_add_(0, torch.zeros(len(x), dtype=torch.int64, device=x.device), x)
+
+
+#: Ways to add up the elements of a vector, and the terms of the sum.
+SUMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[list[Fraction]], list[Fraction]]]] = {
+    "sum": (torch.sum, list),
+    "sum_along": (lambda x: torch.stack([x, -x], dim=1).sum(0)[0], list),
+    "cumsum": (lambda x: x.cumsum(0)[-1], list),
+    "index_add": (gathered, list),
+    "mean": (torch.mean, lambda x: [a / len(x) for a in x]),
+    "var": (lambda x: x.var(correction=0), deviations),
+    "norm": (lambda x: torch.linalg.vector_norm(x).square(), lambda x: [a * a for a in x]),
+    "dot": (lambda x: torch.dot(x, x.flip(0)), turned),
+    "product": (lambda x: x[None] @ x.flip(0)[:, None], turned),
+}
+
+
+@pytest.mark.parametrize(("reduce", "terms"), SUMS.values(), ids=SUMS.keys())
+@pytest.mark.parametrize("size", [1, 3, 33, 1000])
+def test_sums_of_float64_are_float64s(
+    device: torch.device,
+    reduce: Callable[[torch.Tensor], torch.Tensor],
+    terms: Callable[[list[Fraction]], list[Fraction]],
+    size: int,
+) -> None:
+    """Contract: a sum of ordinary numbers in float64, which have all the digits that they can have, is within rounding
+    theory's bound of the exact one: that of twice as many roundings to float64 as there are terms, and eight. One
+    rounding to float32 is far beyond it."""
+    x = (torch.rand(size, dtype=torch.float64) + 0.5) * torch.where(torch.rand(size) < 0.25, -1.0, 1.0)
+    exact = terms([Fraction(number) for number in x.tolist()])
+    wanted, sizes = float(sum(exact)), float(sum(map(abs, exact)))
+
+    found = reduce(x.to(device))
+
+    assert found.dtype == torch.float64
+    assert abs(found.item() - wanted) <= (2 * size + 8) * unit(torch.float64) * sizes
 
 
 # ---- minima and maxima ----
