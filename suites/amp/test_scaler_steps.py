@@ -308,6 +308,20 @@ def trained(device: torch.device) -> torch.amp.GradScaler:
     return scaler
 
 
+def go_on(scaler: torch.amp.GradScaler, device: torch.device) -> list[float]:
+    """The scales after six more good steps, and one that overflows."""
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=0.1)
+    found = []
+    for gradient in (*[1.0] * 6, INF):
+        x.grad = None
+        push(scaler, x, gradient)
+        scaler.step(optimiser)
+        scaler.update()
+        found.append(scaler.get_scale())
+    return found
+
+
 @pytest.mark.parametrize("used", [False, True], ids=["new", "in_use"])
 def test_a_state_dictionary_brings_everything_back(device: torch.device, used: bool) -> None:
     """Contract: a state dictionary has scale, factors, interval and count, and brings them back in a scaler that is
@@ -329,6 +343,7 @@ def test_a_state_dictionary_brings_everything_back(device: torch.device, used: b
 
     assert other.state_dict() == state
     assert other.scale(torch.ones((), device=device)).item() == 24.0
+    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 36.0]
 
 
 def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
@@ -338,6 +353,7 @@ def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
 
     assert other.state_dict() == scaler.state_dict()
     assert other.scale(torch.ones((), device=device)).item() == 24.0
+    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 36.0]
 
     x = weight(device)
     push(scaler, x, 1.0)
