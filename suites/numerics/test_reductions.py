@@ -168,6 +168,7 @@ PROPAGATING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "logsumexp": lambda x: x.logsumexp(0),
     "softmax": lambda x: x.softmax(0).sum(),
     "dot": lambda x: torch.dot(x, torch.zeros_like(x)),
+    "dot_second": lambda x: torch.dot(torch.zeros_like(x), x),
 }
 
 
@@ -219,7 +220,9 @@ def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype
         zero / zero,
         inf / inf,
         nan + one,
+        one + nan,
         nan * zero,
+        zero * nan,
         nan.clamp(0, 1),
         nan.relu(),
     ):
@@ -227,23 +230,36 @@ def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype
     assert (one / zero).item() == (one / -zero).neg().item() == float("inf")
     assert not (nan == nan).item()
     assert (nan != nan).item()
-    assert not (nan < one).item()
-    assert torch.maximum(nan, one).isnan().item()
-    assert torch.fmin(nan, one).item() == 1
-    assert torch.copysign(one, -zero).item() == -1
+    for left, right in ((nan, one), (one, nan)):
+        assert not any(found.item() for found in (left < right, left <= right, left > right, left >= right))
+        assert torch.maximum(left, right).isnan().item()
+        assert torch.minimum(left, right).isnan().item()
+        assert torch.fmax(left, right).item() == torch.fmin(left, right).item() == 1
+    assert (-inf < -one).item()
+    assert (one < inf).item()
+    assert (zero == -zero).item()
+    assert [inf.clamp(0, 1).item(), (-inf).clamp(0, 1).item()] == [1, 0]
+    assert [inf.relu().item(), (-inf).relu().item()] == [float("inf"), 0]
+    assert [torch.copysign(one, -zero).item(), torch.copysign(-one, zero).item()] == [-1, 1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
 def test_nan_spreads_along_its_row_and_column(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: in a product of matrices an undefined element makes its row undefined, though it is multiplied by
-    zeros, and nothing else."""
-    a, b = torch.ones(33, 20, dtype=dtype, device=device), torch.zeros(20, 17, dtype=dtype, device=device)
-    a[5, 3] = float("nan")
-
-    found = (a @ b).isnan()
-
-    assert found[5].all()
-    assert found.sum().item() == 17
+    """Contract: in a product of matrices an undefined element of the first makes its row undefined and one of the
+    second its column, though it is multiplied by zeros, and nothing else."""
+    for ones_first in (True, False):
+        a, b = torch.ones(33, 20, dtype=dtype, device=device), torch.zeros(20, 17, dtype=dtype, device=device)
+        a, b = (a, b) if ones_first else (torch.zeros_like(a), torch.ones_like(b))
+        spoilt = a.clone()
+        spoilt[5, 3] = float("nan")
+        found = (spoilt @ b).isnan()
+        assert found[5].all()
+        assert found.sum().item() == 17
+        spoilt = b.clone()
+        spoilt[3, 4] = float("nan")
+        found = (a @ spoilt).isnan()
+        assert found[:, 4].all()
+        assert found.sum().item() == 33
 
 
 # ---- subnormal numbers ----

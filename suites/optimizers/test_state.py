@@ -53,7 +53,7 @@ def test_training_goes_on_from_a_state_dictionary(
     device: torch.device, kind: Kind, form: str, settings: str, way: str
 ) -> None:
     """Contract: an optimiser that takes over the state of another, in memory or by a file, goes on as the other would
-    have, to the last bit; the other's later steps do not reach it."""
+    have, to the last bit."""
     weights, optimiser = trained(device, kind, form, settings)
     others = [weight.clone() for weight in weights]
     other = kind.make(others, form, settings)

@@ -60,6 +60,7 @@ def test_registered_memory_is_pinned_until_it_is_not() -> None:
     assert pinned
     assert not x.is_pinned()
     assert torch.equal(there.cpu(), torch.arange(5000, dtype=torch.int32))
+    assert torch.equal(x, torch.arange(5000, dtype=torch.int32))
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")

@@ -164,6 +164,8 @@ def test_both_directions_at_once(device: torch.device, other: torch.device) -> N
             moved[1].append(sources[1][n].to(device, non_blocking=True))
     settle()
 
-    assert [[int(x.float().mean()) for x in row] for row in moved] == [list(range(50))] * 2
+    for row in moved:
+        assert [len(x) for x in row] == [10_000 + n for n in range(50)]
+        assert [n for n, x in enumerate(row) if not bool((x == n).all())] == []
     assert {(x.device.index) for x in moved[0]} == {1}
     assert {(x.device.index) for x in moved[1]} == {0}
