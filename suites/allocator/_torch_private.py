@@ -38,6 +38,12 @@ def managed_memory(device: torch.device) -> AbstractContextManager[torch.cuda.Me
     return context
 
 
+def pool_snapshot(pool: torch.cuda.MemPool, *, include_traces: bool) -> dict[str, Any]:
+    """A pool's segments, and what was recorded: `MemPool.snapshot` gives the segments alone."""
+    found: dict[str, Any] = reach("torch._C._cuda_memorySnapshot")((*pool.id, include_traces))
+    return found
+
+
 def leak_check(name: str) -> AbstractContextManager[object]:
     """The check that torch's own tests use: it raises RuntimeError when its block leaves more allocated than before."""
 

@@ -44,8 +44,8 @@ tell([all(bool((x == value).all()) for value, x in enumerate(kept)), [x.data_ptr
 
 
 def test_what_is_free_goes_back_though_its_segment_is_in_use(device: torch.device) -> None:
-    """Contract: emptying the cache unmaps what is free of a segment, in the middle of it too: no more is reserved than
-    the blocks in use need, in pages of 2 MiB for small ones and 20 for others; the hole can be filled again."""
+    """Contract: emptying the cache unmaps what is free of a segment, in the middle of it too, in pages of 20 MiB: of
+    each of two holes of 40 MiB at least one goes back; the holes can be filled again."""
     script = """
 kept = [new(40 * MIB) for _ in range(5)]
 for number in (1, 3):

@@ -117,6 +117,11 @@ tell({"fraction": fraction, "within": failure(lambda: new(20 * MIB)),
 @pytest.mark.usefixtures("whole")
 def test_a_fraction_is_of_one_device(device: torch.device) -> None:
     """Contract: a fraction holds for its device and leaves the other's alone."""
-    torch.cuda.set_per_process_memory_fraction(FRACTION, device)
-
-    assert torch.cuda.get_per_process_memory_fraction(1) == 1.0
+    before = torch.cuda.get_per_process_memory_fraction(1)
+    try:
+        torch.cuda.set_per_process_memory_fraction(FRACTION, device)
+        assert [torch.cuda.get_per_process_memory_fraction(index) for index in range(2)] == [FRACTION, before]
+        torch.cuda.set_per_process_memory_fraction(0.25, 1)
+        assert [torch.cuda.get_per_process_memory_fraction(index) for index in range(2)] == [FRACTION, 0.25]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
+from ..snapshot._torch_private import recorded
+from ._torch_private import pool_snapshot
 from .limits import LEFT, MIB, block, settle, short_of_memory
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
@@ -279,18 +282,35 @@ def test_reserved_bytes_are_told_by_pool(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces")
 @pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces_correctness")
 def test_a_snapshot_without_traces_has_the_same_segments(device: torch.device) -> None:
-    """Contract: traces can be left out of a pool's snapshot; segments and blocks are the same either way."""
+    """Contract: traces can be left out of a pool's snapshot, of which no entry is left then, and are there when asked
+    for, with what was allocated in the pool and freed, in that order; segments and blocks are the same either way."""
     pool = Pool()
-    with use(pool):
-        tensors = [block(device, size) for size in (1000, 3 * MIB)]
-    plain, whole = pool.snapshot(include_traces=False), pool.snapshot(include_traces=True)
+    with recorded():
+        with use(pool):
+            tensors = [block(device, size) for size in (1000, 3 * MIB)]
+            gone = block(device, 5 * MIB)
+        places = [(x.data_ptr(), x.nbytes) for x in (*tensors, gone)]
+        del gone
+        plain, whole = (pool_snapshot(pool, include_traces=wanted) for wanted in (False, True))
+        public = [pool.snapshot(include_traces=wanted) for wanted in (False, True)]
 
-    def shape(segments: list[dict[str, object]]) -> list[tuple[object, ...]]:
-        return sorted((each["address"], each["total_size"], len(each["blocks"])) for each in segments)  # type: ignore[arg-type]
+    def shape(segments: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+        return sorted(
+            (each["address"], each["total_size"], [(block["size"], block["state"]) for block in each["blocks"]])
+            for each in segments
+        )
 
     assert len(tensors) == 2
-    assert shape(plain) == shape(whole)
-    assert len(plain) == 2
+    assert shape(plain["segments"]) == shape(whole["segments"]) == shape(public[0]) == shape(public[1])
+    assert len(plain["segments"]) >= 2
+    assert not any(plain["device_traces"])
+    trace = [(entry["action"], entry["addr"], entry["size"]) for entry in whole["device_traces"][device.index]]
+    found = [entry for entry in trace if entry[0] in ("alloc", "free_completed") and entry[1] in dict(places)]
+    assert [entry[:2] for entry in found] == [
+        *(("alloc", address) for address, _ in places),
+        ("free_completed", places[-1][0]),
+    ]
+    assert all(size >= dict(places)[address] for _, address, size in found)
 
 
 def test_pools_change_no_result(device: torch.device) -> None:

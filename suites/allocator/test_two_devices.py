@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -28,91 +28,103 @@ def allocated(*devices: torch.device) -> list[int]:
 def test_each_device_counts_its_own(device: torch.device, other: torch.device) -> None:
     """Contract: a tensor counts where it is and nowhere else: allocated and reserved bytes, peaks and totals of the
     other device stay, whichever is the current one."""
-    before = torch.accelerator.memory_stats(device)
-    with torch.accelerator.device_index(0):
-        x = torch.empty(30 * MIB, dtype=torch.uint8, device=other)
-    grown = torch.accelerator.memory_allocated(other)
-
-    assert torch.accelerator.memory_stats(device) == before
-    assert grown >= 30 * MIB
-    del x
-    assert torch.accelerator.memory_allocated(other) <= grown - 30 * MIB
+    for current, (taking, idle) in product(range(2), ((device, other), (other, device))):
+        before = torch.accelerator.memory_stats(idle)
+        start = torch.accelerator.memory_allocated(taking)
+        with torch.accelerator.device_index(current):
+            x = torch.empty(30 * MIB, dtype=torch.uint8, device=taking)
+            assert torch.accelerator.memory_allocated(taking) >= start + 30 * MIB
+            del x
+        assert torch.accelerator.memory_allocated(taking) == start
+        assert torch.accelerator.memory_stats(idle) == before
 
 
 def test_resets_are_of_one_device(device: torch.device, other: torch.device) -> None:
     """Contract: resetting the peaks or the totals of one device leaves the other's."""
-    for each in (device, other):
-        torch.accelerator.reset_peak_memory_stats(each)
-        x = torch.empty(30 * MIB, dtype=torch.uint8, device=each)
-        del x
-    kept = torch.accelerator.memory_stats(other)
+    for reset, left in ((device, other), (other, device)):
+        for each in (reset, left):
+            torch.accelerator.reset_peak_memory_stats(each)
+            x = torch.empty(30 * MIB, dtype=torch.uint8, device=each)
+            del x
+        kept = torch.accelerator.memory_stats(left)
 
-    torch.accelerator.reset_peak_memory_stats(device)
-    torch.accelerator.reset_accumulated_memory_stats(device)
+        torch.accelerator.reset_peak_memory_stats(reset)
+        torch.accelerator.reset_accumulated_memory_stats(reset)
 
-    assert torch.accelerator.memory_stats(other) == kept
-    assert torch.accelerator.max_memory_allocated(other) >= 30 * MIB
-    assert torch.accelerator.max_memory_allocated(device) < 30 * MIB
-    assert torch.accelerator.memory_stats(device)["allocated_bytes.all.allocated"] == 0
+        assert torch.accelerator.memory_stats(left) == kept
+        assert torch.accelerator.max_memory_allocated(left) >= 30 * MIB
+        assert torch.accelerator.max_memory_allocated(reset) < 30 * MIB
+        assert torch.accelerator.memory_stats(reset)["allocated_bytes.all.allocated"] == 0
 
 
 def test_a_copy_counts_where_it_arrives(device: torch.device, other: torch.device) -> None:
     """Contract: a copy from device to device takes memory of the one it goes to, by its size, and none that stays of
     the other: nothing is staged that is not given back."""
-    x = torch.full((10 * MIB,), 3, dtype=torch.uint8, device=device)
-    before = allocated(device, other)
+    for source, target in ((device, other), (other, device)):
+        x = torch.full((10 * MIB,), 3, dtype=torch.uint8, device=source)
+        before = allocated(source, target)
 
-    y = x.to(other)
-    torch.accelerator.synchronize(device)
-    torch.accelerator.synchronize(other)
-    here, there = (now - then for now, then in zip(allocated(device, other), before, strict=True))
+        y = x.to(target)
+        torch.accelerator.synchronize(source)
+        torch.accelerator.synchronize(target)
+        here, there = (now - then for now, then in zip(allocated(source, target), before, strict=True))
 
-    assert here == 0
-    assert y.nbytes <= there <= y.nbytes + 2 * MIB
-    assert bool((y == 3).all())
+        assert here == 0
+        assert y.nbytes <= there <= y.nbytes + 2 * MIB
+        assert bool((y == 3).all())
+        del x, y
 
 
 def test_memory_of_one_device_is_not_given_for_the_other(device: torch.device, other: torch.device) -> None:
     """Contract: cached memory of one device does not serve the other, and addresses of tensors of both never
     overlap."""
-    cached = torch.empty(30 * MIB, dtype=torch.uint8, device=device)
-    del cached
-    before = torch.accelerator.memory_reserved(other)
+    for one, two in ((device, other), (other, device)):
+        settle(device)
+        settle(other)
+        cached = torch.empty(30 * MIB, dtype=torch.uint8, device=one)
+        del cached
+        before = torch.accelerator.memory_reserved(two)
 
-    live = [torch.full((MIB,), number, dtype=torch.uint8, device=(device, other)[number % 2]) for number in range(10)]
+        live = [torch.full((MIB,), number, dtype=torch.uint8, device=(one, two)[number % 2]) for number in range(10)]
 
-    assert torch.accelerator.memory_reserved(other) > before
-    spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in live)
-    assert all(left[1] <= right[0] for left, right in pairwise(spans))
-    assert all(bool((x == number).all()) for number, x in enumerate(live))
+        assert torch.accelerator.memory_reserved(two) > before
+        spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in live)
+        assert all(left[1] <= right[0] for left, right in pairwise(spans))
+        assert all(bool((x == number).all()) for number, x in enumerate(live))
+        del live
 
 
 def test_running_out_on_one_leaves_the_other(device: torch.device, other: torch.device) -> None:
     """Contract: a refusal on one device names it, and takes nothing from the other: what is cached there stays."""
-    x = torch.full((MIB,), 5, dtype=torch.uint8, device=device)
-    cached = torch.empty(30 * MIB, dtype=torch.uint8, device=device)
-    del cached
-    reserved = torch.accelerator.memory_reserved(device)
+    for full, left in ((other, device), (device, other)):
+        x = torch.full((MIB,), 5, dtype=torch.uint8, device=left)
+        cached = torch.empty(30 * MIB, dtype=torch.uint8, device=left)
+        del cached
+        reserved = torch.accelerator.memory_reserved(left)
 
-    with pytest.raises(torch.OutOfMemoryError, match=r"(?i)(gpu|device) 1\b"):
-        torch.empty(1 << 46, dtype=torch.uint8, device=other)
+        with pytest.raises(torch.OutOfMemoryError, match=rf"(?i)(gpu|device) {full.index}\b"):
+            torch.empty(1 << 46, dtype=torch.uint8, device=full)
 
-    assert torch.accelerator.memory_reserved(device) == reserved
-    assert bool((x == 5).all())
+        assert torch.accelerator.memory_reserved(left) == reserved
+        assert bool((x == 5).all())
+        del x
 
 
 def test_a_source_is_kept_until_the_other_device_has_read_it(device: torch.device, other: torch.device) -> None:
     """Contract: a tensor that is dropped right after its copy to the other device was queued behind a sleep is not
     overwritten by what is allocated next, on its own stream, before it was read."""
-    calibrate(device)
-    stream = torch.Stream(device)
-    for value in range(1, 6):
+    for each in (device, other):
+        calibrate(each)
+    streams = {each: torch.Stream(each) for each in (device, other)}
+    for value in range(1, 9):
+        source, target = (device, other) if value % 2 else (other, device)
+        stream = streams[source]
         with stream:
-            x = torch.full((MIB,), value, dtype=torch.uint8, device=device)
+            x = torch.full((MIB,), value, dtype=torch.uint8, device=source)
             sleep_on(stream, 20)
-            y = x.to(other, non_blocking=True)
+            y = x.to(target, non_blocking=True)
             del x
-            poison = torch.full((MIB,), 99, dtype=torch.uint8, device=device)
+            poison = torch.full((MIB,), 99, dtype=torch.uint8, device=source)
         torch.accelerator.synchronize(device)
         torch.accelerator.synchronize(other)
         assert bool((y == value).all())

@@ -27,8 +27,11 @@ def test_double_and_whole_numbers_are_left_alone(
     device: torch.device, dtype: torch.dtype, ignored: torch.dtype
 ) -> None:
     """Contract: autocast does not convert float64 and whole numbers, neither for operations of lower precision nor for
-    those of float32: what they give is of the type that they give without autocast."""
-    x = torch.arange(1, 5, device=device).reshape(2, 2).to(ignored)
+    those of float32: what they give is what they give without autocast, of the same type. The numbers are such that
+    neither the lower type nor float32 can hold them."""
+    x = torch.tensor([[(1 << 24) + 1, 3], [5, 7]], dtype=ignored, device=device)
+    if ignored == torch.float64:
+        x = torch.tensor([[1 / 3, 2 / 7], [5 / 11, 13 / 17]], dtype=ignored, device=device)
     # CUDA has no product of matrices of whole numbers.
     calls = {"pow": lambda: x.pow(2.0), "sum": lambda: x.sum(), "cumsum": lambda: x.cumsum(0), "prod": lambda: x.prod()}
     if ignored == torch.float64:
@@ -135,6 +138,7 @@ def test_clearing_the_cache_drops_what_is_kept(device: torch.device, dtype: torc
         first = x @ weight
         with torch.no_grad():
             weight.fill_(3)
+        hidden = x @ weight
         torch.clear_autocast_cache()
         cleared = x @ weight
         with torch.no_grad():
@@ -142,7 +146,7 @@ def test_clearing_the_cache_drops_what_is_kept(device: torch.device, dtype: torc
     with torch.autocast(device.type, dtype=dtype):
         later = x @ weight
 
-    assert [result[0, 0].item() for result in (first, cleared, later)] == [2, 6, 10]
+    assert [result[0, 0].item() for result in (first, hidden, cleared, later)] == [2, 2, 6, 10]
 
 
 @LOWER

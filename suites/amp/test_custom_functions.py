@@ -50,11 +50,13 @@ def test_the_backward_function_runs_as_the_forward_one_did(device: torch.device,
 
     a, b = matrices(device)
     with torch.autocast(device.type, dtype=dtype):
-        first, second = Product.apply(a, b), Product.apply(a, b)
+        first, second, third = (Product.apply(a, b) for _ in range(3))
     first.float().sum().backward()
-    with torch.autocast(device.type, dtype=other(dtype), enabled=False):
+    with torch.autocast(device.type, dtype=other(dtype)):
         second.float().sum().backward()
-    on = [("forward", True, dtype, dtype)] * 2 + [("backward", True, dtype, dtype)] * 2
+    with torch.autocast(device.type, dtype=other(dtype), enabled=False):
+        third.float().sum().backward()
+    on = [("forward", True, dtype, dtype)] * 3 + [("backward", True, dtype, dtype)] * 3
     assert seen == on
     assert a.grad is not None
     assert a.grad.dtype == torch.float32
@@ -73,7 +75,7 @@ def test_the_backward_function_runs_as_the_forward_one_did(device: torch.device,
 @LOWER
 def test_inputs_are_converted_wherever_they_are(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: with `cast_inputs` a forward function called in a region gets its floating-point tensors converted, in
-    tuples, lists, dictionaries and keywords' places too, and runs with autocast off, as its backward does. Called
+    tuples, lists and dictionaries too, and runs with autocast off, as its backward does. Called
     outside, it gets what it was given."""
     seen: list[tuple[str, bool, list[torch.dtype]]] = []
 

@@ -55,11 +55,12 @@ def test_a_scaled_loss_keeps_its_type(device: torch.device) -> None:
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16)
 
     half = scaler.scale(torch.ones((1,), dtype=torch.float16, device=device))
-    single = scaler.scale(torch.ones((1,), device=device))
+    single = scaler.scale(torch.full((1,), 1 + 2.0**-23, device=device))
 
     assert half.dtype == torch.float16
     assert half.isinf().all()
-    assert single.item() == 2.0**16
+    assert single.dtype == torch.float32
+    assert single.item() == 2.0**16 * (1 + 2.0**-23)
 
 
 # ---- how the scale moves ----
@@ -114,29 +115,36 @@ def test_the_scale_does_not_grow_to_infinity(device: torch.device) -> None:
 @pytest.mark.parametrize("place", [0, 511, 999])
 def test_one_bad_element_anywhere_is_found(device: torch.device, bad: float, place: int) -> None:
     """Contract: one infinite or undefined element, wherever it is in whichever of many gradients of several types,
-    makes the step be left out: no weight moves."""
-    scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
+    makes the step be left out: no weight moves, and the scale backs off."""
+    scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=1)
     parameters = [weight(device, size) for size in (3, 1000, 17)] + [
         torch.ones(5, device=device, dtype=torch.float64, requires_grad=True)
     ]
     optimiser = torch.optim.SGD(parameters, lr=1.0)
+    for number, spoilt in enumerate(parameters, start=1):
+        optimiser.zero_grad()
+        scaler.scale(sum(p.float().sum() for p in parameters)).backward()
+        assert spoilt.grad is not None
+        spoilt.grad[place % len(spoilt)] = bad
+
+        scaler.step(optimiser)
+        scaler.update()
+
+        assert all(bool((p == 1).all()) for p in parameters)
+        assert scaler.get_scale() == 256.0 / 2**number
+
+    optimiser.zero_grad()
     scaler.scale(sum(p.float().sum() for p in parameters)).backward()
-    gradient = parameters[1].grad
-    assert gradient is not None
-    gradient[place] = bad
-
     scaler.step(optimiser)
-    scaler.update()
-
-    assert all(bool((p == 1).all()) for p in parameters)
-    assert scaler.get_scale() == 1.0
+    assert all(bool((p == 0).all()) for p in parameters)
 
 
 def test_large_but_finite_gradients_are_good(device: torch.device) -> None:
-    """Contract: the largest finite number is no overflow."""
+    """Contract: the largest finite number is no overflow, nor is the lowest."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1.0, growth_interval=1)
     x = weight(device)
-    x.grad = torch.full_like(x, torch.finfo(torch.float32).max)
+    largest = torch.finfo(torch.float32).max
+    x.grad = torch.tensor([largest, -largest, 1.0, -largest], device=device)
     scaler.scale(torch.zeros((), device=device))
     optimiser = torch.optim.SGD([x], lr=2.0**-127)
 

@@ -134,7 +134,9 @@ def test_only_the_optimiser_with_the_overflow_is_left_out(device: torch.device) 
 
     assert step((INF, 1.0)) == (4.0, 1.0, 0.0)
     assert step((1.0, 1.0)) == (8.0, 0.0, -1.0)
-    assert step((INF, INF)) == (4.0, 0.0, -1.0)
+    assert step((1.0, INF)) == (4.0, -1.0, -1.0)
+    assert step((1.0, 1.0)) == (8.0, -2.0, -2.0)
+    assert step((INF, INF)) == (4.0, -2.0, -2.0)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
@@ -306,6 +308,20 @@ def trained(device: torch.device) -> torch.amp.GradScaler:
     return scaler
 
 
+def go_on(scaler: torch.amp.GradScaler, device: torch.device) -> list[float]:
+    """The scales after six more good steps, and one that overflows."""
+    x = weight(device)
+    optimiser = torch.optim.SGD([x], lr=0.1)
+    found = []
+    for gradient in (*[1.0] * 6, INF):
+        x.grad = None
+        push(scaler, x, gradient)
+        scaler.step(optimiser)
+        scaler.update()
+        found.append(scaler.get_scale())
+    return found
+
+
 @pytest.mark.parametrize("used", [False, True], ids=["new", "in_use"])
 def test_a_state_dictionary_brings_everything_back(device: torch.device, used: bool) -> None:
     """Contract: a state dictionary has scale, factors, interval and count, and brings them back in a scaler that is
@@ -327,6 +343,7 @@ def test_a_state_dictionary_brings_everything_back(device: torch.device, used: b
 
     assert other.state_dict() == state
     assert other.scale(torch.ones((), device=device)).item() == 24.0
+    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 36.0]
 
 
 def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
@@ -336,6 +353,7 @@ def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
 
     assert other.state_dict() == scaler.state_dict()
     assert other.scale(torch.ones((), device=device)).item() == 24.0
+    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 36.0]
 
     x = weight(device)
     push(scaler, x, 1.0)
@@ -357,21 +375,26 @@ def test_the_state_of_a_scaler_that_was_off_is_refused(device: torch.device) -> 
 
 @pytest.mark.requires(accelerator=True, devices=2)
 def test_gradients_on_two_devices_share_a_scale(device: torch.device) -> None:
-    """Contract: weights on two devices, one optimiser each and together: an infinity on the second device is known
-    where the scale is."""
+    """Contract: weights on two devices, one optimiser each and together: an infinity on either device is known where
+    the scale is. In one optimiser neither weight moves; of two the other one's does."""
     there = torch.device(device.type, 1)
     near, far = weight(device), weight(there)
-    scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
-    optimiser = torch.optim.SGD([near, far], lr=1.0)
+    scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=1)
+    optimisers = [[torch.optim.SGD([near, far], lr=1.0)], [torch.optim.SGD([x], lr=1.0) for x in (near, far)]]
 
-    push(scaler, near, 1.0)
-    push(scaler, far, 1.0)
-    scaler.step(optimiser)
-    scaler.update()
-    good = [scaler.get_scale(), near[0].item(), far[0].item()]
-    far.grad.fill_(INF)  # type: ignore[union-attr]
-    scaler.step(optimiser)
-    scaler.update()
+    def step(gradients: tuple[float, float], optimisers: list[torch.optim.SGD]) -> tuple[float, float, float]:
+        for x, gradient in zip((near, far), gradients, strict=True):
+            x.grad = None
+            push(scaler, x, gradient)
+        for optimiser in optimisers:
+            scaler.step(optimiser)
+        scaler.update()
+        return scaler.get_scale(), near[0].item(), far[0].item()
 
-    assert good == [4.0, 0.0, 0.0]
-    assert [scaler.get_scale(), near[0].item(), far[0].item()] == [2.0, 0.0, 0.0]
+    together, each = optimisers
+    assert step((1.0, 1.0), together) == (512.0, 0.0, 0.0)
+    assert step((1.0, INF), together) == (256.0, 0.0, 0.0)
+    assert step((INF, 1.0), together) == (128.0, 0.0, 0.0)
+    assert step((1.0, 1.0), each) == (256.0, -1.0, -1.0)
+    assert step((1.0, INF), each) == (128.0, -2.0, -1.0)
+    assert step((INF, 1.0), each) == (64.0, -2.0, -2.0)

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from .pools import captured, pool_of, segments_of
+from .pools import address, captured, pool_of, segments_of
 
 
 @pytest.mark.requires(cuda=True)
@@ -25,14 +25,18 @@ def test_every_handle_is_new() -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_two_successive")
 def test_graphs_share_a_pool_by_its_handle(device: torch.device) -> None:
     """Contract: a handle that was made before any graph is the pool of each graph that is given it, and no pool of
-    anything else; graphs in it replay rightly in order."""
+    anything else: what they keep is in its segments, and eager tensors are not; graphs in it replay rightly in
+    order."""
     handle = torch.cuda.graph_pool_handle()
     x = torch.zeros(1 << 20, dtype=torch.int32, device=device)
     stream = torch.cuda.Stream(device)
     first = captured(device, lambda: [x + 1], handle, stream)
     second = captured(device, lambda: [first.outputs[0] * 3], handle, stream)
+    later = [x + 1 for _ in range(10)]
 
     assert first.pool == second.pool == handle
+    assert [pool_of(device, address(graph.outputs[0])) for graph in (first, second)] == [handle] * 2
+    assert {pool_of(device, address(each)) for each in (x, *later)} == {(0, 0)}
     for value in (1, -5):
         x.fill_(value)
         first.replay()

@@ -88,16 +88,30 @@ def test_sharing_saves_memory(device: torch.device) -> None:
 
 
 def test_pools_are_apart_unless_they_are_shared(device: torch.device) -> None:
-    """Contract: each graph has a pool of its own, which is not the one that everything else is in; a graph that is
-    given another's has that one."""
-    source = numbers(device)
-    graphs = [captured(device, lambda: [source + 1]) for _ in range(3)]
-    sharing = captured(device, lambda: [source + 1], graphs[1].pool)
+    """Contract: each graph has a pool of its own, which is not the one that everything else is in, and memory of its
+    own in it; a graph that is given another's has that one, and puts what it makes into memory that the other has left
+    free."""
+    source, stream = numbers(device), new_stream(device)
+    graphs = [captured(device, lambda: [stepped(source)], stream=stream) for _ in range(3)]
+    torch.accelerator.empty_cache()
+    before = torch.accelerator.memory_reserved(device)
+    sharing = captured(device, lambda: [source + 1], graphs[1].pool, stream)
+    torch.accelerator.empty_cache()
 
     ids = [graph.pool for graph in graphs]
     assert len(set(ids)) == 3
     assert (0, 0) not in ids
+    owned = [spans(device, pool) for pool in ids]
+    assert all(owned)
+    assert len({start for starts in owned for start in starts}) == sum(map(len, owned))
     assert sharing.pool == ids[1]
+    assert [address(sharing.outputs[0]) in range(*each) for each in extents(device, ids[1])].count(True) == 1
+    assert torch.accelerator.memory_reserved(device) == before
+
+
+def extents(device: torch.device, pool: PoolId) -> list[tuple[int, int]]:
+    """Where the segments of a pool begin and end."""
+    return [(each["address"], each["address"] + each["total_size"]) for each in segments_of(device, pool)]
 
 
 def test_what_a_graph_allocates_is_in_its_pool(device: torch.device) -> None:

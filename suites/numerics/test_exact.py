@@ -22,8 +22,10 @@ def whole(*shape: int, device: torch.device, dtype: torch.dtype = torch.float32,
 @SIZES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=["float32", "float64", "int64"])
 def test_a_sum_of_whole_numbers_has_every_term(device: torch.device, size: int, dtype: torch.dtype) -> None:
-    """Contract: a sum over all elements is that of the same numbers in Python's integers."""
-    x = whole(size, device=device, dtype=dtype)
+    """Contract: a sum over all elements is that of the same numbers in Python's integers: numbers of 48 bits in int64
+    and of 40 in float64, which float32 cannot hold, and small ones in float32."""
+    below = {torch.float32: 8, torch.float64: 1 << 40, torch.int64: 1 << 48}[dtype]
+    x = whole(size, device=device, dtype=dtype, below=below)
 
     assert x.sum().item() == sum(int(value) for value in x.cpu().tolist())
 

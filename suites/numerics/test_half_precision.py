@@ -71,15 +71,17 @@ def test_a_sum_is_accumulated_in_more(device: torch.device, dtype: torch.dtype, 
 @pytest.mark.covers("test_cuda::TestCuda::test_mean_fp16")
 @HALVES
 def test_a_mean_does_not_overflow(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: the mean of 65536 ones, whose sum float16 cannot hold, is one; of numbers near the type's end, too, it
-    is theirs."""
+    """Contract: the mean of 65536 ones, whose sum float16 cannot hold, is one; of two numbers near the type's end, in
+    turns, it is the one half way between them."""
     ones = torch.ones(65536, device=device, dtype=dtype)
-    large = torch.full((4096,), 60000.0, device=device, dtype=dtype)
+    # Multiples of 256, as is their mean: both types have them.
+    large = torch.tensor([59904.0, 49664.0], device=device, dtype=dtype).repeat(2048)
 
     assert ones.mean().item() == 1
     assert ones.mean(dtype=torch.float32).item() == 1
-    assert large.mean().item() == large[0].item()
-    assert torch.equal(large.reshape(64, 64).mean(1), large[:64])
+    assert large.mean().item() == 54784
+    assert large.reshape(64, 64).mean(1).tolist() == [54784] * 64
+    assert large.reshape(64, 64).mean(0).tolist() == [59904, 49664] * 32
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_tiny_half_norm_")
@@ -99,14 +101,15 @@ def test_a_norm_of_tiny_numbers_is_not_zero(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_norm_type_conversion")
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_a_norm_in_a_wider_type_does_not_overflow(device: torch.device, order: int) -> None:
-    """Contract: a norm of float16 numbers that is asked for in float32 is computed there: 65536 ones have 65536 that
-    are not zero, which is their sum too, and 256 as the root of their squares' sum."""
-    ones = torch.ones(65536, device=device, dtype=torch.float16)
+    """Contract: a norm of float16 numbers that is asked for in float32 is computed there: of as many twos, with either
+    sign, and zeros between them, 65536 are not zero, the sum of sizes is 131072 and the root of the squares' sum
+    512."""
+    numbers = torch.tensor([2.0, 0.0, -2.0], device=device, dtype=torch.float16).repeat(32768)
 
-    found = ones.norm(p=order, dtype=torch.float32)
+    found = numbers.norm(p=order, dtype=torch.float32)
 
     assert found.dtype == torch.float32
-    assert found.item() == (256 if order == 2 else 65536)
+    assert found.item() == (65536, 131072, 512)[order]
 
 
 @HALVES

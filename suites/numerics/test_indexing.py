@@ -30,6 +30,8 @@ def test_gathering_takes_each_from_its_place(device: torch.device, dtype: torch.
     """Contract: `gather`, `take_along_dim`, `index_select` and indexing give, in every type, the elements that Python's
     indexing gives."""
     x = torch.randint(0, 2 if dtype == torch.bool else 100, (13, 17)).to(dtype)
+    if dtype.is_complex:
+        x = x * (1 - 2j)
     index = torch.randint(0, x.shape[dim], (13, 17))
     rows = torch.randint(0, x.shape[dim], (40,))
     there = x.to(device)
@@ -85,10 +87,11 @@ def test_more_bins_than_numbers(device: torch.device) -> None:
 def test_everyone_who_adds_counts(device: torch.device, dtype: torch.dtype, targets: int) -> None:
     """Contract: when many elements are added to the same few places at once, every one counts: `index_add_`,
     `scatter_add_`, `index_put_` with accumulation and `scatter_reduce_`, with whole numbers, so that order does not
-    matter, compared with Python's adding."""
+    matter, compared with Python's adding. Those of the wider types have more digits than float32."""
     index = torch.randint(targets, (20_000,))
-    values = torch.randint(-8, 9, (20_000,)).to(dtype)
-    wanted = [0.0] * targets
+    factor = {torch.float32: 1, torch.float64: (1 << 30) + 1, torch.int64: (1 << 44) + 1}[dtype]
+    values = (torch.randint(-8, 9, (20_000,)) * factor).to(dtype)
+    wanted = [0] * targets
     for place, value in zip(index.tolist(), values.tolist(), strict=True):
         wanted[place] += value
     where, what = index.to(device), values.to(device)

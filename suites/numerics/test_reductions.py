@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
 
-from .lengths import FLOATING_TYPES, LENGTHS, WHOLE_TYPES, ends, name
+from .lengths import FLOATING_TYPES, LENGTHS, WHOLE_TYPES, ends, name, unit
 
 SIZES = pytest.mark.parametrize("size", LENGTHS)
 
@@ -43,6 +44,56 @@ def test_large_products(device: torch.device, dtype: torch.dtype, more: int) -> 
         assert torch.full((count,), 1j, device=device, dtype=dtype).prod().item() == (1, 1j, -1, -1j)[more]
     else:
         assert torch.full((count,), -1, device=device, dtype=dtype).prod().item() == (-1) ** more
+
+
+def turned(x: list[Fraction]) -> list[Fraction]:
+    """The terms of the product of a vector with itself the other way round."""
+    return [a * b for a, b in zip(x, reversed(x), strict=True)]
+
+
+def deviations(x: list[Fraction]) -> list[Fraction]:
+    """The terms of a variance: what it is made of by the mean of squares, which bounds its error."""
+    return [a * a / len(x) for a in x] + [-((sum(x) / len(x)) ** 2)]
+
+
+def gathered(x: torch.Tensor) -> torch.Tensor:
+    """A sum by `index_add_`."""
+    return x.new_zeros(1).index_add_(0, torch.zeros(len(x), dtype=torch.int64, device=x.device), x)
+
+
+#: Ways to add up the elements of a vector, and the terms of the sum.
+SUMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[list[Fraction]], list[Fraction]]]] = {
+    "sum": (torch.sum, list),
+    "sum_along": (lambda x: torch.stack([x, -x], dim=1).sum(0)[0], list),
+    "cumsum": (lambda x: x.cumsum(0)[-1], list),
+    "index_add": (gathered, list),
+    "mean": (torch.mean, lambda x: [a / len(x) for a in x]),
+    "var": (lambda x: x.var(correction=0), deviations),
+    "norm": (lambda x: torch.linalg.vector_norm(x).square(), lambda x: [a * a for a in x]),
+    "dot": (lambda x: torch.dot(x, x.flip(0)), turned),
+    "product": (lambda x: x[None] @ x.flip(0)[:, None], turned),
+}
+
+
+@pytest.mark.parametrize(("reduce", "terms"), SUMS.values(), ids=SUMS.keys())
+@pytest.mark.parametrize("size", [1, 3, 33, 1000])
+def test_sums_of_float64_are_float64s(
+    device: torch.device,
+    reduce: Callable[[torch.Tensor], torch.Tensor],
+    terms: Callable[[list[Fraction]], list[Fraction]],
+    size: int,
+) -> None:
+    """Contract: a sum of ordinary numbers in float64, which have all the digits that they can have, is within rounding
+    theory's bound of the exact one: that of twice as many roundings to float64 as there are terms, and eight. One
+    rounding to float32 is far beyond it."""
+    x = (torch.rand(size, dtype=torch.float64) + 0.5) * torch.where(torch.rand(size) < 0.25, -1.0, 1.0)
+    exact = terms([Fraction(number) for number in x.tolist()])
+    wanted, sizes = float(sum(exact)), float(sum(map(abs, exact)))
+
+    found = reduce(x.to(device))
+
+    assert found.dtype == torch.float64
+    assert abs(found.item() - wanted) <= (2 * size + 8) * unit(torch.float64) * sizes
 
 
 # ---- minima and maxima ----
@@ -117,6 +168,7 @@ PROPAGATING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "logsumexp": lambda x: x.logsumexp(0),
     "softmax": lambda x: x.softmax(0).sum(),
     "dot": lambda x: torch.dot(x, torch.zeros_like(x)),
+    "dot_second": lambda x: torch.dot(torch.zeros_like(x), x),
 }
 
 
@@ -168,7 +220,9 @@ def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype
         zero / zero,
         inf / inf,
         nan + one,
+        one + nan,
         nan * zero,
+        zero * nan,
         nan.clamp(0, 1),
         nan.relu(),
     ):
@@ -176,23 +230,36 @@ def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype
     assert (one / zero).item() == (one / -zero).neg().item() == float("inf")
     assert not (nan == nan).item()
     assert (nan != nan).item()
-    assert not (nan < one).item()
-    assert torch.maximum(nan, one).isnan().item()
-    assert torch.fmin(nan, one).item() == 1
-    assert torch.copysign(one, -zero).item() == -1
+    for left, right in ((nan, one), (one, nan)):
+        assert not any(found.item() for found in (left < right, left <= right, left > right, left >= right))
+        assert torch.maximum(left, right).isnan().item()
+        assert torch.minimum(left, right).isnan().item()
+        assert torch.fmax(left, right).item() == torch.fmin(left, right).item() == 1
+    assert (-inf < -one).item()
+    assert (one < inf).item()
+    assert (zero == -zero).item()
+    assert [inf.clamp(0, 1).item(), (-inf).clamp(0, 1).item()] == [1, 0]
+    assert [inf.relu().item(), (-inf).relu().item()] == [float("inf"), 0]
+    assert [torch.copysign(one, -zero).item(), torch.copysign(-one, zero).item()] == [-1, 1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
 def test_nan_spreads_along_its_row_and_column(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: in a product of matrices an undefined element makes its row undefined, though it is multiplied by
-    zeros, and nothing else."""
-    a, b = torch.ones(33, 20, dtype=dtype, device=device), torch.zeros(20, 17, dtype=dtype, device=device)
-    a[5, 3] = float("nan")
-
-    found = (a @ b).isnan()
-
-    assert found[5].all()
-    assert found.sum().item() == 17
+    """Contract: in a product of matrices an undefined element of the first makes its row undefined and one of the
+    second its column, though it is multiplied by zeros, and nothing else."""
+    for ones_first in (True, False):
+        a, b = torch.ones(33, 20, dtype=dtype, device=device), torch.zeros(20, 17, dtype=dtype, device=device)
+        a, b = (a, b) if ones_first else (torch.zeros_like(a), torch.ones_like(b))
+        spoilt = a.clone()
+        spoilt[5, 3] = float("nan")
+        found = (spoilt @ b).isnan()
+        assert found[5].all()
+        assert found.sum().item() == 17
+        spoilt = b.clone()
+        spoilt[3, 4] = float("nan")
+        found = (a @ spoilt).isnan()
+        assert found[:, 4].all()
+        assert found.sum().item() == 33
 
 
 # ---- subnormal numbers ----

@@ -77,15 +77,19 @@ def test_a_captured_step_is_a_step(device: torch.device, kind: Kind, form: str, 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_groups_that_are_all_capturable_can_be_captured(device: torch.device, name: str) -> None:
-    """Contract: an optimiser whose groups each say that they are capturable can be captured, and moves as one that is
-    not captured, within float32's rounding of a count of steps kept on the device (1e-4)."""
+    """Contract: an optimiser whose groups each say that they are capturable can be captured, and moves each group by
+    its own rate and gradient as one that is not captured, within float32's rounding of a count of steps kept on the
+    device (1e-4)."""
     weights = [torch.ones(1, device=device) for _ in range(2)]
     others = [weight.clone() for weight in weights]
     cls = getattr(torch.optim, name)
-    graphed = cls([{"params": [weight], "capturable": True} for weight in weights], lr=0.1)
-    run = cls([{"params": [other], "capturable": False} for other in others], lr=0.1)
-    for weight, other in zip(weights, others, strict=True):
-        weight.grad, other.grad = torch.full_like(weight, 0.5), torch.full_like(other, 0.5)
+    rates = (0.1, 0.02)
+    graphed, run = (
+        cls([{"params": [one], "lr": rate, "capturable": on} for one, rate in zip(some, rates, strict=True)])
+        for some, on in ((weights, True), (others, False))
+    )
+    for weight, other, gradient in zip(weights, others, (0.5, -2.0), strict=True):
+        weight.grad, other.grad = torch.full_like(weight, gradient), torch.full_like(other, gradient)
 
     rehearsed(device, graphed.step, REHEARSALS)
     graph = captured(device, graphed.step)
@@ -97,6 +101,7 @@ def test_groups_that_are_all_capturable_can_be_captured(device: torch.device, na
     torch.accelerator.synchronize(device)
     for weight, other in zip(weights, others, strict=True):
         torch.testing.assert_close(weight, other, rtol=1e-4, atol=1e-4)
+    assert weights[0].item() < 1 < weights[1].item()
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")

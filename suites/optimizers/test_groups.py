@@ -115,11 +115,12 @@ def test_what_are_no_weights(device: torch.device, what: str) -> None:
 def test_impossible_settings_are_refused(device: torch.device, kind: Kind, setting: str) -> None:
     """Contract: a negative rate, decay, epsilon or momentum, and a factor of a running mean of one, is a ValueError
     that says which, where the optimiser has that setting at all; where it has none, it is a TypeError."""
-    wrong: Any = (1.0, 0.9) if setting == "betas" else -1.0
+    several: list[Any] = [(1.0, 0.9), (0.9, 1.0), (-0.1, 0.9), (0.9, -0.1)] if setting == "betas" else [-1.0]
     has = setting in kind.make([torch.zeros(1)], "one_by_one", "plain").defaults
 
-    with pytest.raises(ValueError if has else TypeError, match=r"(?i)invalid|unexpected"):
-        kind.make([torch.zeros(1, device=device)], "one_by_one", "plain", **{setting: wrong})
+    for wrong in several:
+        with pytest.raises(ValueError if has else TypeError, match=r"(?i)invalid|unexpected"):
+            kind.make([torch.zeros(1, device=device)], "one_by_one", "plain", **{setting: wrong})
 
 
 @with_forms("momentum", "decay")

@@ -15,14 +15,18 @@ from .catalogue import CAPTURABLE, KINDS, Kind, give, new_gradients, new_weights
 pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 
 STEPS = 3
+#: More than a number of type bfloat16 counts: 256 and one is 256 there.
+MANY = 260
 
 
-def trained(device: torch.device, kind: Kind, form: str, settings: str) -> tuple[list[torch.Tensor], Any]:
+def trained(
+    device: torch.device, kind: Kind, form: str, settings: str, steps: int = STEPS
+) -> tuple[list[torch.Tensor], Any]:
     """Weights and their optimiser after a few steps. Autograd is left aside, so that every form takes the weights; they
     are of float32, since a state that is loaded takes their type, and NAdam's product is of float32 before."""
     weights = [weight.detach() for weight in new_weights(device, torch.float32)]
     optimiser = kind.make(weights, form, settings)
-    for gradients in new_gradients(STEPS):
+    for gradients in new_gradients(steps):
         give(weights, gradients)
         optimiser.step()
     return weights, optimiser
@@ -49,7 +53,7 @@ def test_training_goes_on_from_a_state_dictionary(
     device: torch.device, kind: Kind, form: str, settings: str, way: str
 ) -> None:
     """Contract: an optimiser that takes over the state of another, in memory or by a file, goes on as the other would
-    have, to the last bit; the other's later steps do not reach it."""
+    have, to the last bit."""
     weights, optimiser = trained(device, kind, form, settings)
     others = [weight.clone() for weight in weights]
     other = kind.make(others, form, settings)
@@ -109,22 +113,49 @@ def test_any_form_takes_over_from_any_other(device: torch.device, kind: Kind, fo
 @with_kinds()
 def test_state_comes_in_the_weights_type_and_on_their_device(device: torch.device, kind: Kind) -> None:
     """Contract: state loaded for weights of another floating-point type and device is converted to theirs, but for the
-    number of steps, whose type is kept so that no step is lost."""
-    _, optimiser = trained(torch.device("cpu"), kind, "one_by_one", "plain")
-    weights = [weight.detach() for weight in new_weights(device)]
+    number of steps, whose type is kept so that no step is lost: bfloat16 would stop at 256."""
+    _, optimiser = trained(torch.device("cpu"), kind, "one_by_one", "plain", MANY)
+    weights = [weight.detach() for weight in new_weights(device, torch.bfloat16)]
     other = kind.make(weights, "one_by_one", "plain")
+    counted = {name for kept in optimiser.state.values() for name in kept if name == "step"}
 
     other.load_state_dict(optimiser.state_dict())
 
-    for weight in weights:
-        kept = other.state.get(weight, {})
-        for name, value in kept.items():
-            if isinstance(value, torch.Tensor) and name != "step" and value.is_floating_point():
-                assert (value.dtype, value.device) == (torch.float64, device), name
+    assert all(set(other.state.get(weight, {})) >= counted for weight in weights)
+    for more in range(3):
+        for weight in weights:
+            kept = other.state.get(weight, {})
+            for name, value in kept.items():
+                if isinstance(value, torch.Tensor) and name != "step" and value.is_floating_point():
+                    assert (value.dtype, value.device) == (torch.bfloat16, device), name
+            if "step" in kept:
+                assert kept["step"].dtype == torch.float32
+                assert kept["step"].item() == MANY + more
+        give(weights, new_gradients(1)[0])
+        other.step()
+
+
+@with_forms("decay")
+def test_steps_of_weights_of_low_precision_are_counted(
+    device: torch.device, kind: Kind, form: str, settings: str
+) -> None:
+    """Contract: an optimiser of bfloat16 weights counts its steps in float32, in each of its forms, from the first step
+    on and from a number that it has loaded, which bfloat16 could not count on from."""
+    weights = [weight.detach() for weight in new_weights(device, torch.bfloat16)]
+    optimiser = kind.make(weights, form, settings)
+    gradients = new_gradients(3)
+    go_on(weights, optimiser, gradients[:1])
+    state = copy.deepcopy(optimiser.state_dict())
+    for kept in state["state"].values():
         if "step" in kept:
-            assert float(kept["step"]) == STEPS
-    give(weights, new_gradients(1)[0])
-    other.step()
+            assert (kept["step"].dtype, kept["step"].item()) == (torch.float32, 1)
+            kept["step"].fill_(MANY)
+
+    optimiser.load_state_dict(state)
+    go_on(weights, optimiser, gradients[1:])
+
+    found = [(kept["step"].dtype, kept["step"].item()) for kept in optimiser.state.values() if "step" in kept]
+    assert found == [(torch.float32, MANY + 2)] * (len(weights) if kind.name != "SGD" else 0)
 
 
 @with_kinds()

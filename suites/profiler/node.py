@@ -35,14 +35,15 @@ class Block:
 class Node:
     """One event and the events below it, in the order in which they began.
 
-    Two nodes are equal if their trees are: kinds, names, sizes of blocks and the children, but not times, addresses
-    or callers, which differ between two profiles of the same work.
+    Two nodes are equal if their trees are: kinds, names, sizes of blocks and the children, but not times, addresses,
+    sequence numbers or callers, which differ between two profiles of the same work.
     """
 
     kind: Kind
     name: str
     children: tuple[Node, ...] = ()
     block: Block | None = None
+    sequence: int = field(default=-1, compare=False)  # operators: which forward operator it is, or is the backward of
     start_ns: int = field(default=0, compare=False)
     end_ns: int = field(default=0, compare=False)
     frame: str = field(default="", compare=False)  # Python frames: the frame itself, as "file: function"

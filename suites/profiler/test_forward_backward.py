@@ -136,6 +136,34 @@ def test_gradients_accumulate_once_for_each_leaf_that_asks(requires_grad: tuple[
     assert len(tree.all(LEAF)) == leaves
 
 
+def test_forward_and_backward_share_a_sequence_number() -> None:
+    """Contract: each forward operator that autograd follows has a sequence number of its own, larger than those before,
+    which the engine's evaluation of its backward node has too, and that node: by it a reader finds what a backward node
+    belongs to, here for two products of the same name. What autograd does not follow, and the leaves, have none."""
+    a, b = (torch.full((3,), 0.5, requires_grad=True) for _ in range(2))
+
+    def work() -> None:
+        with torch.no_grad():
+            torch.neg(a)
+        torch.mul(torch.mul(a, b).exp(), b).sum().backward()
+
+    tree = record(work)
+
+    followed = ("aten::mul", "aten::exp", "aten::sum")
+    forward = [(node.name, node.sequence) for node in tree.children if node.name in followed]
+    numbers = [number for _, number in forward]
+    assert [name for name, _ in forward] == ["aten::mul", "aten::exp", "aten::mul", "aten::sum"]
+    assert min(numbers) >= 0
+    assert numbers == sorted(set(numbers))
+    nodes = {"aten::mul": "MulBackward0", "aten::exp": "ExpBackward0", "aten::sum": "SumBackward0"}
+    backward = [(nodes[name], number) for name, number in reversed(forward)]
+    evaluations = [node for node in tree.children if node.name.startswith(ENGINE) and node.name != ENGINE + LEAF]
+    assert [(node.name.removeprefix(ENGINE), node.sequence) for node in evaluations] == backward
+    assert [(node.children[0].name, node.children[0].sequence) for node in evaluations] == backward
+    assert tree.one("aten::neg").sequence == -1
+    assert {node.sequence for name in (LEAF, ENGINE + LEAF) for node in tree.all(name)} == {-1}
+
+
 def test_without_gradients_there_are_no_autograd_nodes() -> None:
     """Contract: under `no_grad` the tree holds forward operators only, even if the inputs require gradients.
 

@@ -134,7 +134,9 @@ _KINDS = {
 def _node(event: Any, below: tuple[Node, ...]) -> Node:
     tag = private.event_tag(event)
     kind = _activity_kind(event.name) if tag == "Kineto" else _KINDS.get(tag, Kind.OTHER)
-    block, frame, caller = None, "", ""
+    block, frame, caller, sequence = None, "", "", -1
+    if kind is Kind.OP:
+        sequence = private.extra(event, "sequence_number")
     if kind is Kind.MEMORY:
         size, address, total = (private.extra(event, f) for f in ("alloc_size", "ptr", "total_allocated"))
         block = Block(size, str(private.extra(event, "device")), address or 0, total)
@@ -143,7 +145,7 @@ def _node(event: Any, below: tuple[Node, ...]) -> Node:
     if kind in (Kind.PYTHON, Kind.C_CALL):
         caller = _frame(event, "caller")
     name = fold_activity(event.name) if tag == "Kineto" else fold_name(event.name)
-    return Node(kind, name, below, block, event.start_time_ns, event.end_time_ns, frame=frame, caller=caller)
+    return Node(kind, name, below, block, sequence, event.start_time_ns, event.end_time_ns, frame=frame, caller=caller)
 
 
 def _frame(event: Any, which: str) -> str:

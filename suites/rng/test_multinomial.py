@@ -34,14 +34,15 @@ def test_what_has_no_probability_is_never_drawn(device: torch.device, seed: int,
 
 @COVERS
 def test_rows_with_one_possible_outcome_have_it(device: torch.device) -> None:
-    """Contract: of thousands of rows that each have one weight, every row draws it."""
-    weights = torch.zeros(3421, 2, device=device)
-    weights[:, 1] = 1
+    """Contract: of thousands of rows that each have one weight, the last or any other, every row draws it."""
+    last = torch.ones(3421, dtype=torch.int64)
+    some = torch.randint(7, (3421,), generator=torch.Generator().manual_seed(1))
 
-    drawn = torch.multinomial(weights, 1, generator=seeded(device, 5214))
-
-    assert drawn.shape == (3421, 1)
-    assert drawn.eq(1).all()
+    for only, count in ((last, 2), (some, 7)):
+        weights = torch.nn.functional.one_hot(only, count).float().to(device)
+        drawn = torch.multinomial(weights, 1, generator=seeded(device, 5214))
+        assert drawn.shape == (3421, 1)
+        assert torch.equal(drawn.cpu()[:, 0], only)
 
 
 @COVERS

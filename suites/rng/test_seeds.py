@@ -178,5 +178,6 @@ def test_the_global_seed_reaches_every_device(device: torch.device) -> None:
     before = module(device).get_rng_state(other)
     module(device).manual_seed(7)
     assert torch.equal(module(device).get_rng_state(other), before)
+    assert module(device).initial_seed() == 7
     with torch.accelerator.device_index(1):
         assert module(device).initial_seed() == 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -82,20 +83,22 @@ def test_what_is_no_state_is_refused(device: torch.device, state: Any) -> None:
 
 def test_a_block_that_forks_leaves_no_trace(device: torch.device) -> None:
     """Contract: what is drawn, or seeded, within `fork_rng` does not move the generators outside, of host and device;
-    within it they go on from where they were; by an exception too."""
+    within it they go on from where they were; left by an exception too."""
     states = torch.get_rng_state(), module(device).get_rng_state()
 
-    def block(seed: bool) -> None:
+    def block(*, seed: bool, fail: bool) -> None:
         with forked(device):
+            assert torch.equal(torch.get_rng_state(), states[0])
             assert torch.equal(module(device).get_rng_state(), states[1])
             torch.rand(100), torch.rand(100, device=device)
             if seed:
                 torch.manual_seed(77)
-            raise LookupError
+            if fail:
+                raise LookupError
 
-    for seed in (False, True):
-        with pytest.raises(LookupError):
-            block(seed)
+    for seed, fail in itertools.product((False, True), repeat=2):
+        with pytest.raises(LookupError) if fail else nullcontext():
+            block(seed=seed, fail=fail)
         assert torch.equal(torch.get_rng_state(), states[0])
         assert torch.equal(module(device).get_rng_state(), states[1])
 
@@ -149,7 +152,10 @@ def test_states_of_all_devices_go_together(device: torch.device) -> None:
     """Contract: `get_rng_state_all` has one state for each device, in order, and `set_rng_state_all` restores all; one
     device's draws do not move another's."""
     other = torch.device(device.type, 1)
+    torch.rand(3, device=device)  # the two are in different states
     states = module(device).get_rng_state_all()
+    assert not torch.equal(*states[:2])
+    assert all(torch.equal(states[each.index], module(device).get_rng_state(each)) for each in (device, other))
     expected = [torch.rand(10, device=each) for each in (device, other)]
     assert len(states) == torch.accelerator.device_count()
     assert torch.equal(states[1], module(device).get_rng_state_all()[1]) is False
@@ -157,20 +163,24 @@ def test_states_of_all_devices_go_together(device: torch.device) -> None:
     module(device).set_rng_state_all(states)
     assert torch.equal(torch.rand(10, device=device), expected[0])
     assert torch.equal(module(device).get_rng_state(other), states[1])
+    moved = module(device).get_rng_state(device)
     assert torch.equal(torch.rand(10, device=other), expected[1])
+    assert torch.equal(module(device).get_rng_state(device), moved)
 
 
 @pytest.mark.requires(accelerator=True, devices=2)
 def test_a_fork_of_one_device_leaves_the_other_out(device: torch.device) -> None:
     """Contract: `fork_rng` of chosen devices restores those and the host; what is drawn on the others stays drawn."""
-    other = torch.device(device.type, 1)
-    before = [module(device).get_rng_state(each) for each in (device, other)]
+    both = (device, torch.device(device.type, 1))
 
-    with torch.random.fork_rng(devices=[device.index], device_type=device.type):
-        torch.rand(3, device=device), torch.rand(3, device=other)
-
-    assert torch.equal(module(device).get_rng_state(device), before[0])
-    assert not torch.equal(module(device).get_rng_state(other), before[1])
+    for forked_one, other in (both, both[::-1]):
+        host = torch.get_rng_state()
+        before = [module(device).get_rng_state(each) for each in (forked_one, other)]
+        with torch.random.fork_rng(devices=[forked_one.index], device_type=device.type):
+            torch.rand(3), torch.rand(3, device=forked_one), torch.rand(3, device=other)
+        assert torch.equal(torch.get_rng_state(), host)
+        assert torch.equal(module(device).get_rng_state(forked_one), before[0])
+        assert not torch.equal(module(device).get_rng_state(other), before[1])
 
 
 @pytest.mark.requires(device="cuda")
@@ -204,19 +214,23 @@ def test_the_accelerators_default_generator_is_the_devices(device: torch.device)
 
 @pytest.mark.requires(device="cuda")
 def test_a_state_for_graphs_is_shared_and_not_copied(device: torch.device) -> None:
-    """Contract: `graphsafe_get_state` gives a generator that shares its state with the first: a draw from one moves
+    """Contract: `graphsafe_get_state` gives a generator that shares its state with the first: a draw from either moves
     both; set with `graphsafe_set_state`, a third shares it too. `clone_state` gives one that does not."""
     generator = torch.Generator(device=device).manual_seed(3)
     shared, apart = generator.graphsafe_get_state(), generator.clone_state()
     third = torch.Generator(device=device).manual_seed(99)
     third.graphsafe_set_state(shared)
+    start = generator.get_state()
+
+    for drawing in (shared, generator, third):
+        before = generator.get_state()
+        torch.rand(5, device=device, generator=drawing)
+        assert not torch.equal(generator.get_state(), before)
+        assert all(torch.equal(each.get_state(), generator.get_state()) for each in (shared, third))
+        assert torch.equal(apart.get_state(), start)
     before = generator.get_state()
-
-    torch.rand(5, device=device, generator=shared)
-
-    assert not torch.equal(generator.get_state(), before)
-    assert torch.equal(generator.get_state(), third.get_state())
-    assert torch.equal(apart.get_state(), before)
+    torch.rand(5, device=device, generator=apart)
+    assert torch.equal(generator.get_state(), before)
 
 
 @pytest.mark.requires(device="cuda")

@@ -33,14 +33,21 @@ def test_a_generators_state_goes_through_a_file(device: torch.device) -> None:
 
 def test_a_state_is_loaded_to_the_host_whatever_the_location(device: torch.device) -> None:
     """Contract: a state is host memory: a checkpoint that is loaded onto the device has it there, where a generator
-    refuses it, or takes it back, in words: after `cpu()` it is taken."""
+    refuses it, or takes it and draws what it says; after `cpu()` it is taken."""
     generator = torch.Generator(device=device).manual_seed(3)
     checkpoint = loaded(saved({"random": generator.get_state()}), map_location=device)
     expected = draw(generator)
 
     other = torch.Generator(device=device)
+    try:
+        other.set_state(checkpoint["random"])
+    except (RuntimeError, TypeError):
+        assert device.type != "cpu"
+    else:
+        assert torch.equal(draw(other), expected)
     other.set_state(checkpoint["random"].cpu())
 
+    assert checkpoint["random"].device == device
     assert generator.get_state().device.type == "cpu"
     assert torch.equal(draw(other), expected)
 

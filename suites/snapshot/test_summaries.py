@@ -172,15 +172,20 @@ def test_a_segment_from_before_is_named_by_its_number() -> None:
 
 
 def test_each_device_has_its_part() -> None:
-    """Contract: devices with entries have a part each, with their number; those without have none."""
-    lines = private.trace(builder.two_devices()).splitlines()
-    idle = builder.two_devices() | {"device_traces": [[], builder.two_devices()["device_traces"][1]]}
+    """Contract: devices with entries have a part each, with their number and their entries alone; those without have
+    none."""
+    snapshot = builder.two_devices()
+    _, *parts = re.split(r"Device (\d+) -+\n", private.trace(snapshot))
+    idle = snapshot | {"device_traces": [[], snapshot["device_traces"][1]]}
+    _, *left = re.split(r"Device (\d+) -+\n", private.trace(idle))
 
-    assert [line for line in lines if line.startswith("Device") or "Device 1" in line] == [
-        "Device 0 ----------------",
-        next(line for line in lines if "Device 1" in line),
-    ]
-    assert "Device 0" not in private.trace(idle)
+    first = "2 entries\na = cudaMalloc(268435456, 2.0MiB)\nb = a[0:512.0B]\n"
+    second = (
+        "4 entries\na = cudaMalloc(536870912, 20.0MiB)\nb = a[0:3.0MiB]\n"
+        "del b # 3.0MiB\n# free completed for b 3.0MiB\n"
+    )
+    assert [part.partition("TOTAL MEM")[0] for part in parts] == ["0", first, "1", second]
+    assert [part.partition("TOTAL MEM")[0] for part in left] == ["1", second]
 
 
 def test_an_action_of_another_kind_is_told_as_it_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -23,16 +25,19 @@ def other(device: torch.device) -> torch.device:
 def test_each_device_has_its_own_current_stream(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: selecting a stream on one device makes that device current, leaves the other's stream alone, and
     leaving the block restores all three."""
-    before = [api.current_stream(d) for d in (device, other)], torch.accelerator.current_device_index()
-    stream = api.stream(other)
-    assert torch.accelerator.current_device_index() == before[1]
+    for index, (left, chosen) in product(range(2), ((device, other), (other, device))):
+        with torch.accelerator.device_index(index):
+            before = [api.current_stream(d) for d in (left, chosen)], torch.accelerator.current_device_index()
+            stream = api.stream(chosen)
+            assert torch.accelerator.current_device_index() == before[1] == index
 
-    with api.entered(stream):
-        assert torch.accelerator.current_device_index() == other.index
-        assert api.current_stream(other).stream_id == stream.stream_id
-        assert api.current_stream(device) == before[0][0]
+            with api.entered(stream):
+                assert torch.accelerator.current_device_index() == chosen.index
+                assert api.current_stream(chosen).stream_id == stream.stream_id
+                assert api.current_stream(left) == before[0][0]
 
-    assert ([api.current_stream(d) for d in (device, other)], torch.accelerator.current_device_index()) == before
+            after = [api.current_stream(d) for d in (left, chosen)], torch.accelerator.current_device_index()
+            assert after == before
 
 
 def test_streams_of_different_devices_differ(api: Api, device: torch.device, other: torch.device) -> None:
@@ -46,10 +51,10 @@ def test_a_stream_waits_for_one_of_another_device(api: Api, device: torch.device
 
     A copy between devices is ordered after the current streams of both, of which the writer is not one.
     """
-    relay = Relay(api.stream(device), api.stream(other))
-    assert relay.shows_wrong_order(), NOT_SHOWN
-
-    assert relay.always_in_order(lambda: relay.reader.wait_stream(relay.writer))
+    for written, read in ((device, other), (other, device)):
+        relay = Relay(api.stream(written), api.stream(read))
+        assert relay.shows_wrong_order(), NOT_SHOWN
+        assert relay.always_in_order(lambda relay=relay: relay.reader.wait_stream(relay.writer))
 
 
 def test_a_copy_between_devices_waits_for_the_streams_of_both(
@@ -60,44 +65,53 @@ def test_a_copy_between_devices_waits_for_the_streams_of_both(
 
     The source is written behind a sleep on its device's current stream.
     """
-    stream = api.stream(device)
-    source = torch.zeros(1 << 16, dtype=torch.int32, device=device)
-    target = torch.zeros(1 << 16, dtype=torch.int32, device=other)
-    calibrate(device)
+    for here, there in ((device, other), (other, device)):
+        stream = api.stream(here)
+        source = torch.zeros(1 << 16, dtype=torch.int32, device=here)
+        target = torch.zeros(1 << 16, dtype=torch.int32, device=there)
+        calibrate(here)
 
-    def trial(value: int) -> bool:
-        source.fill_(POISON)
-        target.fill_(POISON)
-        for each in (device, other):
-            api.synchronize(each)
-        with api.entered(stream):
-            sleep_on(stream)
-            source.fill_(value)
-            target.copy_(source, non_blocking=True)
-            at_work = not stream.query()
-        after = target + 0
-        assert (after == value).all()
-        return at_work
+        def trial(
+            value: int, stream: torch.Stream = stream, source: torch.Tensor = source, target: torch.Tensor = target
+        ) -> bool:
+            source.fill_(POISON)
+            target.fill_(POISON)
+            for each in (device, other):
+                api.synchronize(each)
+            with api.entered(stream):
+                sleep_on(stream)
+                source.fill_(value)
+                target.copy_(source, non_blocking=True)
+                at_work = not stream.query()
+            after = target + 0
+            assert (after == value).all()
+            return at_work
 
-    assert seen_in_trials(trial), NOT_SHOWN
+        assert seen_in_trials(trial), NOT_SHOWN
 
 
 def test_devices_work_at_the_same_time(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: synchronising one device does not wait for another: it is seen to return while the other sleeps."""
-    sleeping = api.stream(device)
-    x = torch.zeros(16, device=other)
-    calibrate(device)
+    for asleep, awake in ((device, other), (other, device)):
+        sleeping = api.stream(asleep)
+        x = torch.zeros(16, device=awake)
+        calibrate(asleep)
 
-    def overtaken() -> bool:
-        api.synchronize(device)
-        sleep_on(sleeping)
-        x.add_(1)
-        api.synchronize(other)
-        still_asleep = not sleeping.query()
-        api.synchronize(device)
-        return still_asleep
+        def overtaken(
+            asleep: torch.device = asleep,
+            awake: torch.device = awake,
+            sleeping: torch.Stream = sleeping,
+            x: torch.Tensor = x,
+        ) -> bool:
+            api.synchronize(asleep)
+            sleep_on(sleeping)
+            x.add_(1)
+            api.synchronize(awake)
+            still_asleep = not sleeping.query()
+            api.synchronize(asleep)
+            return still_asleep
 
-    assert ever(overtaken)
+        assert ever(overtaken)
 
 
 def test_the_time_between_events_of_two_devices_is_refused(api: Api, device: torch.device, other: torch.device) -> None:
@@ -111,5 +125,6 @@ def test_the_time_between_events_of_two_devices_is_refused(api: Api, device: tor
         event.synchronize()
         events.append(event)
 
-    with pytest.raises((ValueError, RuntimeError)):
-        events[0].elapsed_time(events[1])
+    for first, second in (events, events[::-1]):
+        with pytest.raises((ValueError, RuntimeError)):
+            first.elapsed_time(second)

@@ -2,7 +2,7 @@
 
 Were a handle shared, one thread's call could run on the stream that another has set, beside the operation that should
 come after it. The streams sleep at odd steps, so that such a mix-up is wrong and not only early: each step uses the
-result of the one before, and a step that ran elsewhere would find it unfinished.
+result of the one before and changes it, so that a step that ran elsewhere, and found it unfinished, shows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_threads_multiply_matrices(device: torch.device, size: int) -> None:
 
     weight = torch.ones(size, size, device=device)
 
-    in_threads(device, 48, start, lambda _, x: (x @ weight).div_(size))
+    in_threads(device, 48, start, lambda _, x: (x @ weight).div_(size).add_(1))
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_multiple_threads_same_device")
@@ -81,7 +81,7 @@ def test_threads_convolve(device: torch.device) -> None:
         return torch.full((1, 1, 96, 96), float(number + 1), device=device)
 
     with torch.backends.cudnn.flags(enabled=True):
-        in_threads(device, 40, start, lambda _, x: F.conv2d(x, weight).div_(4.0))
+        in_threads(device, 40, start, lambda _, x: F.conv2d(x, weight).div_(4.0).add_(1))
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cusparse_multiple_threads_same_device")
@@ -95,7 +95,7 @@ def test_threads_multiply_sparse_matrices(device: torch.device) -> None:
     def start(number: int) -> torch.Tensor:
         return torch.full((size, size), float(number + 1), device=device)
 
-    in_threads(device, 48, start, lambda _, x: torch.sparse.mm(weight, x).div_(size))
+    in_threads(device, 48, start, lambda _, x: torch.sparse.mm(weight, x).div_(size).add_(1))
 
 
 @pytest.mark.requires(device="cuda")

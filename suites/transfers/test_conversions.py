@@ -29,9 +29,32 @@ def name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def values(dtype: torch.dtype) -> torch.Tensor:
-    """Numbers that every type can hold: a conversion of them is defined."""
-    return (torch.arange(1000) % 100).to(dtype)
+def numbers(source: torch.dtype, target: torch.dtype) -> list[complex]:
+    """Numbers that both types can hold, but for an imaginary part that the target has no place for: a conversion of
+    them is defined. A bool holds zero and one."""
+    if source == torch.bool:
+        return [complex(value % 3 % 2) for value in range(300)]
+    found = [complex(value % 100) for value in range(300)]
+    kinds = (source, target)
+    if all(dtype.is_signed or dtype == torch.bool for dtype in kinds):
+        found += [-number for number in found]
+    if all(dtype.is_floating_point or dtype.is_complex or dtype == torch.bool for dtype in kinds):
+        found += [number / 4 for number in found] + [complex("inf"), complex("-inf")]
+    if source.is_complex:
+        found += [complex(number.real, 1 + place % 7) for place, number in enumerate(found[:300])]
+    return found
+
+
+def of_type(number: complex, dtype: torch.dtype) -> complex:
+    """A number as a type has it, by Python's rules."""
+    if dtype == torch.bool:
+        return bool(number)
+    return number if dtype.is_complex else number.real if dtype.is_floating_point else int(number.real)
+
+
+def tensor_of(values: list[complex], dtype: torch.dtype) -> torch.Tensor:
+    """Each of the numbers, put into its place by itself: no tensor is converted."""
+    return torch.tensor([of_type(value, dtype) for value in values], dtype=dtype)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking_type_conversion")
@@ -41,10 +64,11 @@ def values(dtype: torch.dtype) -> torch.Tensor:
 def test_a_copy_converts_as_the_host_does(
     device: torch.device, source: torch.dtype, target: torch.dtype, non_blocking: bool
 ) -> None:
-    """Contract: `to` and `copy_` with another type, to the device and from it, give what the conversion gives on the
-    host."""
-    x = values(source)
-    expected = values(source).to(target)
+    """Contract: `to` and `copy_` with another type, to the device and from it, give each number as the other type has
+    it: negative ones, fractions and infinities where both can hold them; a bool is whether it is other than zero, and
+    what has no place for an imaginary part drops it. Expected values are Python's, not torch's."""
+    values = numbers(source, target)
+    x, expected = tensor_of(values, source), tensor_of(values, target)
 
     there = x.to(device, target, non_blocking=non_blocking)
     filled = torch.empty_like(expected, device=device).copy_(x, non_blocking=non_blocking)
@@ -58,15 +82,25 @@ def test_a_copy_converts_as_the_host_does(
 
 
 def test_rounding_is_to_nearest_even(device: torch.device) -> None:
-    """Contract: float32 to bfloat16 and float16 rounds to the nearest, halves to even, on the way as on the host; what
+    """Contract: float32 to bfloat16 and float16 rounds to the nearest, halves to even, on either side of the copy; what
     is too large for float16 is infinite, NaN stays NaN."""
-    x = torch.tensor([1.0, 1.00390625, 1.01171875, 2049.0, 2051.0, 65_519.0, 65_520.0, 1e30, -1e30, 1e-8, float("nan")])
+    inf = float("inf")
+    wanted = {
+        torch.bfloat16: {
+            1.0: 1.0, 1.00390625: 1.0, 1.01171875: 1.015625, 1.00390637: 1.0078125, 257.0: 256.0, 259.0: 260.0,
+            -257.0: -256.0, 3.38e38: 254 * 2.0**120, 3.4e38: inf, -3.4e38: -inf,
+        },
+        torch.float16: {
+            1.0: 1.0, 2049.0: 2048.0, 2051.0: 2052.0, -2051.0: -2052.0, 65_519.0: 65_504.0, 65_520.0: inf, 1e30: inf,
+            -1e30: -inf, 2.0**-25: 0.0, 3 * 2.0**-25: 2 * 2.0**-24, 1e-8: 0.0, 2.0**-24: 2.0**-24,
+        },
+    }  # fmt: skip
 
-    for dtype in (torch.bfloat16, torch.float16):
-        there = x.to(device, dtype).cpu()
-        assert torch.equal(there.nan_to_num(nan=7.0), x.to(dtype).nan_to_num(nan=7.0))
-    assert x.to(device, torch.float16).cpu()[1:8].tolist()[2:] == [2048, 2052, 65_504, float("inf"), float("inf")]
-    assert x.to(device, torch.float16).isnan().tolist() == [False] * 10 + [True]
+    for dtype, pairs in wanted.items():
+        x = torch.tensor([*pairs, float("nan")])
+        for found in (x.to(device, dtype), x.to(device).to("cpu", dtype)):
+            assert found[:-1].tolist() == list(pairs.values())
+            assert found.isnan().tolist() == [False] * len(pairs) + [True]
 
 
 def test_fractions_are_cut_towards_zero(device: torch.device) -> None:
@@ -76,29 +110,36 @@ def test_fractions_are_cut_towards_zero(device: torch.device) -> None:
 
     assert x.to(device, torch.int32).tolist() == [0, 0, 0, 0, 1, 0, -1, -2, 0, 100]
     assert x.to(device).to("cpu", torch.int8).tolist() == [0, 0, 0, 0, 1, 0, -1, -2, 0, 100]
-    truth = torch.tensor([0.0, -0.0, 0.5, float("nan"), float("inf"), -3.0]).to(device, torch.bool)
-    assert truth.tolist() == [False, False, True, True, True, True]
+    doubtful = torch.tensor([0.0, -0.0, 0.5, float("nan"), float("inf"), -3.0, 2.0**-149])
+    for truth in (doubtful.to(device, torch.bool), doubtful.to(device).to("cpu", torch.bool)):
+        assert truth.tolist() == [False, False, True, True, True, True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=name)
 def test_integers_wrap(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: an integer too large for the target keeps its low bits, on the way as on the host."""
-    x = torch.tensor([0, 127, 128, 255, 256, 300, -1, -129, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 40, -(1 << 40) - 3])
+    """Contract: an integer too large for the target keeps its low bits, on either side of the copy."""
+    values = [0, 127, 128, 255, 256, 300, -1, -129, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 40, -(1 << 40) - 3]
+    x, width = torch.tensor(values), 8 * dtype.itemsize
+    low = [value % (1 << width) for value in values]
+    expected = [value - (1 << width) if dtype.is_signed and value >> (width - 1) else value for value in low]
 
-    assert torch.equal(x.to(device, dtype).cpu(), x.to(dtype))
-    assert torch.equal(x.to(device).to("cpu", dtype), x.to(dtype))
+    assert x.to(device, dtype).tolist() == expected
+    assert x.to(device).to("cpu", dtype).tolist() == expected
 
 
 def test_conversion_and_layout_together(device: torch.device) -> None:
     """Contract: a copy may change type, device and strides at once; a target of other strides gets the values where
     they belong."""
+    rows = [[float(30 * row + column) for column in range(30)] for row in range(20)]
     x = torch.arange(600, dtype=torch.int32).view(20, 30)
 
     target = torch.full((30, 20), -1.0, dtype=torch.float64, device=device).t()
     target[::2, 3:].copy_(x[::2, 3:], non_blocking=True)
     settle(device)
 
-    expected = torch.full((20, 30), -1.0, dtype=torch.float64)
-    expected[::2, 3:] = x[::2, 3:].double()
-    assert torch.equal(target.cpu(), expected)
-    assert torch.equal(x.to(device).t()[5:].to("cpu", torch.float32), x.t()[5:].float())
+    assert target.cpu().tolist() == [
+        [-1.0] * 3 + row[3:] if number % 2 == 0 else [-1.0] * 30 for number, row in enumerate(rows)
+    ]
+    turned = x.to(device).t()[5:].to("cpu", torch.float32)
+    assert turned.dtype == torch.float32
+    assert turned.tolist() == [list(column) for column in zip(*rows, strict=True)][5:]

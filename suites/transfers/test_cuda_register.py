@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ def test_registered_memory_is_pinned_until_it_is_not() -> None:
     assert pinned
     assert not x.is_pinned()
     assert torch.equal(there.cpu(), torch.arange(5000, dtype=torch.int32))
+    assert torch.equal(x, torch.arange(5000, dtype=torch.int32))
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
@@ -76,6 +78,13 @@ def test_registering_twice_is_refused_by_its_number() -> None:
     missing = int(runtime.cudaHostUnregister(x.data_ptr()))
 
     assert (again, missing) == (712, 713)
+    try:  # the runtime keeps the last error for whoever asks next, and torch asks after a launch: once, and no more
+        torch.zeros(1, device="cuda")
+    except RuntimeError as error:
+        assert re.search(r"registered|mapped", str(error))  # noqa: PT017
+    there = torch.arange(4096, device="cuda") * 2
+    assert torch.equal(there.cpu(), torch.arange(4096) * 2)
+    assert torch.equal(x.pin_memory().to("cuda", non_blocking=True).cpu(), x)
 
 
 @pytest.mark.timeout(150)

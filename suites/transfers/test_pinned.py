@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from .test_round_trips import DTYPE, bits, pattern
+from .bit_patterns import DTYPE, bit_patterns, bits
 
 pytestmark = pytest.mark.requires(accelerator=True)
 
@@ -39,8 +39,7 @@ def test_what_is_asked_for_pinned_is_pinned(make: Callable[[], torch.Tensor]) ->
 def test_pinning_keeps_every_bit(dtype: torch.dtype) -> None:
     """Contract: the pinned copy of a tensor of any type has its bits, in memory of its own; the source stays as it
     was, not pinned."""
-    raw = pattern(1 << 12)
-    x = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
+    x = bit_patterns(dtype)
 
     pinned = x.pin_memory()
 

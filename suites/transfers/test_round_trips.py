@@ -8,11 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-REALS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-COMPLEX = [torch.complex64, torch.complex128]
-EVERY = [torch.bool, *INTEGERS, *REALS, *COMPLEX]
-DTYPE = pytest.mark.parametrize("dtype", EVERY, ids=lambda dtype: str(dtype).removeprefix("torch."))
+from .bit_patterns import DTYPE, bit_patterns, bits, pattern
 
 #: Sizes about powers of two, where an implementation changes its ways, and one that is large and odd.
 SIZES = [0, 1, 2, 3, 255, 256, 257, 4095, 4096, 4097, (1 << 16) + 1, (1 << 20) - 1, (1 << 22) + 12_345]
@@ -28,17 +24,6 @@ def settle(device: torch.device) -> None:
     """Wait for the device; a host has nothing to wait for."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, as they are in order of its elements: equal where even NaNs are the same."""
-    return tensor.cpu().contiguous().view(torch.uint8).reshape(-1)
-
-
-def pattern(size: int) -> torch.Tensor:
-    """Bytes that differ from their neighbours and from those a power of two away, so that no shift goes unseen."""
-    numbers = torch.arange(size, dtype=torch.int64)
-    return ((numbers * 2654435761 >> 7) % 251).to(torch.uint8)
 
 
 def there_and_back(x: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
@@ -66,15 +51,24 @@ def test_every_byte_survives(device: torch.device, size: int, pinned: bool, non_
 
 @DTYPE
 def test_every_type_survives_bit_by_bit(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: a copy does not interpret: all bit patterns of a type, NaNs with their payloads, infinities, negative
-    zeros and subnormal numbers among them, come back as they were."""
-    raw = pattern(16 * 1024)
-    x = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
+    """Contract: a copy does not interpret: NaNs with their payloads, infinities, negative zeros and subnormal numbers
+    come back as they were, and of types of 8 and 16 bits every pattern that there is. So do copies that go element by
+    element, since source or target has strides."""
+    x = bit_patterns(dtype)
+    size = len(x)
+    strided = torch.stack([x, x.flip(0)], dim=1).to(device)[:, 0]
+    target = torch.zeros(2 * size, dtype=dtype, device=device)
 
     back = there_and_back(x, device, non_blocking=False)
+    gathered = strided.contiguous()
+    target[1::2].copy_(x)
+    settle(device)
 
     assert back.dtype == dtype
-    assert torch.equal(bits(back), bits(x))
+    assert torch.equal(bits(x), bits(bit_patterns(dtype)))
+    for copy in (back, gathered, strided.cpu(), target[1::2]):
+        assert torch.equal(bits(copy), bits(x))
+    assert not bits(target[::2]).any()
 
 
 LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
@@ -133,8 +127,8 @@ def test_copies_of_slices_meet_without_gap_or_overlap(device: torch.device) -> N
     """Contract: a tensor that is copied in pieces of odd sizes at odd offsets is the tensor: no piece touches its
     neighbours."""
     x, cuts = pattern(100_003), [0, 1, 2, 5, 64, 67, 1023, 1025, 4096, 8191, 65_537, 65_538, 99_999, 100_003]
-    there = torch.full_like(x, 255, device=device)
-    back = torch.full_like(x, 255)
+    there = (~x).to(device)  # no byte is right before it is copied
+    back = ~x
 
     pieces = list(itertools.pairwise(cuts))
     for begin, end in pieces[::2] + pieces[1::2]:

@@ -1,0 +1,40 @@
+"""Helpers of the suite of streams: which refusals of green contexts are taken for their absence."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from suites.streams.test_green_contexts import skipped_where_absent
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PyTorch was not built with Green Context support!",
+        "Green Context is only supported on CUDA 12.8+!",
+        "cuda driver too old to use green context!",
+        "cuda driver too old to use workqueue configuration!",
+        "Workqueue configuration requires CUDA 13.1+!",
+        "Workqueue configuration for green contexts requires CUDA 13.1+!",
+    ],
+)
+def test_a_build_or_driver_without_green_contexts_is_a_skip(text: str) -> None:
+    with pytest.raises(pytest.skip.Exception, match="green contexts"), skipped_where_absent():
+        raise RuntimeError(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA driver error: operation not supported",
+        "16 multiprocessors are not supported",
+        "Support for this device is gone",
+        "Invalid number of SMs requested for green context: 16 (device has 132 SMs)",
+        "At least one of num_sms or workqueue_scope must be specified",
+    ],
+)
+def test_any_other_refusal_is_a_failure(text: str) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(text)), skipped_where_absent():
+        raise RuntimeError(text)
