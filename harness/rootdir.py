@@ -59,7 +59,7 @@ class Root:
             )
             if ours != theirs
         ]
-        hint = "pytest may have taken the value of a plugin's option for a path; write --option=VALUE as one word"
+        hint = "pytest may have taken the value of a plugin's option for a path: write --option=VALUE as one word"
         return "; ".join([*differences, hint]) if differences else ""
 
     def told_from(self, file: Path, path: str) -> Root:

@@ -1,4 +1,4 @@
-"""The wire format: what goes in comes out, what is not ours is refused, descriptors travel."""
+"""The wire format: messages and descriptors arrive unchanged, invalid data is rejected."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_received_descriptors_are_not_inherited_by_programs() -> None:
     theirs.close()
 
 
-def test_descriptors_that_nobody_took_are_closed_with_the_channel() -> None:
+def test_descriptors_that_were_not_taken_are_closed_with_the_channel() -> None:
     ours, theirs = _pair()
     reading, writing = os.pipe()
     theirs.send({"op": "take"}, [writing])
@@ -107,7 +107,7 @@ def test_descriptors_that_nobody_took_are_closed_with_the_channel() -> None:
     theirs.close()
 
 
-def test_descriptors_that_there_is_no_room_for_are_told_as_such() -> None:
+def test_descriptors_that_do_not_fit_are_reported() -> None:
     """The message is there all the same; what came of its descriptors is closed, since it is not known which it was."""
     ours, theirs = _pair()
     reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""Turns at devices: between threads, which locks on files keep apart as they do processes, and a process that dies."""
+"""Device locks between threads, which file locks separate like processes, and with a process that dies."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_who_waits_for_long_says_for_what_and_gives_up(tmp_path: Path) -> None:
     DeviceLocks(tmp_path, enabled=True, limit=0.0).take(["GPU-a"])
 
 
-def test_a_short_wait_is_not_told(tmp_path: Path) -> None:
+def test_a_short_wait_is_not_reported(tmp_path: Path) -> None:
     holder = DeviceLocks(tmp_path, enabled=True)
     holder.take(["a"])
     told: list[str] = []

@@ -1,4 +1,4 @@
-"""The request that a run stop: heard by those that are there, and by those that come later."""
+"""The request to stop a run: existing and later listeners receive it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_who_comes_later_hears_it_as_well(tmp_path: Path) -> None:
     with_file.close()
 
 
-def test_a_dead_listener_and_one_that_does_not_read_hold_nobody_up(tmp_path: Path) -> None:
+def test_a_dead_listener_and_one_that_does_not_read_block_no_sender(tmp_path: Path) -> None:
     StopListener(tmp_path, "dead").close()
     deaf, good = StopListener(tmp_path, "deaf"), StopListener(tmp_path, "good")
     for _ in range(2000):
@@ -56,7 +56,7 @@ def test_a_dead_listener_and_one_that_does_not_read_hold_nobody_up(tmp_path: Pat
     good.close()
 
 
-def test_where_the_request_cannot_be_kept_those_that_are_there_have_heard_it(tmp_path: Path) -> None:
+def test_a_request_that_cannot_be_stored_reaches_existing_listeners(tmp_path: Path) -> None:
     listener = StopListener(tmp_path, "gw0")
     (tmp_path / ".request.json").mkdir()
     with pytest.raises(OSError, match="directory"):

@@ -1,4 +1,4 @@
-"""Fakes of what a supervisor talks to: a zygote, and executors that do as a test says."""
+"""Fakes of the peers of a supervisor: a zygote, and executors that a test scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Script = Callable[["FakeExecutor"], None]
 
 
 class FakeItem:
-    """What unpacking a plain report asks of an item."""
+    """The part of an item that is needed to unpack a plain report."""
 
     nodeid = "suites/a/test_a.py::test_a"
     keywords: Mapping[str, object] = {}

@@ -1,4 +1,4 @@
-"""What a worker tells of what it does beside attempts at cases."""
+"""The journal events about activities of a worker between attempts at cases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.supervisor.activity import Activities
 from tests.reporting import build
 
 
-def test_activities_begin_are_told_anew_and_end() -> None:
+def test_activities_begin_are_updated_and_end() -> None:
     lines: list[Any] = []
     moments = iter([100.0, 107.0])
     activities = Activities(lines.append, "gw1", clock=lambda: next(moments))

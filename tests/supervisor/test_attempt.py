@@ -1,4 +1,4 @@
-"""One attempt at a case: what is made of an executor that is late, garbled, gone or wrong."""
+"""One attempt at a case: executors that are late, send invalid data, exit or fail."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_exit_before_the_case_is_over_is_a_crash_in_its_phase(tmp_path: Path)
     assert made.notes == ("killed processes that it left running: a daemon",)
 
 
-def test_all_that_was_said_before_an_exit_is_heard(tmp_path: Path) -> None:
+def test_all_messages_sent_before_an_exit_are_received(tmp_path: Path) -> None:
     """The exit comes over another socket, and may be seen first."""
 
     with handle_on(tmp_path, lambda _: None) as (handle, zygote):
@@ -277,6 +277,6 @@ def test_what_an_executor_says_when_it_leaves_is_kept(tmp_path: Path) -> None:
     assert (handle.teardown_error, handle.grown) == ("a fixture raised", HEAP)
 
 
-def test_an_executor_that_does_not_leave_is_told_of(tmp_path: Path) -> None:
+def test_an_executor_that_does_not_exit_is_reported(tmp_path: Path) -> None:
     with handle_on(tmp_path, lambda _: None) as (handle, _):
         assert not leave(handle, OVER_AT_ONCE, light=True)

@@ -1,4 +1,4 @@
-"""Attempts at one case, in order, and what they come to."""
+"""Attempts at one case, in order, and the verdict that follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where compilers keep what they made, and what becomes of their locks."""
+"""Folders of compiler caches, and the removal of stale locks."""
 
 from __future__ import annotations
 

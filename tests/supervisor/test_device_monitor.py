@@ -1,4 +1,4 @@
-"""What is done about the health of devices: when they are examined, what is told, and which are drained."""
+"""The health of devices: when they are examined, what is reported, and which are drained."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_sick_device_is_left_for_a_healthy_one(bench: Bench) -> None:
     assert bench.states() == [("GPU-0", "sick"), ("GPU-0", "drained"), ("GPU-1", "healthy")]
 
 
-def test_without_a_healthy_device_the_reason_is_told(bench: Bench) -> None:
+def test_without_a_healthy_device_the_reason_is_reported(bench: Bench) -> None:
     bench.answers = [sick]
     assert bench.monitor.missing(1).startswith("1 healthy devices wanted, 0 left; GPU-0 is drained: it burns")
 
@@ -192,7 +192,7 @@ def test_a_failure_of_the_harness_is_tried_once_more(bench: Bench) -> None:
     assert bench.findings == []
 
 
-def test_a_device_that_cannot_be_examined_by_our_fault_is_used_and_that_is_told(bench: Bench) -> None:
+def test_a_device_that_the_harness_fails_to_examine_is_used_and_reported(bench: Bench) -> None:
     bench.answers = [fails]
     assert bench.monitor.missing(1) == ""
     assert bench.monitor.missing(1) == ""
@@ -230,7 +230,7 @@ def test_what_may_have_been_the_device_s_doing_has_it_examined(bench: Bench, out
     ("event", "examined", "drained", "findings"),
     [(HOT, False, False, 0), (XID, True, False, 0), (HANG, True, False, 1), (LOST, False, True, 0)],
 )
-def test_what_nvml_told_meanwhile_is_noted_and_acted_on(
+def test_nvml_events_during_a_case_are_noted_and_handled(
     bench: Bench, event: HealthEvent, examined: bool, drained: bool, findings: int
 ) -> None:
     bench.pool.news = {"GPU-0": [[event]]}
@@ -259,7 +259,7 @@ def test_what_nvml_tells_while_a_device_is_examined_counts_too(bench: Bench) -> 
     assert bench.pool.drained(GPUS[0]) == "the device is lost, while it was examined after a::b crashed"
 
 
-def test_an_nvml_that_hangs_while_a_device_is_examined_is_told(bench: Bench) -> None:
+def test_an_nvml_that_hangs_during_an_examination_is_reported(bench: Bench) -> None:
     bench.pool.news = {"GPU-0": [[], [HANG]]}
     bench.after(Outcome.CRASHED)
     text = "device GPU-0 examined after a::b crashed: nvml did not answer"

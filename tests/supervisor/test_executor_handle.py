@@ -219,7 +219,7 @@ def test_what_it_says_while_it_dies_does_not_keep_the_ladder(tmp_path: Path) -> 
     assert (zygote.signals, handle.exit_status) == ([TERM], -15)
 
 
-def test_a_zygote_that_is_gone_is_told_of(tmp_path: Path) -> None:
+def test_a_zygote_that_is_gone_is_reported(tmp_path: Path) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
         zygote.die()
         with pytest.raises(ZygoteError):
@@ -240,7 +240,7 @@ def test_a_deadline_may_be_years_away(tmp_path: Path) -> None:
         assert handle.receive(time.monotonic() + 1e9) == {"op": "done"}
 
 
-def test_a_message_that_is_there_is_heard_whatever_the_deadline(tmp_path: Path) -> None:
+def test_an_available_message_is_received_even_after_the_deadline(tmp_path: Path) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
         zygote.executors[0].say("one")
         zygote.executors[0].say("two")

@@ -1,4 +1,4 @@
-"""The executors of one supervisor: at most one lives, its devices are held meanwhile, and the journal knows of each."""
+"""The executors of one supervisor: at most one runs, it holds its devices, and the journal records each."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_devices_that_are_held_on_to_are_free_after_the_release(bench: Bench) ->
     assert bench.free
 
 
-def test_a_device_that_does_not_become_free_is_no_fault_of_the_zygote_s(bench: Bench) -> None:
+def test_a_device_that_does_not_become_free_keeps_the_zygote(bench: Bench) -> None:
     bench.other.take(BINDING.devices)
     with pytest.raises(NoDeviceError, match="worker gw1"):
         bench.slot.spawn(BINDING)
@@ -200,7 +200,7 @@ def test_one_that_was_set_aside_ends_with_its_zygote(bench: Bench) -> None:
     assert bench.lines("executor", "reason")[-1] == (kept.name, "the zygote was lost")
 
 
-def test_the_same_failure_of_the_harness_is_told_once_with_its_case(bench: Bench) -> None:
+def test_the_same_failure_of_the_harness_is_reported_once_with_its_case(bench: Bench) -> None:
     tracebacks = iter(["Traceback: a", "Traceback: a", "Traceback: b"])
 
     def fail(executor: FakeExecutor) -> None:

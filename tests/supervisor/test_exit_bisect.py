@@ -147,7 +147,7 @@ def test_what_only_two_halves_do_together_is_a_finding(run: Run) -> None:
     assert runner.findings == [("executor_exit", text, NAMES)]
 
 
-def test_a_suspect_that_is_innocent_alone_is_not_told_late(run: Run) -> None:
+def test_a_suspect_that_passes_alone_is_not_reported_late(run: Run) -> None:
     """A pair in one half: each is tried in its own half, and neither breaks that."""
     runner = run(["c0", "c1"])
     assert runner.rehearsed == [NAMES[:4], ["c0", "c1"], ["c0"], ["c1"], ["c2", "c3"], NAMES[4:]]

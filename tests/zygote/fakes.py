@@ -1,4 +1,4 @@
-"""Stands for the processes of a zygote: they end when they are told to, and at once."""
+"""Fake processes of a zygote: they end at once when a test says so."""
 
 from __future__ import annotations
 

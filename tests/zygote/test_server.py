@@ -1,4 +1,4 @@
-"""The fork server with fake processes: what each supervisor is told, and that nobody waits for another."""
+"""The fork server with fake processes: its messages to each supervisor, and that none waits for another."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_an_executor_of_another_supervisor_cannot_be_killed(bench: Bench) -> Non
         b'{"op":"spawn","executor":"b"}\n',
     ],
 )
-def test_who_cannot_be_understood_is_dropped_and_nobody_else(
+def test_only_a_client_with_an_invalid_message_is_dropped(
     bench: Bench, data: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = bench.connect(), bench.connect()
@@ -270,7 +270,7 @@ def test_a_supervisor_that_cannot_be_let_in_is_let_in_later(bench: Bench) -> Non
 # What executors leave running
 
 
-def test_what_an_executor_leaves_is_killed_and_told(bench: Bench) -> None:
+def test_processes_that_an_executor_leaves_are_killed_and_reported(bench: Bench) -> None:
     channel = bench.connect()
     pid = bench.spawn(channel, "a")
     child = bench.processes.add("sleep 1000", left_by=pid)
@@ -314,7 +314,7 @@ def test_a_helper_that_clears_up_is_left_the_time_to(bench: Bench) -> None:
     assert bench.hear(channel)["swept"] == []
 
 
-def test_nobody_waits_for_an_orphan_that_cannot_be_killed(bench: Bench) -> None:
+def test_an_orphan_that_cannot_be_killed_blocks_no_client(bench: Bench) -> None:
     first, second = bench.connect(), bench.connect()
     pid = bench.spawn(first, "a")
     bench.processes.add("sleep 1000", left_by=pid)
@@ -413,7 +413,7 @@ def test_nothing_is_forked_until_the_executors_of_one_that_went_have_ended(bench
     assert bench.hear(second)["op"] == "spawned"
 
 
-def test_an_executor_that_cannot_be_killed_holds_nobody_up_for_long(
+def test_an_executor_that_cannot_be_killed_blocks_others_only_briefly(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, third = bench.connect(), bench.connect(), bench.connect()

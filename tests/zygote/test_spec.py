@@ -1,4 +1,4 @@
-"""What a zygote is told, and what its executors find in their environment."""
+"""The specification of a zygote, and the environment of its executors."""
 
 from __future__ import annotations
 
