@@ -151,6 +151,8 @@ class ExecutorHandle:
         self.swept: list[str] = []
         self.stuck: list[str] = []
         self.unkillable = False
+        #: Why nothing is known of its end, where its zygote was lost.
+        self.lost = ""
         self.garbled = ""
         #: What the harness's own code raised in it. It then ends.
         self.harness_error: Failure | None = None
@@ -263,7 +265,7 @@ class ExecutorHandle:
         """The kill ladder, on the process group. Sets `unkillable` when nothing helps.
 
         A run that is to stop without grace begins with the last step. Raises ZygoteError, also where the zygote did not
-        send the signals: that says nothing of the executor.
+        send the signals: that says nothing of the executor, and the zygote is killed.
         """
         stop = self._link.stop.heard()
         for number, grace in LADDER[-1:] if stop is not None and not stop.grace else LADDER:
@@ -273,7 +275,7 @@ class ExecutorHandle:
             if self.wait_exit(time.monotonic() + grace):
                 return
         if not self._link.answers:
-            raise ZygoteError(f"the zygote has not answered: it was to kill executor {self.name}")
+            raise self._link.give_up(f"kill executor {self.name}")
         self.unkillable = True
         self.stuck.append(f"executor {self.name} could not be killed: {describe_stuck(self.pid)}")
 

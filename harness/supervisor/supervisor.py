@@ -130,12 +130,15 @@ class Supervisor:
                 ended = leave(handle, self._context.case_timeout, light=False)
             except ZygoteError as error:
                 self._slot.drop_zygote()
-                self.add_finding("zygote", f"how executor {handle.name} ended is not known: {error}", handle.cases)
+                self._add_unknown_end(handle, str(error))
                 return
             except StoppedError as error:
                 self._dispose(handle, str(error))
                 return
             self._dispose(handle, "retired")
+        if handle.lost:  # it did not end in time since its zygote could not tell
+            self._add_unknown_end(handle, handle.lost)
+            return
         if handle.harness_error is not None:
             return  # which says nothing of its cases, and is told as a finding
         if not ended or handle.exit_status != 0:
@@ -143,6 +146,9 @@ class Supervisor:
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
         else:
             self._leak_bisect.investigate(handle, frozenset(self._leaky))
+
+    def _add_unknown_end(self, handle: ExecutorHandle, why: str) -> None:
+        self.add_finding("zygote", f"how executor {handle.name} ended is not known: {why}", handle.cases)
 
     def close(self) -> None:
         """Let go of everything; what still runs is killed."""

@@ -6,7 +6,9 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -24,6 +26,8 @@ START_LIMIT = 600.0
 #: Seconds in which a zygote that is ready answers. A fork takes milliseconds, and before it the zygote waits at most
 #: `harness.zygote.orphans.KILL_PATIENCE` for the executors of a worker that died; the rest is for a busy machine.
 ANSWER_LIMIT = 60.0
+#: Seconds that a zygote which was killed is given to be gone, and its executors with it.
+DEATH_LIMIT = 10.0
 #: Seconds for which a fork is tried again when the machine, or a limit, has no room for another process.
 FORK_PATIENCE = 60.0
 #: Seconds between two tries: at first, doubled each time, and at most.
@@ -129,6 +133,7 @@ class ZygoteClient:
         self._inbox: deque[Message] = deque()
         self._ready = False
         self._unanswered = 0
+        self._pidfd = -1
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.channel = Channel(connection, "the zygote")
         try:
@@ -143,6 +148,12 @@ class ZygoteClient:
                 raise ZygoteUnfitError(hello["unfit"])
             #: Why its executors start cold, or an empty text.
             self.cold = str(hello["cold"])
+            seconds, rest = divmod(ANSWER_LIMIT, 1.0)
+            connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6))
+            )
+            # Whoever started it waits for it at the end of the run: until then the number is that of no other process.
+            self._pidfd = os.pidfd_open(int(hello["pid"]))
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error
@@ -185,6 +196,17 @@ class ZygoteClient:
         """Whether the zygote has sent all signals that it was told to send, as far as it was heard."""
         return self._unanswered == 0
 
+    def give_up(self, order: str) -> ZygoteError:
+        """The zygote has not answered an `order`: kill it; returns the error to raise.
+
+        It is stopped, or hangs, and so cannot end its executors. They are killed with it: an executor that went on
+        would share its device with the next one.
+        """
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        select.select([self._pidfd], [], [], DEATH_LIMIT)
+        return ZygoteError(f"the zygote has not answered and was killed: it was to {order}; see {self._log}")
+
     def pump(self) -> None:
         """Read what the zygote has said, blocking for something. Raises ZygoteError when it is gone."""
         try:
@@ -210,6 +232,9 @@ class ZygoteClient:
     def close(self) -> None:
         """Disconnect; the zygote then ends our executors."""
         self.channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def last_words(self) -> str:
         """The end of the zygote's log, where cold executors write too until they are ready."""
@@ -223,15 +248,14 @@ class ZygoteClient:
         self._send({"op": "spawn", **order}, descriptors)
         answer = self._wait(("spawned", "refused"), ANSWER_LIMIT)
         if answer is None:
-            raise ZygoteError(
-                f"the zygote has not answered in {ANSWER_LIMIT:g} s: it was to fork executor {order['executor']}; "
-                f"see {self._log}"
-            )
+            raise self.give_up(f"fork executor {order['executor']} within {ANSWER_LIMIT:g} s")
         return answer
 
     def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         try:
             self.channel.send(message, descriptors)
+        except BlockingIOError as error:
+            raise self.give_up(f"read an order to {message['op']} within {ANSWER_LIMIT:g} s") from error
         except OSError as error:
             raise self._gone() from error
 
