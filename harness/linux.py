@@ -88,6 +88,16 @@ def ancestry(pid: int) -> list[int]:
     return line
 
 
+def is_stopped_child(pid: int, parent: int) -> bool:
+    """Whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+            state, parent_now = file.read().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state in "Tt" and int(parent_now) == parent
+
+
 def wait_channel(pid: int) -> str:
     """Returns the kernel function in which a process sleeps; an empty string if it is unknown or does not sleep."""
     try:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from harness import fixtures, options, scope
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
 from harness.ignored_marks import IgnoredMarks
-from harness.outcome import EXIT_NOTHING_RAN, Outcome
+from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, Outcome
 from harness.scope import Scope
 
 if TYPE_CHECKING:
@@ -274,10 +275,20 @@ class ControllerHooks:
         """Before xdist ends its workers: those that still run a case are to write down what becomes of it."""
         self._run.signals.end()
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        self._stop_heartbeat()  # after the workers have ended, and before pytest prints its summary
-        session.exitstatus = self._run.report(int(exitstatus))
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
+        """After xdist has ended the workers, also where it could not, and before pytest prints its summary."""
+        status = int(exitstatus)
+        try:
+            yield
+        except pytest.exit.Exception:
+            raise
+        except Exception as error:  # noqa: BLE001 - without a thread or a descriptor xdist cannot end its workers
+            text = f"the session could not be ended in order: {error!r}\n{traceback.format_exc()}"
+            self._run.add_finding("session", text)
+            status = EXIT_INTERNAL
+        self._stop_heartbeat()
+        session.exitstatus = self._run.report(status)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from harness.reporting import plot, terminal

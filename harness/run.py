@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from harness import options, plan, stop_signals, temp_folder
+from harness import linux, options, plan, stop_signals, temp_folder
 from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
@@ -225,7 +225,9 @@ class Run:
         if self._tail is None:
             self._tail = JournalTail(self.context.journal)
         self.progress.enter(self._tail.read())
-        return self.progress.line(time.time())
+        own = os.getpid()
+        stopped = {worker: pid for worker, pid in self.progress.pids.items() if linux.is_stopped_child(pid, own)}
+        return self.progress.line(time.time(), stopped)
 
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.

@@ -148,7 +148,9 @@ class Worker:
             listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
         event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
         with self._recording():
-            self._record({**event, "ids": [] if listed else ids, "deselected": [] if listed else deselected})
+            self._record(
+                {**event, "pid": os.getpid(), "ids": [] if listed else ids, "deselected": [] if listed else deselected}
+            )
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor, unless this worker is `over`, which it may be afterwards."""

@@ -110,3 +110,15 @@ def test_a_process_ends_with_its_parent() -> None:
 def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
     done = _run("from harness import linux; linux.die_with_parent(1 << 22); print('alive')")
     assert (done.stdout, done.returncode) == ("", 1)
+
+
+def test_a_stopped_child_is_told_from_one_that_runs_and_from_another_s() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        assert not linux.is_stopped_child(child.pid, os.getpid())
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert linux.is_stopped_child(child.pid, os.getpid())
+        assert not linux.is_stopped_child(child.pid, os.getppid())
+        child.kill()
+        child.wait()
+    assert not linux.is_stopped_child(child.pid, os.getpid())

@@ -77,6 +77,8 @@ class Collected(_Line):
     """Node ids in order. May be left out where another line with the same hash has them."""
     deselected: tuple[Name, ...] = ()
     """Ids of the cases that were collected and then left out by a profile or by options such as ``-k``."""
+    pid: int | None = None
+    """Process id of the worker."""
 
 
 class MustPass(_Line):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from harness.outcome import AttemptResult, Outcome, settle
 from harness.reporting.events import Activity, Collected, Event, Finish, RunStarted, Start
@@ -27,6 +27,8 @@ class Progress:
         self._outcomes: dict[str, Outcome] = {}
         self._running: dict[str, Start] = {}
         self._activities: dict[str, Activity] = {}
+        #: The process ids of the workers that have collected.
+        self.pids: dict[str, int] = {}
 
     def enter(self, events: Iterable[Event]) -> None:
         """Take in what the journal says next."""
@@ -37,6 +39,8 @@ class Progress:
                     self._begun, self._fail_on_flaky = event.t, event.fail_on_flaky
                 case Collected():
                     self._total = max(self._total or 0, event.count)
+                    if event.pid is not None:
+                        self.pids[event.worker] = event.pid
                 case Start():
                     self._running[event.worker] = event
                     self._first_case = self._first_case or event.t
@@ -58,10 +62,15 @@ class Progress:
         """A worker has ended, and may have had no time to say what became of its case."""
         self._running.pop(worker, None)
         self._activities.pop(worker, None)
+        self.pids.pop(worker, None)
 
-    def line(self, now: float) -> str:
-        """The line; `now` in seconds since 1970."""
+    def line(self, now: float, stopped: Mapping[str, int] | None = None) -> str:
+        """The line; `now` in seconds since 1970. `stopped`: the process ids of workers that are stopped by a signal."""
         workers = self._workers(now)
+        workers += [
+            f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"
+            for worker, pid in sorted((stopped or {}).items())
+        ]
         if self._total is None:
             begun = now if self._begun is None else self._begun
             return "; ".join([f"collecting for {_span(now, begun)}", *workers])

@@ -151,6 +151,8 @@ class ExecutorHandle:
         self.swept: list[str] = []
         self.stuck: list[str] = []
         self.unkillable = False
+        #: Why nothing is known of its end, where its zygote was lost.
+        self.lost = ""
         self.garbled = ""
         #: An exception of the harness's own code in the executor, which then ends.
         self.harness_error: Failure | None = None
@@ -263,7 +265,7 @@ class ExecutorHandle:
         """Apply the kill ladder to the process group. Sets `unkillable` if the executor survives all signals.
 
         After a request to stop without grace, only the last step is used. Raises ZygoteError, also if the zygote did
-        not send the signals: then the state of the executor is unknown.
+        not send the signals: then the state of the executor is unknown, and the zygote is killed.
         """
         stop = self._link.stop.heard()
         for number, grace in LADDER[-1:] if stop is not None and not stop.grace else LADDER:
@@ -273,7 +275,7 @@ class ExecutorHandle:
             if self.wait_exit(time.monotonic() + grace):
                 return
         if not self._link.answers:
-            raise ZygoteError(f"the zygote did not answer the request to kill executor {self.name}")
+            raise self._link.give_up(f"kill executor {self.name}")
         self.unkillable = True
         self.stuck.append(f"executor {self.name} could not be killed: {describe_stuck(self.pid)}")
 

@@ -107,12 +107,11 @@ class ExecutorSlot:
         With `keep_files` the files are moved into the run directory instead, for the analysis of a failure. With `hold`
         no other worker gets its devices until `release`.
         """
-        lost = False
         if handle.exit_status is None:
             try:
                 handle.kill()
-            except ZygoteError:
-                lost = True
+            except ZygoteError as error:
+                handle.lost = str(error)
         if handle.unkillable:
             reason = "could not be killed"
             self._outputs = Outputs()  # it may still write to the old ones
@@ -126,7 +125,7 @@ class ExecutorSlot:
             self._after_unclean_exit()
         if not hold:
             self._locks.give_back()
-        if lost:
+        if handle.lost:
             self.drop_zygote()
         if keep_files:
             most = min(kept_files.MOST_OF_EXECUTOR, self._keep_budget)

@@ -130,13 +130,15 @@ class Supervisor:
                 ended = leave(handle, self._context.case_timeout, light=False)
             except ZygoteError as error:
                 self._slot.drop_zygote()
-                text = f"the exit status of executor {handle.name} is unknown: {error}"
-                self.add_finding("zygote", text, handle.cases)
+                self._add_unknown_end(handle, str(error))
                 return
             except StoppedError as error:
                 self._dispose(handle, str(error))
                 return
             self._dispose(handle, "retired")
+        if handle.lost:  # it did not end in time since its zygote could not tell
+            self._add_unknown_end(handle, handle.lost)
+            return
         if handle.harness_error is not None:
             return  # no evidence about its cases; `dispose` records a finding
         if not ended or handle.exit_status != 0:
@@ -144,6 +146,9 @@ class Supervisor:
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
         else:
             self._leak_bisect.investigate(handle, frozenset(self._leaky))
+
+    def _add_unknown_end(self, handle: ExecutorHandle, why: str) -> None:
+        self.add_finding("zygote", f"the exit status of executor {handle.name} is unknown: {why}", handle.cases)
 
     def close(self) -> None:
         """Release everything, and kill the current executor."""

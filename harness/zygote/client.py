@@ -6,7 +6,9 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +27,8 @@ START_LIMIT = 600.0
 #: Seconds for the answer of a zygote that is ready. A fork takes milliseconds. Before it the zygote waits at most
 #: `harness.zygote.orphans.KILL_PATIENCE` for the executors of a worker that died. The rest is for a busy machine.
 ANSWER_LIMIT = 60.0
+#: Seconds for a killed zygote, and its executors, to be gone.
+DEATH_LIMIT = 10.0
 #: Seconds for which a failed fork is retried, when the machine or a limit allows no further process.
 FORK_PATIENCE = 60.0
 #: Seconds between two tries: the first pause, which then doubles each time, and the longest.
@@ -131,6 +135,7 @@ class ZygoteClient:
         self._inbox: deque[Message] = deque()
         self._ready = False
         self._unanswered = 0
+        self._pidfd = -1
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.channel = Channel(connection, "the zygote")
         try:
@@ -145,6 +150,12 @@ class ZygoteClient:
                 raise ZygoteUnfitError(hello["unfit"])
             #: Why its executors start cold, or an empty string.
             self.cold = str(hello["cold"])
+            seconds, rest = divmod(ANSWER_LIMIT, 1.0)
+            connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6))
+            )
+            # Whoever started it waits for it at the end of the run: until then the number is that of no other process.
+            self._pidfd = os.pidfd_open(int(hello["pid"]))
         except OSError as error:
             connection.close()
             raise ZygoteError(f"no zygote answers at {address!r}") from error
@@ -188,6 +199,17 @@ class ZygoteClient:
         """Whether the zygote has confirmed all signals that it was asked to send, as of the last read."""
         return self._unanswered == 0
 
+    def give_up(self, order: str) -> ZygoteError:
+        """The zygote has not answered an `order`: kill it; returns the error to raise.
+
+        It is stopped, or hangs, and so cannot end its executors. They are killed with it: an executor that went on
+        would share its device with the next one.
+        """
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        select.select([self._pidfd], [], [], DEATH_LIMIT)
+        return ZygoteError(f"the zygote did not answer the request to {order}, and was killed; see {self._log}")
+
     def pump(self) -> None:
         """Read the messages of the zygote; blocks until there is one. Raises ZygoteError if the zygote is gone."""
         try:
@@ -213,6 +235,9 @@ class ZygoteClient:
     def close(self) -> None:
         """Disconnect; the zygote then ends our executors."""
         self.channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def last_words(self) -> str:
         """Returns the end of the zygote's log. Cold executors write to it too, until they are ready."""
@@ -226,15 +251,14 @@ class ZygoteClient:
         self._send({"op": "spawn", **order}, descriptors)
         answer = self._wait(("spawned", "refused"), ANSWER_LIMIT)
         if answer is None:
-            raise ZygoteError(
-                f"the zygote did not answer within {ANSWER_LIMIT:g} s to the request to fork executor "
-                f"{order['executor']}, see {self._log}"
-            )
+            raise self.give_up(f"fork executor {order['executor']} within {ANSWER_LIMIT:g} s")
         return answer
 
     def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         try:
             self.channel.send(message, descriptors)
+        except BlockingIOError as error:
+            raise self.give_up(f"read an order to {message['op']} within {ANSWER_LIMIT:g} s") from error
         except OSError as error:
             raise self._gone() from error
 

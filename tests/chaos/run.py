@@ -1,4 +1,4 @@
-"""A run of the harness in a process of its own whose processes are killed at moments that a seed decides.
+"""A run of the harness in a process of its own whose processes are hit at moments that a seed decides.
 
 A moment is progress of the run, counted in start and finish lines of its journal: the same on a slow machine.
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,17 +26,20 @@ from harness.reporting import journal
 from harness.reporting.events import Executor, Start
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
+from tests.chaos import starvation
+from tests.chaos.victims import Victim, living
 
 CASES = 500
 WORKERS = 2
 _FILES = 4
-#: Progress from which on processes are killed, and before which: not so late that the run is over meanwhile.
+#: Progress from which on processes are hit, and before which: not so late that the run is over meanwhile.
 _FIRST_STEP, _LAST_STEP = 10, 800
 #: Seconds; a run takes five, and a machine may be busy.
-_RUN_LIMIT = 120.0
+_RUN_LIMIT = 240.0
 _DEATH_LIMIT = 30.0
+_WAIT_LIMIT = 60.0
 _MARKER = "CHAOS_RUN"
-_DONE, _READY = "done", "ready"
+_DONE, _READY, _BESIDE = "done", "ready", "beside"
 
 _CASES = f"""
 import os
@@ -44,15 +47,39 @@ import select
 
 import pytest
 
+FOLDER = os.environ["{_MARKER}"]
+known = set()
+
+
+def lives(pid):
+    try:
+        with open(f"/proc/{{pid}}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def look_for_others():
+    # An executor of our worker that has run a case before, and lives on beside us.
+    known.add(os.getpid())
+    mine = os.environ["PYTEST_XDIST_WORKER"]
+    with open(os.path.join(FOLDER, "{_DONE}")) as done:
+        others = {{int(pid) for _, pid, worker in map(str.split, done) if worker == mine}} - known
+    for pid in filter(lives, others):
+        with open(os.path.join(FOLDER, "{_BESIDE}"), "a") as beside:
+            print(mine, pid, os.getpid(), file=beside)
+
 
 @pytest.mark.parametrize("number", range({CASES // _FILES}))
 def test_waits(number, request):
+    if os.getpid() not in known:
+        look_for_others()
     reader, writer = os.pipe()
     select.select([reader], [], [], 0.003)
     os.close(reader)
     os.close(writer)
-    with open(os.path.join(os.environ["{_MARKER}"], "{_DONE}"), "a") as done:
-        print(request.node.nodeid, os.getpid(), file=done)
+    with open(os.path.join(FOLDER, "{_DONE}"), "a") as done:
+        print(request.node.nodeid, os.getpid(), os.environ["PYTEST_XDIST_WORKER"], file=done)
 """
 
 _CONFTEST = f"""
@@ -65,42 +92,68 @@ def pytest_collection_finish(session):
             print(os.getpid(), file=ready)
 """
 
+#: The limits of the harness that are constants, shortened for the run under test.
+_SHORT_LIMITS = """
+import signal
 
-class Victim(StrEnum):
-    """The kinds of processes that a run has. A worker is a starting one until it has collected."""
+from harness.supervisor import attempt, executor_handle
+from harness.zygote import client
 
-    EXECUTOR = "executor"
-    WORKER = "worker"
-    STARTING_WORKER = "starting worker"
-    ZYGOTE = "zygote"
-    CONTROLLER = "controller"
+client.ANSWER_LIMIT = 5.0
+client.FORK_PATIENCE = 3.0
+attempt.GRACE = 1.0
+executor_handle.LADDER = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 3.0))
+"""
+#: Options for a run that meets limits: a case that takes milliseconds has this many seconds.
+SHORT_LIMITS = ("--case-timeout=4", "--grace=1")
+
+
+class Act(StrEnum):
+    """What is done to a process."""
+
+    KILL = "killed"
+    STOP = "stopped"
+    NO_DESCRIPTORS = "left without descriptors"
+    NO_MEMORY = "left without memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """One process of a kind is killed once the journal has `after` start and finish lines."""
+class Blow:
+    """One process of a kind is hit once the journal has `after` start and finish lines.
+
+    What can be taken back is taken back after `lasting` seconds; never where that is None.
+    """
 
     after: int
     victim: Victim
+    act: Act = Act.KILL
+    lasting: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.victim} after step {self.after}"
+        back = "" if self.lasting is None else f" for {self.lasting:g} s"
+        return f"{self.victim} {self.act}{back} after step {self.after}"
 
 
-def plan(seed: int, victims: Sequence[Victim], before: int = _LAST_STEP) -> list[Kill]:
+def plan(seed: int, victims: Sequence[Victim], before: int = _LAST_STEP) -> list[Blow]:
     """One kill for each of `victims`, in this order, at the moments of `seed`."""
-    moments = sorted(random.Random(seed).sample(range(_FIRST_STEP, before), len(victims)))
-    return [Kill(after, victim) for after, victim in zip(moments, victims, strict=True)]
+    return moments(seed, [(victim, Act.KILL, None) for victim in victims], before)
+
+
+def moments(seed: int, what: Sequence[tuple[Victim, Act, float | None]], before: int = _LAST_STEP) -> list[Blow]:
+    """A blow for each entry, in this order, at the moments of `seed`."""
+    steps = sorted(random.Random(seed).sample(range(_FIRST_STEP, before), len(what)))
+    return [Blow(after, *entry) for after, entry in zip(steps, what, strict=True)]
 
 
 @dataclass
 class ChaosRun:
-    """A run under fire, then what it left. `killed` holds kind and process id of each process that was hit."""
+    """A run under fire, then what it left. `hits` holds what was done to which process."""
 
     folder: Path
     seed: int
     process: subprocess.Popen[bytes]
-    killed: list[tuple[Victim, int]] = field(default_factory=list)
+    hits: list[tuple[Blow, int]] = field(default_factory=list)
+    seconds: float = 0.0
 
     @property
     def results(self) -> Path:
@@ -126,8 +179,16 @@ class ChaosRun:
 
     def completed(self) -> list[tuple[str, int]]:
         """Case id and process id of each time a case came to its last line, as the cases themselves wrote it."""
-        lines = [line.rsplit(" ", 1) for line in (self.folder / _DONE).read_text().splitlines()]
-        return [(case, int(pid)) for case, pid in lines]
+        lines = [line.split() for line in (self.folder / _DONE).read_text().splitlines()]
+        return [(case, int(pid)) for case, pid, _ in lines]
+
+    def beside(self) -> list[str]:
+        """Where an executor found an earlier one of its worker alive: worker and both process ids."""
+        return (self.folder / _BESIDE).read_text().splitlines()
+
+    def hit(self, victim: Victim) -> dict[int, Act]:
+        """What was done to each process of a kind, by process id."""
+        return {pid: blow.act for blow, pid in self.hits if blow.victim is victim}
 
     def killed_executors(self) -> dict[int, int | None]:
         """By process id, the exit status that the journal gives for each executor that was hit."""
@@ -136,7 +197,7 @@ class ChaosRun:
             for event in self.journal.events
             if isinstance(event, Executor) and event.state == "ended"
         }
-        return {pid: ended.get(pid) for victim, pid in self.killed if victim is Victim.EXECUTOR}
+        return {pid: ended.get(pid) for pid in self.hit(Victim.EXECUTOR)}
 
     def processes(self) -> list[psutil.Process]:
         """Every living process of this run, wherever it hangs in the tree: the marker is inherited."""
@@ -151,79 +212,94 @@ class ChaosRun:
         """The processes of this run that are still there some time after its end."""
         return psutil.wait_procs(self.processes(), timeout=_DEATH_LIMIT)[1]
 
-    def endure(self, kills: Sequence[Kill]) -> None:
-        """Wait for the end of the run, killing on the way; every kill has to hit."""
-        progress = _Progress(self.results / journal.FILE_NAME)
-        pending = deque(kills)
-        choose = random.Random(self.seed)
-        deadline = time.monotonic() + _RUN_LIMIT
-        end = select.poll()
-        pidfd = os.pidfd_open(self.process.pid)
-        end.register(pidfd, select.POLLIN)
-        try:
-            while not end.poll(1):
-                assert time.monotonic() < deadline, f"the run does not end; it said:\n{self.output[-3000:]}"
-                if pending and progress.steps() >= pending[0].after and self._strike(pending[0].victim, choose):
-                    pending.popleft()
-        finally:
-            os.close(pidfd)
-        self.process.wait()
-        assert not pending, f"the run ended before all kills, it said:\n{self.output[-3000:]}"
+    def living(self, victim: Victim) -> list[psutil.Process]:
+        """Those of a kind that live now."""
+        ready = {int(pid) for pid in (self.folder / _READY).read_text().split()}
+        return living(psutil.Process(self.process.pid), victim, ready)
 
-    def _strike(self, victim: Victim, choose: random.Random) -> bool:
-        """Kill a process of this kind; False when there is none just now."""
-        hit_before = {pid for _, pid in self.killed}
-        candidates = [process for process in self._living(victim) if process.pid not in hit_before]
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Look until `condition` holds; the run must not end before."""
+        deadline = time.monotonic() + _WAIT_LIMIT
+        with _end_of(self.process.pid) as end:
+            while not condition():
+                assert not end.poll(10), f"the run has ended; it said:\n{self.output[-3000:]}"
+                assert time.monotonic() < deadline, f"waited in vain; the run said:\n{self.output[-3000:]}"
+
+    def endure(self, blows: Sequence[Blow]) -> None:
+        """Wait for the end of the run, hitting its processes on the way; every blow has to hit."""
+        begun = time.monotonic()
+        progress = _Progress(self.results / journal.FILE_NAME)
+        pending = deque(blows)
+        back: list[tuple[float, Callable[[], None]]] = []
+        choose = random.Random(self.seed)
+        with _end_of(self.process.pid) as end:
+            while not end.poll(1):
+                now = time.monotonic()
+                assert now - begun < _RUN_LIMIT, f"the run does not end; it said:\n{self.output[-3000:]}"
+                if pending and progress.steps() >= pending[0].after:
+                    undo = self._strike(pending[0], choose)
+                    if undo is not None:
+                        blow = pending.popleft()
+                        if blow.lasting is not None:
+                            back.append((now + blow.lasting, undo))
+                for entry in [entry for entry in back if entry[0] <= now]:
+                    back.remove(entry)
+                    entry[1]()
+        self.process.wait()
+        self.seconds = time.monotonic() - begun
+        assert not pending, f"the run ended before all blows, it said:\n{self.output[-3000:]}"
+
+    def _strike(self, blow: Blow, choose: random.Random) -> Callable[[], None] | None:
+        """Hit a process of this kind; what takes it back, or None when there is no such process just now."""
+        hit_before = {pid for _, pid in self.hits}
+        candidates = [process for process in self.living(blow.victim) if process.pid not in hit_before]
         # xdist gives a run up when it hands work to a worker whose death it has not noticed: one at a time.
-        if len(candidates) < (WORKERS if victim is Victim.WORKER else 1):
-            return False
+        if len(candidates) < (WORKERS if blow.victim is Victim.WORKER else 1):
+            return None
         process = choose.choice(candidates)
         try:
-            process.kill()
+            undo = _ACTS[blow.act](process)
         except psutil.NoSuchProcess:
-            return False
-        self.killed.append((victim, process.pid))
-        return True
-
-    def _living(self, victim: Victim) -> list[psutil.Process]:
-        controller = psutil.Process(self.process.pid)
-        if victim is Victim.CONTROLLER:
-            return [controller]
-        below = _children(controller)
-        workers = [process for process in below if not _is_zygote(process)]
-        # The run's own, and those that workers have started in its place. Executors show the same command line.
-        zygotes = [process for process in below if _is_zygote(process)]
-        zygotes += [process for worker in workers for process in _children(worker) if _is_zygote(process)]
-        executors = [process for zygote in zygotes for process in _children(zygote)]
-        ready = (self.folder / _READY).read_text().split()
-        found = {
-            Victim.WORKER: [worker for worker in workers if str(worker.pid) in ready],
-            Victim.STARTING_WORKER: [worker for worker in workers if str(worker.pid) not in ready],
-            Victim.ZYGOTE: zygotes,
-            Victim.EXECUTOR: executors,
-        }
-        return sorted(found[victim], key=lambda process: process.pid)
+            return None
+        self.hits.append((blow, process.pid))
+        return undo
 
 
-def _children(parent: psutil.Process) -> list[psutil.Process]:
+def _kill(process: psutil.Process) -> Callable[[], None]:
+    process.kill()
+    return lambda: None
+
+
+def _stop(process: psutil.Process) -> Callable[[], None]:
+    process.suspend()
+
+    def go_on() -> None:
+        try:
+            process.resume()
+        except psutil.NoSuchProcess:
+            return
+
+    return go_on
+
+
+_ACTS: dict[Act, Callable[[psutil.Process], Callable[[], None]]] = {
+    Act.KILL: _kill,
+    Act.STOP: _stop,
+    Act.NO_DESCRIPTORS: starvation.take_descriptors,
+    Act.NO_MEMORY: starvation.take_memory,
+}
+
+
+@contextmanager
+def _end_of(pid: int) -> Iterator[select.poll]:
+    """What becomes readable when a process ends."""
+    end = select.poll()
+    pidfd = os.pidfd_open(pid)
+    end.register(pidfd, select.POLLIN)
     try:
-        return [child for child in parent.children() if _is_alive(child)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _is_zygote(process: psutil.Process) -> bool:
-    try:
-        return "harness.zygote" in process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False
+        yield end
+    finally:
+        os.close(pidfd)
 
 
 class _Progress:
@@ -249,18 +325,29 @@ class _Progress:
 
 
 @contextmanager
-def chaos_run(folder: Path, seed: int) -> Iterator[ChaosRun]:
-    """A run of CASES cases on two workers in `folder`; afterwards none of its processes is left."""
+def chaos_run(
+    folder: Path,
+    seed: int,
+    *options: str,
+    temporary: Path | None = None,
+    before_start: Callable[[], None] | None = None,
+) -> Iterator[ChaosRun]:
+    """A run of CASES cases on two workers in `folder`; afterwards none of its processes is left.
+
+    With SHORT_LIMITS among the `options` the limits that are constants are short as well. `before_start` is called in
+    the process that becomes the controller.
+    """
     suite = folder / "suites" / "waits"
     suite.mkdir(parents=True)
     for number in range(_FILES):
         (suite / f"test_waits_{number}.py").write_text(_CASES)
     (folder / "pytest.ini").write_text("[pytest]\nharness_suites = suites\nharness_preload =\n")
+    (folder / "conftest.py").write_text(_SHORT_LIMITS if set(SHORT_LIMITS) <= set(options) else "")
     (suite / "conftest.py").write_text(_CONFTEST)
-    (folder / _DONE).touch()
-    (folder / _READY).touch()
-    temporary = folder / "tmp"
-    temporary.mkdir()
+    for name in (_DONE, _READY, _BESIDE):
+        (folder / name).touch()
+    temporary = temporary or folder / "tmp"
+    temporary.mkdir(exist_ok=True)
     # Nothing that pytest or the harness was told about the run of these tests is meant for that one.
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HARNESS_"))}
     own = {_MARKER: str(folder), "TMPDIR": str(temporary)}
@@ -273,10 +360,16 @@ def chaos_run(folder: Path, seed: int) -> Iterator[ChaosRun]:
         "-p",
         "no:cacheprovider",
         "--results-dir=results",
+        *options,
     ]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            [*command, f"--seed={seed}"], cwd=folder, env={**outer, **own}, stdout=output, stderr=output
+            [*command, f"--seed={seed}"],
+            cwd=folder,
+            env={**outer, **own},
+            stdout=output,
+            stderr=output,
+            preexec_fn=before_start,
         )
     run = ChaosRun(folder, seed, process)
     try:

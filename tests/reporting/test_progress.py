@@ -166,6 +166,20 @@ def test_a_worker_that_died_runs_nothing() -> None:
     assert progress.line(T + 30) == "0 of 40 cases done; 40 left; gw0 runs c0 on cpu, for 10 s"
 
 
+def test_a_worker_that_is_stopped_is_named() -> None:
+    progress = Progress()
+    collected = [build.collected(*(f"c{n}" for n in range(40)), worker=f"gw{n}", pid=70 + n) for n in range(2)]
+    progress.enter(build.events(RUN, *collected, start("c0", 20)))
+    assert progress.pids == {"gw0": 70, "gw1": 71}
+    assert progress.line(T + 30, {"gw1": 71, "gw0": 70}) == (
+        "0 of 40 cases done; 40 left; gw0 runs c0 on cpu, for 10 s; "
+        "gw0 is stopped (process 70, by SIGSTOP or a debugger): to let it go on type kill -CONT 70; "
+        "gw1 is stopped (process 71, by SIGSTOP or a debugger): to let it go on type kill -CONT 71"
+    )
+    progress.forget("gw0")
+    assert progress.pids == {"gw1": 71}
+
+
 def test_a_journal_is_read_on_where_reading_stopped(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     with Journal(path) as journal:

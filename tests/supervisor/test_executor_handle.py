@@ -117,6 +117,9 @@ class FakeLink:
         assert executor == "e1"
         self.signals.append(number)
 
+    def give_up(self, order: str) -> ZygoteError:
+        return ZygoteError(f"given up: it was to {order}")
+
     def close(self) -> None:
         self.stop.close()
         self.end.close()
@@ -157,7 +160,7 @@ def test_a_zygote_that_does_not_answer_says_nothing_of_the_executor(
     outputs: Outputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor_handle, "LADDER", ((signal.SIGTERM, 0.0), (signal.SIGKILL, 0.0)))
-    with pytest.raises(ZygoteError, match="the zygote did not answer the request to kill executor e1"):
+    with pytest.raises(ZygoteError, match="given up: it was to kill executor e1"):
         _kill(FakeLink(answers=False), outputs, tmp_path)
 
 

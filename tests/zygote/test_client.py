@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from harness.zygote import client as clients
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError, ZygoteUnfitError
 from harness.zygote.server import ORDER_DESCRIPTORS
 
-HELLO = {"op": "hello", "pid": 1, "unfit": "", "cold": "", "unwritten": ""}
+HELLO = {"op": "hello", "pid": 0, "unfit": "", "cold": "", "unwritten": ""}
 SPAWNED = {"op": "spawned", "executor": "a", "pid": 7}
 REFUSED = {"op": "refused", "executor": "a", "what": "fork", "error": "EAGAIN", "text": os.strerror(errno.EAGAIN)}
 EXIT = {"op": "exit", "executor": "old", "status": 0, "swept": [], "stuck": []}
@@ -36,6 +38,9 @@ class FakeZygote:
         self.log.write_text("its last words\n")
         self._greeting = greeting
         self._answers = list(answers)
+        #: Cleared: it reads no more.
+        self.reading = threading.Event()
+        self.reading.set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.address)
         self._listener.listen()
@@ -49,6 +54,7 @@ class FakeZygote:
             channel.send(message)
         while self._greeting and self._answers:
             while (heard := channel.pop()) is None:
+                self.reading.wait()
                 channel.receive(max_fds=ORDER_DESCRIPTORS)
                 if channel.closed:
                     break
@@ -63,6 +69,7 @@ class FakeZygote:
 
     def close(self) -> None:
         """Wait for its end: the test must have closed the client."""
+        self.reading.set()
         self._thread.join()
         self._listener.close()
 
@@ -78,13 +85,22 @@ def stop(tmp_path: Path) -> Iterator[StopListener]:
 
 
 @pytest.fixture
-def connect(tmp_path: Path, stop: StopListener) -> Iterator[Connect]:
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """The process that a fake zygote gives out as its own. It is stopped, as one that does not answer may be."""
+    with subprocess.Popen(["sleep", "600"]) as started:
+        started.send_signal(signal.SIGSTOP)
+        yield started
+        started.kill()
+
+
+@pytest.fixture
+def connect(tmp_path: Path, stop: StopListener, process: subprocess.Popen[bytes]) -> Iterator[Connect]:
     made: list[tuple[FakeZygote, ZygoteClient]] = []
 
     def connect(
         *answers: Sequence[Message | bytes], on_wait: Callable[[str], None] | None = None
     ) -> tuple[FakeZygote, ZygoteClient]:
-        zygote = FakeZygote(tmp_path, [HELLO], answers)
+        zygote = FakeZygote(tmp_path, [{**HELLO, "pid": process.pid}], answers)
         made.append((zygote, ZygoteClient(zygote.address, zygote.log, stop, on_wait=on_wait)))
         return made[-1]
 
@@ -166,13 +182,34 @@ def test_a_zygote_that_goes_while_a_fork_is_to_be_tried_again(connect: Connect) 
         _spawn(client)
 
 
-def test_an_order_that_is_not_answered(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zygote_that_does_not_answer_is_killed(
+    connect: Connect, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clients, "ANSWER_LIMIT", 0.01)
     _, client = connect([], [])
-    with pytest.raises(
-        ZygoteError, match=r"did not answer within 0\.01 s to the request to fork executor a, see .*zygote\.log"
-    ):
+    text = r"did not answer the request to fork executor a within 0\.01 s, and was killed; see .*zygote\.log"
+    with pytest.raises(ZygoteError, match=text):
         _spawn(client)
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_a_zygote_that_reads_nothing_is_killed(
+    connect: Connect, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "ANSWER_LIMIT", 0.2)
+    zygote, client = connect([], [])
+    zygote.reading.clear()
+    order = {"executor": "a", "env": {"LONG": "x" * (4 << 20)}}
+    with open(os.devnull) as file, pytest.raises(ZygoteError, match="request to read an order to spawn"):
+        client.spawn(order, [file.fileno()] * ORDER_DESCRIPTORS)
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_a_zygote_that_has_ended_when_it_is_given_up(connect: Connect, process: subprocess.Popen[bytes]) -> None:
+    _, client = connect([])
+    process.kill()
+    process.wait()
+    assert "request to kill executor a" in str(client.give_up("kill executor a"))
 
 
 @pytest.mark.parametrize(

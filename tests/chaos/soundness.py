@@ -1,0 +1,131 @@
+"""What must hold after any run, whatever was done to its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import xmlschema
+
+from harness import cli
+from harness.outcome import Outcome
+from harness.reporting.ledger import Ledger
+from tests.chaos.run import CASES, Act, Blow, ChaosRun
+from tests.chaos.victims import Victim
+
+SCHEMA = Path(__file__).parent.parent / "reporting" / "strict_junit.xsd"
+_CHOSEN = "CHAOS_SEEDS"
+
+each_seed = pytest.mark.parametrize("seed", [int(seed) for seed in os.environ.get(_CHOSEN, "1").split(",")])
+#: What an ordinary run of the tests leaves out.
+soak = pytest.mark.skipif(_CHOSEN not in os.environ, reason=f"part of the soak: choose seeds with {_CHOSEN}=1,2")
+
+
+def announced(blows: list[Blow], seed: int) -> list[Blow]:
+    print(f"chaos seed {seed}: {', '.join(map(str, blows))}")
+    return blows
+
+
+def sound(run: ChaosRun, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """The ledger of a run that is over, once all that must hold after any death has been checked."""
+    assert run.survivors() == []
+    assert run.beside() == [], "two executors of one worker lived at the same time"
+    contents = run.journal
+    deadly = [blow for blow, _ in run.hits if blow.victim is not Victim.EXECUTOR]
+    # A writer may be killed between two pages of one line; that costs this line and no other.
+    assert len(contents.damaged) <= len(deadly), contents.damaged
+    assert not contents.unknown
+    ledger = run.ledger
+    one_verdict_each(ledger)
+    nothing_passed_unfinished(run, ledger)
+    report_is_valid(run, ledger, monkeypatch)
+    return ledger
+
+
+#: What a message says of a process that was hit, before the case is run alone.
+_SAYS = {
+    Act.KILL: "SIGKILL",
+    Act.STOP: "not over after|did not end within",
+    Act.NO_DESCRIPTORS: "Too many open files|RLIMIT_NOFILE|number of open files",
+    Act.NO_MEMORY: "MemoryError|RLIMIT_AS|memory|address space",
+}
+
+
+def blame_is_right(run: ChaosRun) -> None:
+    """What is red ran in a process that was hit, and its message says with what; or the harness takes the blame."""
+    where, hit = run.pids(), run.hit(Victim.EXECUTOR)
+    for verdict in run.ledger.verdicts:
+        for finish in verdict.finishes:
+            if finish.outcome in (Outcome.PASSED, Outcome.LOST, Outcome.NOT_RUN):
+                continue
+            pid = where[verdict.case, finish.attempt]
+            assert pid in hit, finish
+            assert re.search(_SAYS[hit[pid]], f"{finish.message}\n{finish.detail}\n{finish.notes}"), finish
+    findings = {finding.kind for finding in run.ledger.findings}
+    assert not findings & {"drained", "unkillable"}, run.ledger.findings
+
+
+def one_verdict_each(ledger: Ledger) -> None:
+    assert len(ledger.verdicts) == len({verdict.case for verdict in ledger.verdicts}) == CASES
+    for verdict in ledger.verdicts:
+        assert verdict.collected
+        finals = [finish for finish in verdict.finishes if finish.final]
+        none_expected = verdict.outcome in (Outcome.LOST, Outcome.NOT_RUN) and verdict.decided is None
+        assert len(finals) == (0 if none_expected else 1), verdict
+        assert len(verdict.finishes) <= verdict.started <= 2, verdict
+
+
+def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
+    """The cases' own word is asked: a pass is one that came to its last line in the process that is said to have it."""
+    completed: Counter[tuple[str, int | None]] = Counter(run.completed())
+    where = run.pids()
+    for verdict in ledger.verdicts:
+        for finish in verdict.finishes:
+            if finish.outcome is Outcome.PASSED:
+                assert completed[verdict.case, where[verdict.case, finish.attempt]] == 1, verdict
+                assert set(finish.phases) == {"setup", "call", "teardown"}
+        if verdict.outcome is Outcome.NOT_RUN:
+            assert not any(case == verdict.case for case, _ in completed), verdict
+    assert max(completed.values()) == 1
+
+
+def report_is_valid(run: ChaosRun, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``harness report`` writes junit.xml anew: well-formed, valid, each case once, totals equal to the ledger's."""
+    target = run.results / "junit.xml"
+    target.unlink(missing_ok=True)
+    monkeypatch.setattr(sys, "argv", ["harness", "report", str(run.results)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == ledger.run_exit_status()
+    root = ElementTree.parse(target).getroot()
+    strict_schema().validate(root)
+    cases = root.findall("testsuite/testcase")
+    assert len(cases) == CASES == int(root.attrib["tests"])
+    assert len({(case.attrib["classname"], case.attrib["name"]) for case in cases}) == CASES
+    counts = ledger.counts
+    failures = sum(counts.get(outcome, 0) for outcome in (Outcome.FAILED, Outcome.CONTAMINATED))
+    assert int(root.attrib["failures"]) == len(root.findall("testsuite/testcase/failure")) == failures
+    errors = sum(counts.get(o, 0) for o in (Outcome.LOST, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.ERROR))
+    assert int(root.attrib["errors"]) == len(root.findall("testsuite/testcase/error")) == errors
+    assert len(root.findall("testsuite/testcase/skipped")) == counts.get(Outcome.NOT_RUN, 0)
+    suites = root.findall("testsuite")
+    assert sum(int(suite.attrib["tests"]) for suite in suites) == CASES
+    assert sum(int(suite.attrib["skipped"]) for suite in suites) == counts.get(Outcome.NOT_RUN, 0)
+
+
+@cache
+def strict_schema() -> Any:
+    return xmlschema.XMLSchema(SCHEMA)
+
+
+def ended_by_itself(run: ChaosRun, ledger: Ledger) -> None:
+    assert ledger.end is not None, run.output
+    assert ledger.end.exit_status == run.process.returncode
+    assert not list((run.folder / "tmp").glob("harness-*/zygote")), "a socket was left behind"

@@ -1,0 +1,112 @@
+"""Processes of a run that are left without descriptors, memory, further processes or room on a disk.
+
+``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failure names the seed in the id of its test.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.outcome import EXIT_INTERNAL, Outcome
+from tests.chaos.run import SHORT_LIMITS, Act, ChaosRun, chaos_run, moments
+from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, soak, sound
+from tests.chaos.starvation import process_group_limit, small_disk
+from tests.chaos.victims import Victim
+
+_INNOCENT = {Outcome.PASSED, Outcome.LOST, Outcome.NOT_RUN}
+
+
+@each_seed
+def test_executors_are_starved(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever becomes of a case in such a process names what was missing; all others pass."""
+    blows = moments(seed, [(Victim.EXECUTOR, act, None) for act in (Act.NO_DESCRIPTORS, Act.NO_MEMORY) * 2])
+    with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
+        run.endure(announced(blows, seed))
+        ledger = sound(run, monkeypatch)
+    blame_is_right(run)
+    ended_by_itself(run, ledger)
+    assert run.process.returncode == ledger.exit_status()
+
+
+@soak
+@each_seed
+@pytest.mark.parametrize("lasting", [1.0, None], ids=["a while", "for good"])
+@pytest.mark.parametrize("act", [Act.NO_DESCRIPTORS, Act.NO_MEMORY])
+@pytest.mark.parametrize("victim", [Victim.WORKER, Victim.ZYGOTE, Victim.CONTROLLER])
+def test_others_are_starved(
+    tmp_path: Path, seed: int, victim: Victim, act: Act, lasting: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No case is to blame. An executor is killed first, so that another one is needed."""
+    blows = moments(seed, [(victim, act, lasting), (Victim.EXECUTOR, Act.KILL, None)], before=300)
+    with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
+        run.endure(announced(blows, seed))
+        ledger = sound(run, monkeypatch)
+    blame_is_right(run)
+    assert set(ledger.counts) <= _INNOCENT | {Outcome.FLAKY, Outcome.CRASHED}
+    ended_by_itself(run, ledger)
+    told(run)
+
+
+@soak
+@each_seed
+@pytest.mark.parametrize("lasting", [1.0, None], ids=["a while", "for good"])
+def test_no_process_can_be_made(
+    tmp_path: Path, seed: int, lasting: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork is tried again for a while; then the run stops, and says which limits to look at."""
+    with process_group_limit() as group, chaos_run(tmp_path, seed, *SHORT_LIMITS, before_start=group.enter) as run:
+        run.until(lambda: len(run.completed()) > 10 * seed)
+        group.allow(1)
+        for executor in run.living(Victim.EXECUTOR):
+            executor.kill()
+        if lasting is not None:
+            run.until(lambda: b'"event":"wait"' in (run.results / "journal.ndjson").read_bytes())
+            group.allow(None)
+        run.endure([])
+        ledger = sound(run, monkeypatch)
+    assert set(ledger.counts) <= _INNOCENT | {Outcome.FLAKY, Outcome.CRASHED}
+    ended_by_itself(run, ledger)
+    if lasting is None:
+        assert run.process.returncode not in (0, 1)
+        assert "the zygote could not fork for executor" in run.output
+    else:
+        assert run.process.returncode == ledger.exit_status()
+
+
+@soak
+@each_seed
+@pytest.mark.parametrize("where", ["results", "tmp"])
+def test_no_room_on_the_disk(tmp_path: Path, seed: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_disk(tmp_path / where, 4) as disk:
+        with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
+            run.until(lambda: len(run.completed()) > 10 * seed)
+            fill(disk / "filler")
+            run.endure([])
+        (disk / "filler").unlink()
+        ledger = sound(run, monkeypatch)
+    assert set(ledger.counts) <= _INNOCENT
+    if where == "results":
+        assert run.process.returncode == EXIT_INTERNAL
+        assert "No space left on device" in run.output
+    told(run)
+
+
+def fill(path: Path) -> None:
+    """Leave no room in the file system of `path`."""
+    with path.open("wb") as file:
+        for size in (1 << 16, 1 << 12, 1):
+            while True:
+                try:
+                    os.write(file.fileno(), bytes(size))
+                except OSError:
+                    break
+
+
+def told(run: ChaosRun) -> None:
+    """A run that was disturbed so much that not all cases passed says so, and never in a traceback of pytest's."""
+    assert "INTERNALERROR" not in run.output, run.output
+    if run.ledger.counts.keys() - {Outcome.PASSED, Outcome.FLAKY}:
+        assert run.process.returncode != 0
