@@ -1,4 +1,4 @@
-"""The `harness` command. Each command imports what it needs itself, so that ``harness --help`` answers at once."""
+"""The `harness` command. Each command imports its own modules, so that ``harness --help`` is fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.reporting.ledger import Ledger
 
 app = typer.Typer(
-    help="Conformance cases for GPUs, drivers and PyTorch: what is here, what there is to run, what a run found.",
+    help="Conformance cases for GPUs, drivers and PyTorch: list devices and cases, check waivers, report on runs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,7 +53,7 @@ app.add_typer(faults, name="faults")
 
 
 def main() -> None:
-    """Run the command line. An error that the harness knows is one line on stderr and exit status 4."""
+    """Run the command line. A HarnessError is printed as one line on stderr, with exit status 4."""
     try:
         app()
     except HarnessError as error:
@@ -64,27 +64,27 @@ def main() -> None:
 @app.command()
 def devices(
     capabilities: Annotated[
-        bool, typer.Option("--capabilities", help="Print every capability of every usable device, and how it is found.")
+        bool, typer.Option("--capabilities", help="Print all capabilities of each usable device, with their sources.")
     ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print JSON, with sizes in bytes and the capabilities of every usable device."),
     ] = False,
     examine: Annotated[
-        bool, typer.Option("--health", help="Have every usable device compute and copy. Exit status 1 if one is sick.")
+        bool, typer.Option("--health", help="Test every usable device: compute, copy, compare. Exit status 1 if sick.")
     ] = False,
     device: Annotated[
         str,
         typer.Option(
             "--device",
             callback=_device_kind,
-            help=f"The devices that a run with this option has: {', '.join(_DEVICE_KINDS)}.",
+            help=f"List the devices that a run with this option uses: {', '.join(_DEVICE_KINDS)}.",
         ),
     ] = "auto",
 ) -> None:
-    """List the devices of this machine, and what a case finds on the first that is usable.
+    """List the devices of this machine, and the capabilities of the first usable device.
 
-    CUDA stays asleep in this process: what only the driver can tell is asked by one that ends at once.
+    This process does not initialise CUDA. A short-lived child process asks the driver where that is necessary.
     """
     import json
 
@@ -95,7 +95,7 @@ def devices(
 
     inventory = chosen(device)
     if examine and device in BACKENDS and BACKENDS[device].software:
-        raise DeviceError("--health is for GPUs and the cpu: a software device is not examined; leave it out")
+        raise DeviceError("--health works on GPUs and the CPU, not on software devices: leave --health out")
     if examine:
         _examine(inventory)
         return
@@ -113,7 +113,7 @@ def devices(
 
 
 def _examine(inventory: Inventory) -> None:
-    """Examine all devices, one after the other; those at fault are sick without a look."""
+    """Examine all devices, one after the other. A device with a known fault is sick without an examination."""
     from harness.devices import health
     from harness.devices.health_events import HealthWatch, standing
 
@@ -137,10 +137,10 @@ def _examine(inventory: Inventory) -> None:
 
 @app.command()
 def catalog(
-    paths: Annotated[list[str] | None, typer.Argument(help="Folders, files or case ids, else suites.")] = None,
+    paths: Annotated[list[str] | None, typer.Argument(help="Folders, files or case ids. Default: suites.")] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the list.")] = Format.TABLE,
     hardware: Annotated[
-        str, typer.Option(metavar="NAME", help="Only cases that must run on this kind of machine (configs/hardware).")
+        str, typer.Option(metavar="NAME", help="Only cases that this kind of machine must run (configs/hardware).")
     ] = "",
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Leave out these cases; may be given several times.")
@@ -148,15 +148,15 @@ def catalog(
     must_pass: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Check this must-pass list against the cases; write it when it is not there."
+            metavar="FILE", help="Check this must-pass list against the cases. Write it if it does not exist."
         ),
     ] = None,
-    update: Annotated[bool, typer.Option("--update", help="Write the must-pass list anew.")] = False,
-    description: Annotated[str, typer.Option(help="What the must-pass list is, for its header.")] = "",
+    update: Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")] = False,
+    description: Annotated[str, typer.Option(help="A description for the header of the must-pass list.")] = "",
 ) -> None:
-    """List every case: what it checks, what it requires, what it covers. Runs none.
+    """List every case: what it checks, requires and covers. No case runs.
 
-    With --must-pass, exit status 1 says that the list has cases that are not there.
+    With --must-pass, exit status 1 means that the list names cases that do not exist.
     """
     from harness.reporting import catalog as cases
 
@@ -198,12 +198,12 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
     listed = mustpass.read(path)
     missing, new = mustpass.check(listed, ids), sorted({*ids} - {*listed.ids})
     for case_id in missing:
-        print(f"not there: {case_id}")
+        print(f"does not exist: {case_id}")
     for case_id in new:
         print(f"not on the list: {case_id}")
-    print(f"{path}: {len(listed.ids)} cases, {listed.hash}; {len(missing)} not there, {len(new)} not on the list")
+    print(f"{path}: {len(listed.ids)} cases, {listed.hash}; {len(missing)} do not exist, {len(new)} not on the list")
     if missing:
-        print("bring the missing cases back, or take them off the list on purpose with --update")
+        print("restore the missing cases, or use --update to remove them from the list")
         raise typer.Exit(EXIT_RED)
 
 
@@ -212,18 +212,19 @@ def report(
     run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")],
     growth: Annotated[
         bool,
-        typer.Option("--growth", help="Tell of every case that was repeated how memory went, not only of what grew."),
+        typer.Option("--growth", help="Show the memory of every repeated case, not only of those that grew."),
     ] = False,
     exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="Exit with 0 once the report is written, whatever the run found.")
+        bool, typer.Option("--exit-zero", help="Exit with 0 if the report was written, even if the run is red.")
     ] = False,
 ) -> None:
-    """Write DIR/junit.xml anew from the journal, also of a run that was killed, and say what the run found.
+    """Write DIR/junit.xml from the journal and print the results. This also works for a run that was killed.
 
-    Of a run with --repeat it also tells which cases grew over their repetitions in one process.
+    For a run with --repeat, it also prints the cases whose memory grew over their repetitions in one process.
 
-    Exits as the run did: 0 green, 1 red, 2 interrupted, 3 internal error, 5 nothing ran. A run that did not come to its
-    end is red. Exit status 4: no report was written, for DIR has no journal of a run, or junit.xml cannot be written.
+    The exit status is that of the run: 0 green, 1 red, 2 interrupted, 3 internal error, 5 nothing ran. A run that did
+    not finish is red. Exit status 4: no report was written, because DIR has no journal of a run or junit.xml cannot be
+    written.
     """
     from harness.reporting import journal, junit
     from harness.reporting.ledger import Ledger
@@ -238,12 +239,12 @@ def report(
 
 @app.command()
 def bisect(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory in which the case went wrong.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],
 ) -> None:
-    """Find the fewest earlier cases after which CASE goes wrong, by running it again after fewer and fewer of them.
+    """Find the smallest set of earlier cases after which CASE fails. CASE runs again after fewer and fewer of them.
 
-    What is found is written into the journal of RUN. Exit status 4 when the case needs no other, or does not go wrong
+    The result is added to the journal of RUN. Exit status 4 if the case fails without other cases, or does not fail
     again.
     """
     from harness.diagnosis import order
@@ -273,7 +274,7 @@ def _print_catalog(entries: list[Entry]) -> None:
 
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description"):
-        table.add_column(name, overflow="fold")  # an id that ends in dots cannot be run
+        table.add_column(name, overflow="fold")  # ids must stay whole, so that they can be copied
     for entry in entries:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(map(str, entry.covers))
@@ -292,7 +293,7 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     console = _console()
 
     def line(text: str, style: str | None = None) -> None:
-        # Lines stay whole: the reproducing command is there to be copied.
+        # No line breaks: the reproducing command must stay on one line to be copied.
         console.print(clean(text), style=style, soft_wrap=True)
 
     for verdict in ledger.red:
@@ -315,19 +316,21 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
                 line(f"    {text}")
     if growth and not repeated:
         line(
-            "no case was run several times in one process with --repeat, or the leak check was off: "
-            "run it with --repeat=12 or more, and without --leak-check=off",
+            "the journal has no memory readings of repeated cases: "
+            "run with --repeat=12 or more, and without --leak-check=off",
             "yellow",
         )
     for damaged in contents.damaged[:20]:
-        line(f"unreadable line {damaged.number} of the journal, left out: {one_line(damaged.reason)}", "yellow")
+        line(
+            f"line {damaged.number} of the journal is unreadable and was ignored: {one_line(damaged.reason)}", "yellow"
+        )
     for unknown in contents.unknown[:20]:
-        what = f"line {unknown.number} of the journal is of unknown kind {one_line(unknown.kind)!r}, left out"
-        line(f"{what}: a newer harness reads it", "yellow")
+        what = f"line {unknown.number} of the journal has the unknown kind {one_line(unknown.kind)!r} and was ignored"
+        line(f"{what}: use a newer harness to read it", "yellow")
     for result in ledger.lists:
         line(result.text)
     if ledger.end is None:
-        line("the run did not come to its end, so it counts as red: run it again", "yellow")
+        line("the run did not finish, so it counts as red: run it again", "yellow")
     counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"
     cost = ledger.cost
     line(f"{counts} ({len(ledger.verdicts)} in all); exit status {ledger.run_exit_status()}")
@@ -335,7 +338,7 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
         f"isolation: {cost.executors} executors in {cost.startup:.1f} s of start-up, "
         f"{cost.restarts} restarts, {cost.retries} retries"
     )
-    line(f"wrote {written.path} ({written.size} bytes, texts cut to {written.text_limit} characters)")
+    line(f"wrote {written.path} ({written.size} bytes, long texts cut to {written.text_limit} characters)")
 
 
 if __name__ == "__main__":

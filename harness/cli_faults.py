@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 SUITES = "suites"
 
 app = typer.Typer(
-    help="Faults that the software device can have: list them, and find out which cases notice them.",
+    help="Faults of the software device: list them, and find out which cases detect them.",
     no_args_is_help=True,
 )
 
 
 class NothingToRunError(HarnessError):
-    """There are no cases for a campaign."""
+    """A campaign cannot start: no cases, an unknown fault, or an existing results folder."""
 
 
 @app.command("list")
 def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by its name.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by name.")] = False,
 ) -> None:
-    """List the faults that --inject takes, with what each breaks."""
+    """List the faults that --inject accepts, and what each breaks."""
     import json
 
     from harness.softdevice import faults
@@ -53,26 +53,29 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[-- PYTEST_ARGUMENTS]",
-            help="For pytest, behind --: cases, or options such as -n 2. Without cases, the suites that have some for "
-            "accelerators.",
+            help="Arguments for pytest after --: cases, or options such as -n 2. Default: all suites that have cases "
+            "for accelerators.",
             show_default=False,
         ),
     ] = None,
     names: Annotated[
-        str, typer.Option("--faults", metavar="NAME,...", help="Only these faults; NAME:probability is one as well.")
+        str, typer.Option("--faults", metavar="NAME,...", help="Only these faults. NAME:probability is also accepted.")
     ] = "",
-    first: Annotated[bool, typer.Option("--first", help="End the run with a fault once a case is red.")] = False,
+    first: Annotated[bool, typer.Option("--first", help="End each run with a fault at its first red case.")] = False,
     case_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For cases without a timeout mark; with a fault that hangs, each.")
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Limit for cases without a timeout mark. For all cases if the fault hangs."
+        ),
     ] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of every run.")] = 1,
     results_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to keep it all, else results/faults-<time>.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for the results. Default: results/faults-<time>.")
     ] = None,
 ) -> None:
-    """Run cases on the software device, without a fault and with each, and tell which cases catch which.
+    """Run cases on the software device: once without faults, then once with each fault. Print which cases catch which.
 
-    Exit status 1 when a fault is caught by no case, or a case is red without one.
+    Exit status 1 if no case catches a fault, or if a case is red without a fault.
     """
     from harness.diagnosis import campaign
     from harness.softdevice import faults
@@ -85,7 +88,7 @@ def run(
     cases = [] if any(_names_cases(argument) for argument in given) else _suites()
     results = (results_dir or Path("results") / f"faults-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     if results.exists():
-        raise NothingToRunError(f"--results-dir={str(results)!r} is there already: name another folder")
+        raise NothingToRunError(f"--results-dir={str(results)!r} exists already: name a new folder")
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}"]
     found = campaign.conduct(
         chosen or [faults.Injection(name) for name in faults.catalogue()],
@@ -95,24 +98,24 @@ def run(
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print(campaign.as_text(found), end="")
-    print(f"recorded in {results}")
+    print(f"results: {results}")
     if not found.green:
         raise typer.Exit(EXIT_RED)
 
 
 def _names_cases(argument: str) -> bool:
-    """Whether an argument for pytest says what to run: a file or folder that there is, or a case in it."""
+    """Whether an argument for pytest names what to run: an existing file or folder, or a case in it."""
     return not argument.startswith("-") and Path(argument.partition("::")[0]).exists()
 
 
 def _suites() -> list[str]:
-    """The folders of the suites that have cases for accelerators. Raises NothingToRunError."""
+    """The folders of the suites with cases for accelerators. Raises NothingToRunError if there are none."""
     from harness.reporting import catalog
 
     entries = catalog.catalog([SUITES])
     folders = sorted({f"{SUITES}/{entry.suite}" for entry in entries if _for_accelerators(entry)})
     if not folders:
-        raise NothingToRunError(f"no suite in {SUITES} has cases that require an accelerator: name cases behind --")
+        raise NothingToRunError(f"no suite in {SUITES} has cases that require an accelerator: name cases after --")
     return folders
 
 

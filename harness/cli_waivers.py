@@ -21,31 +21,33 @@ if TYPE_CHECKING:
 WAIVERS, HARDWARE, SUITES = Path("configs/waivers"), Path("configs/hardware"), Path("suites")
 _MOST_BYTES = 256 << 20  # of a catalogue
 
-app = typer.Typer(help="Known failures: check the files that list them, and propose entries.", no_args_is_help=True)
+app = typer.Typer(help="Waivers (known failures): check waiver files, and propose entries.", no_args_is_help=True)
 
 
 class InputError(HarnessError):
-    """Something to judge waivers by that is not there or cannot be read."""
+    """An input of the check (cases, hardware, waiver files) is missing or unreadable."""
 
 
 class OutputError(HarnessError):
-    """A file that proposals cannot be written to."""
+    """The proposals cannot be written to the file."""
 
 
 @app.command()
 def lint(
     files: Annotated[
-        list[Path] | None, typer.Argument(help=f"Waiver files or folders of them, else {WAIVERS}.", show_default=False)
+        list[Path] | None, typer.Argument(help=f"Waiver files, or folders. Default: {WAIVERS}.", show_default=False)
     ] = None,
     catalog: Annotated[
         Path | None,
-        typer.Option(help=f"Cases: a folder to collect, or JSON of 'harness catalog'. Else {SUITES}, if there."),
+        typer.Option(
+            help=f"Cases: a folder to collect, or JSON of 'harness catalog'. Default: {SUITES}, if it exists."
+        ),
     ] = None,
     hardware: Annotated[
-        Path | None, typer.Option(help=f"Folder of declared hardware. Else {HARDWARE}, if there.")
+        Path | None, typer.Option(help=f"Folder of hardware files. Default: {HARDWARE}, if it exists.")
     ] = None,
 ) -> None:
-    """Check waiver files, alone and against the cases and the hardware that there are. Exit status 1 for errors."""
+    """Check waiver files, also against the existing cases and hardware files. Exit status 1 for errors."""
     from harness.gating.configfile import ConfigError
     from harness.gating.lint import lint as remarks_on
     from harness.gating.waiverfile import load_waivers
@@ -77,9 +79,9 @@ def lint(
 @app.command()
 def update(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory: the folder of journal.ndjson.")],
-    output: Annotated[Path | None, typer.Option(help="A new file to write to, else stdout.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A new file for the proposals. Default: stdout.")] = None,
 ) -> None:
-    """Propose waivers for what RUN found red, and say which ones to remove. Changes no file."""
+    """Propose waivers for the red cases of RUN, and name waivers to remove. Changes no existing file."""
     from harness.reporting import journal, proposals
 
     contents = journal.read_run(run / journal.FILE_NAME)
@@ -92,7 +94,7 @@ def update(
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise OutputError(f"{str(output)!r} is there already, and is not written over: name a new file") from None
+        raise OutputError(f"{str(output)!r} exists already and is not replaced: name a new file") from None
     except OSError as error:
         raise OutputError(f"cannot write {str(output)!r}") from error
     _say(f"wrote {output}: {len(found.entries)} waivers to check, {len(found.remarks)} remarks")
@@ -105,7 +107,7 @@ def _say(text: str) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    """The waiver files that an argument means."""
+    """The waiver files that an argument names."""
     if path.is_dir():
         return sorted(path.glob("*.yaml"))
     if path == WAIVERS:
@@ -130,7 +132,7 @@ def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
             for mark in marks:
                 requirements.parse(mark)
         except HarnessError as error:
-            raise InputError(f"case {case_id!r} of {str(path)!r} requires what cannot be read") from error
+            raise InputError(f"case {case_id!r} of {str(path)!r} has an invalid 'requires' mark") from error
     return cases
 
 
@@ -144,26 +146,24 @@ def _listed(path: Path) -> dict[str, Marks]:
 
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{str(path)!r} is not a regular file: give what 'harness catalog --format json' wrote")
+            raise InputError(f"{str(path)!r} is not a regular file: give the output of 'harness catalog --format json'")
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read the catalogue {str(path)!r}") from error
     if len(data) > _MOST_BYTES:
-        raise InputError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: that is no catalogue of cases")
+        raise InputError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: this is no catalogue of cases")
     try:
         return {case.id: case.requires for case in TypeAdapter(list[Case]).validate_json(data)}
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         what = f"{where}: {first['msg']}".removeprefix(": ")
-        raise InputError(
-            f"{str(path)!r} is no catalogue as 'harness catalog --format json' writes it: {what}"
-        ) from None
+        raise InputError(f"{str(path)!r} is not an output of 'harness catalog --format json': {what}") from None
 
 
 def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:
-    """What is known of each declared kind of hardware, by name; None without a folder."""
+    """The declared properties of each kind of hardware, by name. None without a folder."""
     if folder is None:
         return None
     from harness.gating.configfile import load
@@ -171,6 +171,6 @@ def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:
     from harness.gating.lint import known
 
     if not folder.is_dir():
-        raise InputError(f"{str(folder)!r} is no folder of declared hardware")
+        raise InputError(f"{str(folder)!r} is not a folder: give a folder of hardware files")
     declared = {path.stem: load(path, Hardware).value for path in sorted(folder.glob("*.yaml"))}
     return {name: known({**kind.device, **kind.offers}) for name, kind in declared.items()}

@@ -1,4 +1,4 @@
-"""The facts of a run that every process of it must agree on."""
+"""The facts of a run that all its processes share."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from harness.rootdir import Root
 
 
 def tuples(data: dict[str, Any]) -> dict[str, Any]:
-    """The same fields, lists as tuples: what JSON makes of a tuple, undone."""
+    """The same fields with lists as tuples, because JSON turns tuples into lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """One run, as its controller set it up. Times in seconds; folders as absolute paths.
+    """One run, as its controller set it up. Times are in seconds; folders are absolute paths.
 
-    `args` are the arguments pytest was started with, in `invocation_dir`; `told_args` are the same with the root folder
-    and the ini file said, which every later process of the run takes; `overrides` make the same collection one for a
-    zygote. Ids of cases are relative to `rootdir`; `inifile` is None where there is none. `root_given`: the user named
-    one of the two; `confcutdir` and `ini_values`: what the user gave with ``--confcutdir`` and ``-o``.
-    `controller` is a process id. `plugin_argument` tells that the harness was named with ``-p`` and takes every test
-    as a case. `device` is ``--device``; on software devices `inject` are the faults they are to have, as they are
-    written, and `library` is the file of the built backend. `health`: GPUs are examined. `leak_check`: off, fast or
-    full. `start`: auto, fork or cold, see `harness.zygote.spec`; `under`: the name of the wrapper round each test.
-    `policy` is `harness.gating.policy.Policy` as JSON values.
+    - `args`: the arguments with which pytest was started in `invocation_dir`. `told_args`: the same arguments plus
+      root folder and ini file, for every later process of the run. `overrides`: extra arguments for a zygote.
+    - `rootdir`: the folder that case ids are relative to. `inifile`: None if there is none. `root_given`: the user
+      named one of the two. `confcutdir` and `ini_values`: the user's ``--confcutdir`` and ``-o``.
+    - `controller`: a process id. `zygote`: its address. `plugin_argument`: the user named the harness with ``-p``, so
+      every test is a case.
+    - `device`: the value of ``--device``. For software devices, `inject` holds the faults to inject as they were
+      written, and `library` is the file of the built backend.
+    - `health`: GPUs are examined. `leak_check`: off, fast or full. `start`: auto, fork or cold, see
+      `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called.
+    - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
     run_id: str
@@ -73,7 +75,7 @@ class RunContext:
         return Root(self.rootdir, self.inifile)
 
     def with_zygote(self, address: str | None) -> RunContext:
-        """The same run, its zygote at `address`."""
+        """A copy of this context with the zygote at `address`."""
         return replace(self, zygote=address)
 
     def to_json(self) -> str:
@@ -84,13 +86,13 @@ class RunContext:
         return cls(**tuples(json.loads(text)))
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
-        """One shell line that runs `case` of `file` again alone, with the same id and seed, under `environment`."""
+        """The shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
         return self._command([(case, file)], environment, ["--isolation=case"])
 
     def reproduce_leak(
         self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None]
     ) -> str:
-        """One shell line that runs these cases in one process, each so many `times`, and looks for what they leak.
+        """The shell line that runs these cases in one process, each `times` times, with the full leak check.
 
         `cases` are pairs of id and file.
         """
@@ -117,9 +119,9 @@ class RunContext:
         return " ".join(words)
 
     def _root_options(self, file: Path, path: str) -> list[str]:
-        """The options that bring the run's ini file and conftest files, and the root folder that `path` leads from.
+        """The options that give the run's ini file, its conftest files, and the root folder that `path` is relative to.
 
-        That of a file outside the run's root folder leads from the argument it was collected by.
+        For a file outside the run's root folder, `path` is relative to the argument by which it was collected.
         """
         root, confcutdir = self.root.told_from(file, path), self.confcutdir
         options = []

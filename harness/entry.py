@@ -1,4 +1,4 @@
-"""What the ``pytest11`` entry point loads: it brings in the plugin proper, unless ``-p harness.plugin`` did already."""
+"""The ``pytest11`` entry point. It registers the plugin, unless ``-p harness.plugin`` has already done so."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ NAME = "harness-core"
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Register the plugin early enough for its options; loading the same module twice is an error to pluggy."""
+    """Register the plugin in time for its options. Pluggy raises an error if a module is registered twice."""
     if not pluginmanager.is_registered(plugin):
         pluginmanager.register(plugin, NAME)

@@ -1,4 +1,4 @@
-"""What a suite may use: the fixtures `device` and `case_seed`. Its markers are described in `MARKERS`."""
+"""The interface for suites: the fixtures `device` and `case_seed`, and the markers in `MARKERS`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     import torch
 
 MARKERS = (
-    "requires(**conditions): what the case needs of device, driver and software, such as "
-    "requires(device='cuda', memory='>=12GiB'); a case whose conditions are unmet is gated",
-    "covers(*rows): names of the rows of the reference inventory whose behaviour the case checks",
-    "leaks(reason, *, link, kind='leaked'): the case is known to leak, or with kind='contaminated' to leave state "
-    "changed; a waiver like any other: red once it does not",
-    "keeps(reason): what the case runs keeps memory for good, by itself and on every run, so that its growth tells "
-    "nothing and is not looked at; state that it leaves changed is",
-    "timeout(seconds): how long the case may take, set-up and tear-down included",
+    "requires(**conditions): what the case needs from device, driver and software, for example "
+    "requires(device='cuda', memory='>=12GiB'); if a condition is not met, the case is gated",
+    "covers(*rows): the rows of the reference inventory that the case checks, by name",
+    "leaks(reason, *, link, kind='leaked'): a waiver for a known leak or, with kind='contaminated', for known changed "
+    "state; the case is red if it no longer leaks or changes state",
+    "keeps(reason): the code under test keeps memory for good on every run, so memory growth of the case is not "
+    "checked; changed state is still checked",
+    "timeout(seconds): the time limit of the case, including setup and teardown",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What this process runs cases on: the kind of device it was given, and the seed of the running case."""
+    """The kind of device of this process, and the seed of the running case."""
 
     kind: Kind
     seed: int
@@ -39,24 +39,24 @@ _NO_RUN = Current(kind="cpu", seed=0)
 
 
 def kept(item: pytest.Item) -> str:
-    """Why growth of memory is not looked at for this case, in the words of its mark ``keeps``; empty for most.
+    """The reason in the case's ``keeps`` mark, or an empty text without the mark.
 
-    Raises HarnessError where the mark has no reason.
+    Raises HarnessError if the mark has no reason.
     """
     mark = item.get_closest_marker("keeps")
     if mark is None:
         return ""
     words = [*mark.args, *mark.kwargs.values()]
     if len(words) != 1 or not set(mark.kwargs) <= {"reason"} or not isinstance(words[0], str) or not words[0].strip():
-        raise HarnessError("keeps(...) takes a reason: what keeps memory, and why nobody can help it")
+        raise HarnessError("keeps(...) needs one reason: what keeps memory, and why the case cannot release it")
     return words[0]
 
 
 @pytest.fixture
 def device(pytestconfig: pytest.Config) -> torch.device:
-    """The device the case was given, a `torch.device`: ``cuda:0``, since an executor sees only its own, or ``cpu``.
+    """The device of the case, a `torch.device`: ``cuda:0``, ``cpu`` or, with ``--device=soft``, ``soft:0``.
 
-    With ``--device=soft``, ``soft:0``.
+    The index is always 0, because an executor sees only its own device.
     """
     import torch
 
@@ -67,5 +67,5 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 
 @pytest.fixture
 def case_seed(pytestconfig: pytest.Config) -> int:
-    """The seed of this case, in [0, 2**32). Python's, NumPy's and torch's global generators were seeded with it."""
+    """The seed of this case, in [0, 2**32). The global generators of Python, NumPy and torch are seeded with it."""
     return pytestconfig.stash.get(CURRENT, _NO_RUN).seed

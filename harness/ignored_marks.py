@@ -1,4 +1,4 @@
-"""Marks of the harness on tests that run without it: one line at the end, or their conditions would go unnoticed."""
+"""Warn about marks of the harness on tests where it is not active: their conditions have no effect there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OUTPUT = "harness_ignored_marks"
 
 
 class IgnoredMarks:
-    """Counts the marks where tests are collected, and tells of them in the process that the user started."""
+    """Counts the marks during collection. The controller prints them at the end."""
 
     def __init__(self) -> None:
         self._tests = 0
@@ -35,25 +35,25 @@ class IgnoredMarks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """All xdist workers have collected the same."""
+        """The counts of any worker will do: all xdist workers collect the same tests."""
         self._tests, self._marks = getattr(node, "workeroutput", {}).get(_OUTPUT, (self._tests, self._marks))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._tests:
-            terminalreporter.line(told(self._tests, self._marks))
+            terminalreporter.line(warning(self._tests, self._marks))
 
 
-def told(tests: int, marks: Mapping[str, int]) -> str:
-    """The line about so many `tests`, given on how many of them each mark is."""
+def warning(tests: int, marks: Mapping[str, int]) -> str:
+    """The warning line. `tests`: the number of tests with marks; `marks`: the number of tests with each mark."""
     on = ", ".join(f"{name} on {marks[name]}" for name in _MARKS if marks.get(name))
     return (
-        f"harness: not active for {tests} tests with its marks, which had no effect: {on}; "
-        "to activate it, give -p harness.plugin, or name the folder of these tests in the ini value harness_suites"
+        f"harness: not active for {tests} tests with its marks, so the marks had no effect: {on}; "
+        "to activate it, use -p harness.plugin, or add the folder of these tests to the ini value harness_suites"
     )
 
 
 def _ours(config: pytest.Config) -> frozenset[str]:
-    """The marks that nobody but the harness has declared."""
+    """The marks that only the harness has declared."""
     others = {
         line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers") if line not in MARKERS
     }
@@ -61,6 +61,6 @@ def _ours(config: pytest.Config) -> frozenset[str]:
 
 
 def _marks(item: pytest.Item, ours: frozenset[str]) -> set[str]:
-    """Those of `ours` that a test has. A ``requires`` with a positional argument is none: our conditions have names."""
+    """The marks in `ours` that a test has. A ``requires`` with positional arguments is not ours: ours has keywords."""
     marks = (mark for mark in item.iter_markers() if mark.name in ours)
     return {mark.name for mark in marks if mark.name != "requires" or (mark.kwargs and not mark.args)}

@@ -1,4 +1,4 @@
-"""The devices that a run is on, as ``--device`` chooses them."""
+"""The devices of a run, selected by ``--device``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from harness.softdevice import faults, machine
 
 
 class DeviceError(HarnessError):
-    """There is no device of the kind that was asked for."""
+    """There is no device of the requested kind, or it cannot be used."""
 
 
 def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventory:
-    """The devices for ``--device=wanted``, with the outer masks of `environ` applied.
+    """The devices for ``--device=wanted``. The masks in `environ`, such as ``CUDA_VISIBLE_DEVICES``, apply.
 
-    auto: GPUs, or else the CPU; cuda: GPUs; cpu: the CPU, whatever GPUs there are; soft: software devices. `environ`
-    is ``os.environ`` unless given. Raises DeviceError, and MachineError for variables that cannot be read.
+    auto: GPUs, or the CPU if there are none; cuda: GPUs; cpu: the CPU, even if there are GPUs; soft: software devices.
+    `environ` defaults to ``os.environ``. Raises DeviceError, and MachineError for invalid variables.
     """
     environ = os.environ if environ is None else environ
     if wanted == soft.BACKEND.kind:
@@ -39,21 +39,20 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
 def _software_devices(environ: Mapping[str, str]) -> Inventory:
     if environ.get(faults.VARIABLE):
         raise DeviceError(
-            f"{faults.VARIABLE} is set: inject with --inject or HARNESS_INJECT instead, so that the run's record has it"
+            f"{faults.VARIABLE} is set: unset it and use --inject or HARNESS_INJECT, so that the run records the faults"
         )
     visible, hidden = machine.devices(environ)
     if not visible:
-        raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} shows no software device; unset it")
+        raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} hides all software devices; unset it")
     compiler = software.cpp_compiler()
     if compiler.value is None:
         raise DeviceError(
-            f"--device=soft: the software device is built from source, and there is no C++ compiler: {compiler.detail}"
-            "; install g++ or set CXX"
+            f"--device=soft: no C++ compiler to build the software device: {compiler.detail}; install g++ or set CXX"
         )
-    return Inventory(devices=visible, hidden=hidden, nvml_error="not asked, since the run is on software devices")
+    return Inventory(devices=visible, hidden=hidden, nvml_error="not used: the run is on software devices")
 
 
 def _why_none(found: Inventory) -> str:
     sick = [f"{device.uuid}: {device.fault}" for device in found.devices if device.fault is not None]
     hidden = [f"{len(found.hidden)} hidden by {cuda.MASK}"] if found.hidden else []
-    return "; ".join([*([found.nvml_error] if found.nvml_error else []), *sick, *hidden]) or "nvml knows of none"
+    return "; ".join([*([found.nvml_error] if found.nvml_error else []), *sick, *hidden]) or "nvml finds none"

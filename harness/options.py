@@ -1,4 +1,4 @@
-"""Every setting, and the one way it is resolved: marker > command line > environment > profile > ini file > default."""
+"""All settings, and their priority: marker > command line > environment > profile > ini file > default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAK_CHECKS = ("off", "fast", "full")
 
 
 class OptionError(HarnessError):
-    """A setting with a value that cannot be used."""
+    """The value of a setting is invalid."""
 
 
 def _one_of(words: Sequence[str]) -> Callable[[str], str]:
@@ -84,12 +84,12 @@ def _name(text: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Several, separated by commas."""
+    """Several names, separated by commas."""
     return tuple(_name(part.strip()) for part in text.split(","))
 
 
 def _injections(text: str) -> tuple[str, ...]:
-    """Faults for the software device, each as it is written in short."""
+    """Faults for the software device, each in its short form."""
     try:
         return tuple(str(injection) for injection in faults.parse_all(text))
     except faults.InjectionError as error:
@@ -106,8 +106,8 @@ def _path(text: str) -> Path:
 class Option:
     """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file.
 
-    `off` is a second flag that says no, for a setting that may be on. `separator` stands between the values of one that
-    may have several; on the command line it may also be given several times.
+    `off`: a second flag that switches the setting off. `separator`: separates the values of a setting that may have
+    several. On the command line, such an option may also be repeated.
     """
 
     flag: str
@@ -138,48 +138,67 @@ OPTIONS = {
             "--device",
             _one_of(DEVICES),
             "auto",
-            "what cases run on: auto (GPUs, or else the CPU), cuda, cpu (GPUs are hidden), soft (software)",
+            "device for the cases: auto (GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), soft (software "
+            "device)",
             "KIND",
         ),
         Option(
             "--inject",
             _injections,
             (),
-            "with --device=soft: a fault for the device to have, NAME[:probability][,seed=N]; may be given often",
+            "with --device=soft: inject a fault into the device, NAME[:probability][,seed=N]; may be repeated",
             "FAULT",
             separator=faults.SEPARATOR,
         ),
-        Option("--isolation", _one_of(ISOLATIONS), "batch", "how cases are kept apart: batch, case or none", "MODE"),
+        Option(
+            "--isolation",
+            _one_of(ISOLATIONS),
+            "batch",
+            "batch (default: a process runs many cases), case (one process per case) or none (pytest's own process)",
+            "MODE",
+        ),
         Option(
             "--start",
             _one_of(STARTS),
             "auto",
-            "how executors start: fork (of a process that has collected), cold (each imports and collects by itself), "
-            "auto (fork; with -p harness.plugin cold where that process must not be forked)",
+            "how executors start: fork (from a process that has collected), cold (each imports and collects itself), "
+            "auto (fork; with -p harness.plugin: cold if that process must not be forked)",
             "HOW",
         ),
-        Option("--under", _one_of(tuple(WRAPPERS)), None, f"call each test within: {', '.join(WRAPPERS)}", "NAME"),
         Option(
-            "--case-timeout", _positive, 300.0, "seconds a case may take, unless its timeout marker says", "SECONDS"
+            "--under", _one_of(tuple(WRAPPERS)), None, f"call each test in a wrapper: {', '.join(WRAPPERS)}", "NAME"
         ),
-        Option("--timeout-multiplier", _positive, 1.0, "factor on every time limit, for slow machines", "FACTOR"),
+        Option(
+            "--case-timeout",
+            _positive,
+            300.0,
+            "time limit in seconds for a case without a timeout marker (default: 300)",
+            "SECONDS",
+        ),
+        Option("--timeout-multiplier", _positive, 1.0, "multiply every time limit, for slow machines", "FACTOR"),
         Option(
             "--grace",
             _duration,
             10.0,
-            "seconds that running cases get to end when the run is told to stop: by SIGTERM, SIGHUP or Ctrl-C",
+            "seconds that running cases get to end after SIGTERM, SIGHUP or Ctrl-C (default: 10)",
             "SECONDS",
         ),
-        Option("--seed", _seed, None, "seed of the run (default: drawn and printed)", "N"),
+        Option("--seed", _seed, None, "seed of the run (default: random; it is printed)", "N"),
         Option("--results-dir", _path, None, "run directory (default: results/<time>-<id>)", "DIR"),
         Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
-        Option("--profile", _name, None, "what must run and how: a file of configs/profiles, by name or path", "NAME"),
-        Option("--hardware", _name, None, "hold the machine to a file of configs/hardware, by name or path", "NAME"),
+        Option("--profile", _name, None, "profile: which cases run, and how (configs/profiles; name or path)", "NAME"),
+        Option(
+            "--hardware",
+            _name,
+            None,
+            "hardware file that the machine must match (configs/hardware; name or path)",
+            "NAME",
+        ),
         Option(
             "--waivers",
             _names,
             (),
-            "waiver files, also those of the profile, by name or path",
+            "waiver files, in addition to those of the profile (configs/waivers; name or path)",
             "NAME",
             separator=",",
         ),
@@ -187,25 +206,49 @@ OPTIONS = {
             "--must-pass",
             _names,
             (),
-            "must-pass lists that the run is to satisfy, by name or path",
+            "must-pass lists, in addition to those of the profile (configs/must-pass; name or path)",
             "NAME",
             separator=",",
         ),
-        Option("--shuffle", _flag, False, "run cases in an order drawn from the seed", off="--no-shuffle"),
-        Option("--retries", _count(0), 0, "how often a red case is tried again, each time in a fresh process", "N"),
-        Option("--repeat", _count(1), 1, "how often each case is run", "N"),
-        Option("--until-fail", _flag, False, "with --repeat: stop at the first red one", off="--no-until-fail"),
-        Option("--verify", _count(1), None, "for new cases: run each N times in one process and N times afresh", "N"),
-        Option("--leak-check", _one_of(LEAK_CHECKS), "fast", "what cases may not leave: off, fast or full", "LEVEL"),
+        Option("--shuffle", _flag, False, "run cases in random order, given by the seed", off="--no-shuffle"),
+        Option("--retries", _count(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),
+        Option("--repeat", _count(1), 1, "run each case N times", "N"),
+        Option(
+            "--until-fail",
+            _flag,
+            False,
+            "with --repeat: stop repeating a case when it is red",
+            off="--no-until-fail",
+        ),
+        Option(
+            "--verify",
+            _count(1),
+            None,
+            "for new cases: run each N times in one process and N times in fresh processes",
+            "N",
+        ),
+        Option(
+            "--leak-check",
+            _one_of(LEAK_CHECKS),
+            "fast",
+            "check for leaks and changed state after each case: off, fast (default) or full",
+            "LEVEL",
+        ),
         Option(
             "--progress",
             _duration,
             None,
-            "when nothing was printed for so long, say how far the run is and what it does; 0: never "
-            "(default: 30 where standard output is no terminal, else 0)",
+            "print a progress line after so many seconds without output; 0: never "
+            "(default: 30 if standard output is not a terminal, otherwise 0)",
             "SECONDS",
         ),
-        Option("--health", _flag, True, "examine GPUs at the start and after what breaks", off="--no-health"),
+        Option(
+            "--health",
+            _flag,
+            True,
+            "examine each GPU before its first case, and after a crash, timeout or poisoned context (default: on)",
+            off="--no-health",
+        ),
     )
 }
 
@@ -223,16 +266,17 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(option.flag, dest=option.dest, action="store_const", const="1", default=None, help=text)
             if option.off:
                 group.addoption(
-                    option.off, dest=option.dest, action="store_const", const="0", help=f"not {option.flag}"
+                    option.off, dest=option.dest, action="store_const", const="0", help=f"switch {option.flag} off"
                 )
         elif option.separator:
             group.addoption(option.flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
         else:
             group.addoption(option.flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
         parser.addini(option.dest, f"see {option.flag}", type="string", default=None)
-    parser.addini("harness_configs", "folder of profiles, hardware, waivers", type="string", default="configs")
+    configs = "folder of profiles, hardware files, waivers and must-pass lists"
+    parser.addini("harness_configs", configs, type="string", default="configs")
     parser.addini("harness_suites", "folders whose tests are conformance cases", type="paths", default=[])
-    preload = "modules imported before cases are forked"
+    preload = "modules to import before executors are forked"
     parser.addini("harness_preload", preload, type="args", default=["torch", "numpy.random"])
 
 
@@ -243,9 +287,9 @@ def resolve(
     ini: str | None,
     profile: Any = None,
 ) -> Any:
-    """The value of an option from its sources. Raises OptionError naming the source that holds a bad value.
+    """The value of an option from its sources. Raises OptionError, which names the source of an invalid value.
 
-    `profile` is the value, of the option's own type, that the run's profile has for it, None when it has none.
+    `profile` is the value in the run's profile, already of the option's type. None if the profile does not set it.
     """
     option = OPTIONS[name]
     given = command_line
@@ -269,7 +313,7 @@ def resolve(
 
 
 def get(config: pytest.Config, name: str, profile: Any = None) -> Any:
-    """The value of an option for a session, see `resolve`. Raises pytest.UsageError."""
+    """The value of an option for a session; see `resolve`. Raises pytest.UsageError for an invalid value."""
     option = OPTIONS[name]
     try:
         return resolve(name, config.getoption(option.dest), os.environ, config.getini(option.dest), profile)
@@ -278,14 +322,14 @@ def get(config: pytest.Config, name: str, profile: Any = None) -> Any:
 
 
 def given(config: pytest.Config) -> bool:
-    """Whether the user said anything to the harness on the command line or in the environment."""
+    """Whether the user set any option of the harness on the command line or in the environment."""
     return any(
         config.getoption(option.dest) is not None or os.environ.get(option.variable) for option in OPTIONS.values()
     )
 
 
 def steps_aside(config: pytest.Config) -> str | None:
-    """The pytest option for which isolation steps aside, since it needs the test in pytest's own process."""
+    """The pytest option that switches isolation off, because it needs tests in pytest's own process. None if unset."""
     option = config.option
     for flag, wanted in (
         ("--pdb", getattr(option, "usepdb", False)),
@@ -301,7 +345,7 @@ def steps_aside(config: pytest.Config) -> str | None:
 
 
 def case_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
-    """The time limit of a case in seconds, from its ``timeout`` marks, nearest first. Raises OptionError."""
+    """The time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raises OptionError."""
     if not marks:
         return default * multiplier
     mark = marks[0]

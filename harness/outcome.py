@@ -1,4 +1,4 @@
-"""The outcomes a case can have, and what follows from each. Plain values, no imports of this package."""
+"""The outcomes of a case and their properties. Plain values; imports nothing of this package."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """The one verdict of a case, or the result of one attempt at it.
+    """The verdict of a case, or the result of one attempt.
 
-    Members stand in order of severity, mildest first: of two verdicts on one case the later member counts.
+    Members are in order of severity, mildest first. Of two verdicts on one case, the more severe one counts.
     """
 
     NOT_RUN = "not_run"
@@ -31,22 +31,22 @@ class Outcome(StrEnum):
 
     @property
     def severity(self) -> int:
-        """Position in the order of severity, 0 for the mildest."""
+        """The position in the order of severity. 0 is the mildest."""
         return _SEVERITY[self]
 
     @property
     def ran(self) -> bool:
-        """Whether the case's own code ran to a verdict (a harness fault is not one)."""
+        """Whether the case's own code ran to a verdict. False for `lost`, a fault of the harness."""
         return self not in (Outcome.NOT_RUN, Outcome.GATED, Outcome.SKIPPED, Outcome.LOST)
 
     @property
     def is_red(self) -> bool:
-        """Whether the outcome alone makes a run red. `flaky` does so only with ``--fail-on-flaky``."""
+        """Whether the outcome alone makes a run red. False for `flaky`, which is red only with ``--fail-on-flaky``."""
         return self in _RED
 
     @property
     def breaks_executor(self) -> bool:
-        """Whether the process that ran the case must not run another."""
+        """Whether the process that ran the case must not run another case."""
         return self in _BREAKS
 
 
@@ -57,9 +57,10 @@ _RED = _BREAKS | {Outcome.FAILED, Outcome.ERROR, Outcome.LOST, Outcome.NOT_RUN, 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a rule of the run (waiver, gate, repetition …) makes of a case, whatever its attempts came to by themselves.
+    """The outcome that a rule of the run (waiver, gate, repetition …) gives to a case. It replaces the attempts' own.
 
-    `text` is one line that says why, `source` where the rule stands: ``configs/waivers/known.yaml:12``, an option.
+    `text` is the reason on one line. `source` is where the rule is defined: ``configs/waivers/known.yaml:12``, or an
+    option.
     """
 
     outcome: Outcome
@@ -69,11 +70,11 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """One finished attempt at a case, as verdicts and rules take it.
+    """One finished attempt at a case: the input of verdicts and rules.
 
-    `final`: the harness will not try the case again on its account. `ruled` is what a rule makes of the case as it
-    stands after this attempt. `message` is one line that says what happened; `alone`: its process ran nothing before;
-    `duration` in seconds.
+    `final`: the harness will not run the case again because of this attempt. `ruled`: the outcome that a rule gives to
+    the case after this attempt. `message`: what happened, on one line. `alone`: the process ran no other case before.
+    `duration` is in seconds.
     """
 
     outcome: Outcome
@@ -85,14 +86,16 @@ class AttemptResult:
 
 
 def settle(attempts: Sequence[AttemptResult], started: int) -> Outcome:
-    """The verdict on a case from its finished attempts, in order, and the number of attempts started.
+    """The verdict on a case, from its finished attempts in order and the number of started attempts.
 
-    A case that never started is `not_run`; one that started and has no final attempt is `lost`: the
-    harness, not the case, is to blame. A final attempt that is not red after one that was, and was to be tried again,
-    is `flaky`; after one that the harness lost, it counts as if it were the first. One that was cut short when the run
-    was told to stop says nothing, and what was to be tried again stands. Several final attempts (a case that
-    is repeated, or that the scheduler sent to more than one worker) count as the most severe of them. A rule takes
-    into account all that was before it, so that it stands in for it.
+    - A case that never started is `not_run`.
+    - A case that started and has no final attempt is `lost`: the fault is in the harness, not in the case.
+    - A final attempt that is not red is `flaky` if a red attempt that is not final came before it. A `lost` attempt
+      does not count as red here.
+    - If the run was stopped during a final attempt, the attempt is `not_run`, and the red attempts before it decide.
+    - Of several final attempts, the most severe counts. There are several if a case is repeated, or if the scheduler
+      sent it to more than one worker.
+    - A rule takes all earlier attempts into account, so its outcome replaces theirs.
     """
     if not any(attempt.final for attempt in attempts):
         return Outcome.LOST if started or attempts else Outcome.NOT_RUN
@@ -117,7 +120,7 @@ EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NOTHING_RAN
 
 
 def exit_status(verdicts: Sequence[Outcome], *, fail_on_flaky: bool = False) -> int:
-    """The exit status of a finished run, in pytest's numbers: 0 green, 1 red, 5 when no case ran."""
+    """The exit status of a finished run, with pytest's numbers: 0 green, 1 red, 5 if no case ran."""
     if any(v.is_red or (fail_on_flaky and v is Outcome.FLAKY) for v in verdicts):
         return EXIT_RED
     return EXIT_OK if any(v.ran for v in verdicts) else EXIT_NOTHING_RAN

@@ -1,4 +1,4 @@
-"""What options, environment and configuration files make of a run, before it begins."""
+"""The plan of a run, made from options, environment and configuration files before the run starts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from harness.gating.profiles import Profile
 
 
-#: The devices of a run: what a case finds on each, by UUID.
+#: The capabilities of each device of a run, by UUID.
 Machine = Mapping[str, Capabilities]
 
 
 class ConfigProblem(NamedTuple):
-    """Something that makes the run red and is known without running a case."""
+    """A problem of the configuration that makes the run red. It is found without running a case."""
 
     kind: str
     message: str
@@ -38,9 +38,9 @@ class ConfigProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run as it is meant: each setting by the name of its option, and what its files hold.
+    """The plan of a run: the settings by option name, and the contents of the configuration files.
 
-    `policy` travels to the workers. `minimum_cases` is 0 without a profile.
+    `policy` is sent to the workers. `minimum_cases` is 0 without a profile.
     """
 
     settings: dict[str, Any]
@@ -51,19 +51,21 @@ class Plan:
     hardware: Hardware | None
 
     def refuse_mismatches(self, machine: Machine) -> None:
-        """Raise pytest.UsageError unless every device is what the run is meant for."""
+        """Raise pytest.UsageError if a device does not match the hardware file or the profile."""
         found = []
         for uuid, capabilities in machine.items():
             if self.hardware is not None:
                 from harness.gating import hardware
 
                 unmet = hardware.mismatches(self.hardware, capabilities)
-                found += [f"device {uuid} is not {self.policy.hardware}: {each.text}" for each in unmet]
+                found += [
+                    f"device {uuid} does not match hardware {self.policy.hardware}: {each.text}" for each in unmet
+                ]
             if self.profile is not None:
                 wanted = requirements.parse(self.profile.value.requires)
                 each = (requirements.evaluate([condition], capabilities) for condition in wanted)
                 found += [
-                    f"device {uuid} is not fit for profile {self.policy.profile}: {unmet.text}"
+                    f"device {uuid} does not meet the requirements of profile {self.policy.profile}: {unmet.text}"
                     for unmet in each
                     if unmet
                 ]
@@ -71,14 +73,15 @@ class Plan:
             raise pytest.UsageError("\n".join(found))
 
     def problems_before_collection(self, machine: Machine, today: date) -> list[ConfigProblem]:
-        """What is wrong before any case is collected: promises that the machine does not keep, faulty waivers."""
+        """The problems known before collection: promises that the machine does not keep, and faulty waivers."""
         found: list[ConfigProblem] = []
         if self.hardware is not None:
             from harness.gating import hardware
 
             found += [
                 ConfigProblem(
-                    "broken_promise", f"hardware {self.policy.hardware} promises {unmet.text} (device {uuid})"
+                    "broken_promise",
+                    f"hardware {self.policy.hardware} promises what device {uuid} does not have: {unmet.text}",
                 )
                 for uuid, capabilities in machine.items()
                 for unmet in hardware.broken(self.hardware, capabilities)
@@ -89,13 +92,13 @@ class Plan:
     def problems_after_collection(
         self, cases: Sequence[tuple[str, str]], arguments: Sequence[str]
     ) -> list[ConfigProblem]:
-        """What is wrong given all collected cases, as pairs of id and suite, and what the run was told to collect."""
+        """The problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest."""
         ids = [case_id for case_id, _ in cases]
         found = [ConfigProblem(*fault) for fault in waivers.idle(self.policy.waivers, ids, arguments)]
         if self.profile is not None:
             found += [
                 ConfigProblem(
-                    "profile_matches_nothing", self.profile.problem(f"{text} names no case of this run", *where)
+                    "profile_matches_nothing", self.profile.problem(f"{text} matches no case of this run", *where)
                 )
                 for where, text in policy.idle(self.policy, cases, arguments)
             ]
@@ -103,7 +106,7 @@ class Plan:
 
 
 def make(config: pytest.Config) -> Plan:
-    """Resolve everything. Raises pytest.UsageError for options and files that cannot be used."""
+    """Make the plan. Raises pytest.UsageError for invalid options and files."""
     try:
         return _make(config)
     except HarnessError as error:
@@ -111,7 +114,7 @@ def make(config: pytest.Config) -> Plan:
 
 
 def inventory(config: pytest.Config) -> Inventory:
-    """The devices of the run, as options and profile choose them. Raises pytest.UsageError."""
+    """The devices of the run, selected by options and profile. Raises pytest.UsageError if there are none."""
     try:
         profile = _chosen_profile(config)
         return machine.inventory(options.get(config, "device", profile.value.device if profile else None))
@@ -130,11 +133,11 @@ def _make(config: pytest.Config) -> Plan:
     profile = _chosen_profile(config)
     preset = _preset(profile.value) if profile else {}
     settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
-    for option in ("waivers", "must_pass"):  # those of the profile hold as well: nobody means to lose them
+    for option in ("waivers", "must_pass"):  # an option adds to the profile's files and does not replace them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
     if settings["inject"] and not _is_software(settings["device"]):
         raise options.OptionError(
-            f"--inject={'; '.join(settings['inject'])!r}: faults are for the software device; add --device=soft"
+            f"--inject={'; '.join(settings['inject'])!r}: only the software device has faults; add --device=soft"
         )
     kind = _load_hardware(settings["hardware"], configs, base) if settings["hardware"] else None
     return Plan(
@@ -155,7 +158,7 @@ def _is_software(kind: str) -> bool:
 
 
 def _preset(profile: Profile) -> dict[str, Any]:
-    """What the profile says of options, by their names."""
+    """The profile's values for options, by option name."""
     return {
         "device": profile.device,
         "isolation": profile.isolation,
@@ -209,7 +212,7 @@ def _policy(
     )
 
 
-# What reads YAML, and pydantic with it, costs a moment to import that a run without configuration need not pay.
+# These functions import late: YAML and pydantic are slow to import, and a run without configuration needs neither.
 
 
 def _load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:

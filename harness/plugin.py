@@ -1,7 +1,7 @@
-"""The pytest plugin: hooks, each a few lines that call the room where the work is done.
+"""The pytest plugin: short hooks that call the modules which do the work.
 
-Roles: the *controller* is the process the user started; a *worker* runs cases, and is an xdist worker or, without
-xdist, the controller itself; the *zygote* only collects. A session that has no conformance cases in it is left alone.
+Roles: the *controller* is the process that the user started. A *worker* runs cases; it is an xdist worker or, without
+xdist, the controller. The *zygote* only collects. A session without conformance cases is not changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """``-n auto``: a worker a GPU or software device, or as many as the CPU bears; xdist's variable overrides."""
+    """``-n auto``: one worker per GPU or software device, else by cores and memory. xdist's variable has priority."""
     if not Scope.of(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from harness import plan
@@ -133,23 +133,23 @@ def _around(name: str) -> Around:
 
 
 def _show_late(config: pytest.Config, report: pytest.TestReport) -> None:
-    """Show pytest a report on a case that it has heard of before."""
+    """Give pytest another report on a case that was already reported."""
     config.hook.pytest_runtest_logreport(report=report)
 
 
 def _send_late(config: pytest.Config, report: pytest.TestReport) -> None:
-    """From an xdist worker: xdist takes reports only on the case that runs, so this goes with its last words."""
+    """Add a report to an xdist worker's final output: xdist accepts reports only on the running case."""
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
     config.workeroutput.setdefault(_LATE, []).append(data)  # type: ignore[attr-defined]
 
 
 def _send_failure(config: pytest.Config, what: str) -> None:
-    """From an xdist worker, with its last words: what it cannot write."""
+    """Add the file that cannot be written to an xdist worker's final output."""
     config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, seed: int) -> None:
-    """Leave the cases that the profile wants, in the order that the run wants; what is no case stays where it is."""
+    """Keep the cases that the profile selects, in the order of the run. Tests that are not cases keep their place."""
     from harness.scheduling import order
     from harness.worker import CASE_ID
 
@@ -166,7 +166,7 @@ def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, see
 
 
 class ListingHooks:
-    """With ``--collect-only``: leave what a run would take, in the order of that run where its seed is given."""
+    """With ``--collect-only``: keep the cases that a run would select. With ``--seed``, in the order of that run."""
 
     def __init__(self, config: pytest.Config) -> None:
         from harness import plan
@@ -181,7 +181,7 @@ class ListingHooks:
 
 
 class MisplacedHooks:
-    """What an xdist worker does that found another root folder or ini file than the controller: it collects nothing."""
+    """For an xdist worker whose root folder or ini file differs from the controller's: the collection fails."""
 
     def __init__(self, wrong: str) -> None:
         self._wrong = wrong
@@ -194,7 +194,7 @@ class MisplacedHooks:
 
 
 class ControllerHooks:
-    """What the process does that the user started."""
+    """Hooks of the controller."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -230,7 +230,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[XSpec]) -> None:
-        """Workers in this folder are told its root folder and ini file; xdist gives them the arguments found here."""
+        """Give the root folder and the ini file to workers that start in this folder, through xdist's arguments."""
         if all(spec.popen and not spec.chdir for spec in specs):
             told = self._run.context.told_args
             config.invocation_params = dataclasses.replace(config.invocation_params, args=told)
@@ -258,7 +258,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
     def hold_signals(self) -> Generator[None]:
-        """xdist's workers start in it. Nobody interrupts one before it can tell that this is the controller's."""
+        """Hold signals while xdist's workers start: a new worker cannot leave signals to the controller yet."""
         with self._run.signals.held():
             return (yield)
 
@@ -272,7 +272,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_sessionfinish")
     def begin_to_finish(self) -> None:
-        """Before xdist ends its workers: those that still run a case are to write down what becomes of it."""
+        """Runs before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
         self._run.signals.end()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -308,7 +308,7 @@ class ControllerHooks:
 
 
 def _show_line(config: pytest.Config, reporter: pytest.TerminalReporter, text: str) -> None:
-    """Print a line of our own; a line of dots, or of words such as "collecting ...", ends before it."""
+    """Print a line of the harness. First end an unfinished line, such as dots or "collecting ..."."""
     reporter.ensure_newline()
     writer = config.get_terminal_writer()
     if writer.width_of_current_line:
@@ -318,17 +318,17 @@ def _show_line(config: pytest.Config, reporter: pytest.TerminalReporter, text: s
 
 
 class WorkerHooks:
-    """What a process does that runs cases."""
+    """Hooks of a worker, the process that runs cases."""
 
     def __init__(self, worker: Worker, heeded: Callable[[], AbstractContextManager[None]]) -> None:
-        """`heeded`: the context in which a supervisor is at work, for the signals of this process."""
+        """`heeded`: the context in which the supervisor runs a case. It handles the signals of this process."""
         self._worker = worker
         self._heeded = heeded
         self._seen: list[pytest.Item] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """Told to stop, an xdist worker does not collect to the end; why, it tells by `shouldstop`."""
+        """An xdist worker that must stop ends its collection. `shouldstop` holds the reason."""
         if hasattr(collector.config, "workerinput") and (reason := self._worker.told_to_stop()):
             collector.session.shouldstop = reason
             pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
@@ -348,7 +348,7 @@ class WorkerHooks:
         seen = [item.stash[CASE_ID] for item in self._seen if CASE_ID in item.stash]
         self._seen.clear()
         if self._worker.told_to_stop():
-            return  # pytest calls this also where the collection was broken off, with a part of the cases
+            return  # pytest also calls this hook after an aborted collection, with only some of the cases
         self._worker.collected(kept, [case for case in seen if case not in running])
 
     @pytest.hookimpl(tryfirst=True)
@@ -372,7 +372,7 @@ class WorkerHooks:
 
 
 class InlineHooks:
-    """With isolation `none`, around pytest's own way of running a case."""
+    """With isolation `none`: hooks around pytest's own run of a case."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -384,7 +384,7 @@ class InlineHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """A gated case goes through pytest's protocol like any other, or what was set up before it would be left."""
+        """Gate in the setup phase: pytest must run its protocol, or fixtures of earlier cases are not torn down."""
         objection, why = self._worker.gate(item)
         if objection is not None:
             pytest.fail(objection.text, pytrace=False)
@@ -403,7 +403,7 @@ class InlineHooks:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the id under which a case was collected: xdist's ``loadgroup`` changes it later, in its workers alone."""
+    """Store the id with which a case was collected: xdist's ``loadgroup`` changes it later, only in workers."""
     if Scope.of(item.config).has(item.path):
         from harness.worker import CASE_ID
 
@@ -414,7 +414,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A case whose marks cannot be read is a collection error that names file and case."""
+    """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and Scope.of(collector.config).any:
         errors = [text for node in report.result if isinstance(node, pytest.Item) for text in _mark_errors(node)]
@@ -455,7 +455,7 @@ _WORDS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, Any] | None:
-    """The letters and words of the outcomes that pytest does not have."""
+    """The letters and words for outcomes that pytest does not know."""
     value = getattr(report, "harness_outcome", None)
     if value is None:
         return None
@@ -469,6 +469,6 @@ def _in_zygote(config: pytest.Config) -> bool:
 
 
 def _runs_nothing(config: pytest.Config) -> bool:
-    """Whether this session only shows something."""
+    """Whether this session runs no tests and only prints information."""
     showing = ("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
     return any(config.getoption(name, False) for name in showing)

@@ -1,4 +1,4 @@
-"""Which tests of a session are cases: all of them, or those under some folders, or none."""
+"""Decide which tests of a session are cases: all, those under some folders, or none."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from harness import options
 
-#: What the controller gives each xdist worker of a run; without it a worker has no cases.
+#: The key of the run context that the controller gives each xdist worker. Without it, a worker has no cases.
 CONTEXT = "harness_context"
 _SCOPE = pytest.StashKey["Scope"]()
 
 
 class Scope:
-    """The tests of one session that are cases. Paths are compared with their symbolic links resolved."""
+    """The tests of one session that are cases. Symbolic links in paths are resolved before a comparison."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.all = named(config) or options.given(config)
@@ -31,7 +31,7 @@ class Scope:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Scope:
-        """Decided once a session."""
+        """The scope of a session. It is computed once."""
         if _SCOPE not in config.stash:
             config.stash[_SCOPE] = cls(config)
         return config.stash[_SCOPE]
@@ -43,7 +43,7 @@ class Scope:
         return self._cases[path]
 
     def _reached(self, config: pytest.Config) -> bool:
-        """Whether an argument lies in one of the folders, or holds one."""
+        """Whether an argument is inside one of the folders, or contains one."""
         if not self._folders:
             return False
         wanted = [_resolved(path) for path in _argument_paths(config)]
@@ -51,7 +51,7 @@ class Scope:
 
 
 def named(config: pytest.Config) -> bool:
-    """Whether the user named the plugin with ``-p``: then every test is a case."""
+    """Whether the user named the plugin with ``-p``. If so, every test is a case."""
     return config.pluginmanager.get_plugin("harness.plugin") is not None
 
 
@@ -60,7 +60,7 @@ def _resolved(path: str | Path) -> str:
 
 
 def _argument_paths(config: pytest.Config) -> Iterator[Path]:
-    """The files and folders that the arguments name, by a path or, with ``--pyargs``, by the name of a module."""
+    """The files and folders that the arguments name: by path or, with ``--pyargs``, by module name."""
     for argument in config.args:
         name = argument.partition("::")[0]
         module = _module_path(name) if config.getoption("pyargs") else None
@@ -68,10 +68,10 @@ def _argument_paths(config: pytest.Config) -> Iterator[Path]:
 
 
 def _module_path(name: str) -> Path | None:
-    """The file of a module, the folder of a package; None where there is none of that name."""
+    """The file of a module or the folder of a package. None if there is no such module."""
     try:
         spec = importlib.util.find_spec(name)
-    except Exception:  # noqa: BLE001 - a package above it raises when it is imported: the collection tells of that
+    except Exception:  # noqa: BLE001 - a parent package raises on import: the collection reports that error
         return None
     if spec is None:
         return None

@@ -1,4 +1,4 @@
-"""One worker of a run: what it leased, what it decides about each case, and how it runs them."""
+"""One worker of a run: its device, its decisions about each case, and its executors."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ from harness.zygote.client import (
 from harness.zygote.spec import ZygoteSpec, executor_environment
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
-#: How often a zygote may die before it is ready: then it is no accident any more.
+#: How many zygotes may die before they are ready. After that, the worker gives up.
 _STARTS = 5
-#: Time limits of a case that one attempt may take: it runs once more, and a suspected leak twice seven times.
+#: An attempt may take this many case time limits: it may run once more, and a suspected leak runs twice seven times.
 _ATTEMPT_FACTOR = 20
 
-#: Why a worker is over that cannot write down what its cases come to.
+#: The reason in `Worker.over` if the journal cannot be written.
 UNRECORDED = "harness: the run cannot be recorded"
 
 CASE_ID = pytest.StashKey[str]()
@@ -68,7 +68,7 @@ _PREPARED = pytest.StashKey[tuple[str, Case]]()
 
 
 class Worker:
-    """The part of a run that one pytest process carries out: an xdist worker, or the only process there is."""
+    """The part of a run in one pytest process: an xdist worker, or the only pytest process."""
 
     def __init__(
         self,
@@ -81,17 +81,18 @@ class Worker:
         late: Callable[[pytest.TestReport], None],
         fail: Callable[[str], None],
     ) -> None:
-        """`device` is the UUID of the leased device; `workerinput` what an xdist worker was given, else None; `late`
-        shows pytest a report on a case that was reported before; `fail` tells the controller what cannot be written.
+        """`device`: UUID of the leased device. `workerinput`: the input of an xdist worker, otherwise None. `late`
+        gives pytest another report on a case that was already reported. `fail` reports to the controller what cannot
+        be written.
         """
         if workerinput is not None and os.getppid() == context.controller:  # not a worker on another host
-            # Otherwise an orphaned worker would start a zygote and an executor on a device that nobody leases any more.
+            # Otherwise an orphaned worker would start a zygote and an executor on a device whose lease has ended.
             linux.die_with_parent(context.controller)
         self.context = context
         self.policy = Policy.from_json(context.policy)
         self.name = name
         self.journal = Journal(context.journal)
-        #: Why this worker runs no more cases, empty while it does.
+        #: Why this worker runs no more cases. Empty while it runs cases.
         self.over = ""
         self._fail = fail
         self._failed = self._closing = False
@@ -143,7 +144,7 @@ class Worker:
                 os.environ[faults.VARIABLE] = faults.joined(context.inject)
 
     def collected(self, ids: list[str], deselected: list[str]) -> None:
-        """Tell the journal what was collected and what was left out again: ids unless a worker has, else a hash."""
+        """Record the collected and the deselected cases. The ids are left out if another worker has recorded them."""
         with self.context.journal.open("rb") as file:
             listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
         event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
@@ -153,7 +154,7 @@ class Worker:
             )
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run one case in an executor, unless this worker is `over`, which it may be afterwards."""
+        """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`."""
         assert self._supervisor is not None
         if self.told_to_stop():
             return
@@ -165,16 +166,16 @@ class Worker:
         self.told_to_stop()
 
     def told_to_stop(self) -> str:
-        """Look for a request to stop; returns `over`."""
+        """Check for a request to stop. Returns `over`."""
         stop = self._stop.heard() if self._stop is not None else None
         if stop is not None:
             self.over = self.over or stop.reason
         return self.over
 
     def _record(self, event: Mapping[str, Any]) -> None:
-        """Append to the journal. Once that has failed nothing is: the run ends, and what ends it need not fail again.
+        """Append to the journal. After a failure nothing more is appended, so that the run can end without new errors.
 
-        Raises JournalWriteError, the first time.
+        Raises JournalWriteError at the first failure, except while the worker closes.
         """
         if self._failed:
             return
@@ -187,7 +188,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _recording(self) -> Generator[None]:
-        """Around what has to be written down: this worker is `over` when that cannot be done."""
+        """A context for writing to disk. If a write fails, this worker is `over`."""
         try:
             yield
         except WriteError as error:
@@ -201,7 +202,7 @@ class Worker:
 
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
-        """Around one case that runs in this process (isolation `none`): seeds and journal."""
+        """A context for one case that runs in this process (isolation `none`): it seeds and writes to the journal."""
         if CASE_ID not in item.stash:
             yield
             return
@@ -236,7 +237,7 @@ class Worker:
                 item.session.shouldstop = self.over
 
     def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
-        """Why a case is not run, or an empty text, and what the run has against that."""
+        """The ruling against gating this case, or None; and why the case is gated, or an empty text."""
         if CASE_ID not in item.stash:
             return None, ""
         case = self.prepare(item)
@@ -247,7 +248,7 @@ class Worker:
         return self._supervisor is not None
 
     def prepare(self, item: pytest.Item) -> Case:
-        """What is decided about a case before it runs; decided once for each device."""
+        """The decisions about a case before it runs. They are made once per device."""
         device = self._pool.device
         decided = item.stash.get(_PREPARED, None)
         if decided is None or decided[0] != device.uuid:
@@ -273,7 +274,7 @@ class Worker:
         return decided[1]
 
     def _offered(self, device: Device) -> Capabilities:
-        """What a case finds on a device."""
+        """The capabilities of a device."""
         if device.uuid not in self._capabilities:
             cache = Path(self.context.temp_dir) / "capabilities"
             self._capabilities[device.uuid] = capabilities.detect(self._inventory, device, cache)
@@ -293,13 +294,13 @@ class Worker:
             self._stop = None
 
     def _device_locks(self, workerinput: dict[str, Any] | None) -> DeviceLocks:
-        """GPUs are taken in turns unless there are meant to be more workers than devices.
+        """The locks on devices. They are used for GPUs, unless the run has more workers than devices.
 
-        Of the CPU and of a software device each process has one for itself, and waits for nobody.
+        The CPU and software devices need no locks: each process has its own.
         """
         workers = 1 if workerinput is None else int(workerinput["workercount"])
         enabled = self._pool.device.backend.hardware and workers <= len(self._inventory.usable)
-        # Between two looks at who waits a worker makes all the attempts at one case, and its repetitions.
+        # A worker checks for waiting workers only between cases: it first makes all attempts and repetitions of a case.
         attempts = max(self.policy.repeat * (1 + self.policy.retries), 2 * self.policy.verify)
         longest = _ATTEMPT_FACTOR * attempts * self.context.case_timeout
         return DeviceLocks(
@@ -312,14 +313,14 @@ class Worker:
         )
 
     def _tell_wait(self, text: str) -> None:
-        """Say at once what this worker waits for: at the terminal, of which a worker of xdist has standard error."""
+        """Print at once what this worker waits for. Of the terminal, an xdist worker has only standard error."""
         self.journal.append({"event": "wait", "worker": self.name, "message": text})
         print(f"\nharness: {text}", file=sys.stderr, flush=True)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
         visible: dict[str, str | None] = {**masks_for(devices)}
         if self.context.library is not None:
-            # As in this process: what a conftest changed in the zygote is not what the devices were counted by.
+            # The values of this process: a conftest may have changed them in the zygote after the devices were counted.
             visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
             visible[faults.VARIABLE] = faults.joined(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)
@@ -333,10 +334,10 @@ class Worker:
         )
 
     def _connect(self) -> ZygoteClient:
-        """The run's zygote, or, once that is gone, one of our own. Raises ZygoteError, StoppedError."""
+        """The run's zygote, or a zygote of this worker if that one is gone. Raises ZygoteError, StoppedError."""
         run_dir = Path(self.context.run_dir)
         if self.context.zygote is not None and not self._own:
-            # One that was ready before has no more to collect: either it answers or it is stopped, or hangs.
+            # A zygote that was ready before has finished collecting, so it answers soon unless it is stopped or hangs.
             limit = ANSWER_LIMIT if self._was_linked else START_LIMIT
             link = self._link(self.context.zygote, run_dir / "zygote.log", limit)
             if link is not None:
@@ -350,10 +351,10 @@ class Worker:
             link = self._link(self._own[-1].address, log)
             if link is not None:
                 return link
-        raise ZygoteError(f"worker {self.name} has lost {_STARTS} zygotes that were starting; see {log}")
+        raise ZygoteError(f"worker {self.name}: {_STARTS} zygotes died before they were ready; see {log}")
 
     def _link(self, address: str, log: Path, limit: float = START_LIMIT) -> ZygoteClient | None:
-        """A connection, or None, and a finding, when the zygote there is gone. Raises ZygoteUnfitError."""
+        """A connection. If the zygote is gone: None, and a finding is recorded. Raises ZygoteUnfitError."""
         assert self._stop is not None
         try:
             return ZygoteClient(address, log, self._stop, limit=limit, on_wait=self._record_wait)
@@ -368,7 +369,7 @@ class Worker:
 
 
 def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:
-    """Those that stand in the case's own marks."""
+    """The waivers in the case's own marks."""
     path, line, _ = item.location
     source = f"{path}:{(line or 0) + 1}"
     return tuple(waivers.from_mark(mark, case_id, source) for mark in item.iter_markers("leaks"))

@@ -177,7 +177,7 @@ def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
 def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:
     (project / "suites" / "streams" / "test_broken.py").write_text("import no_such_module_here\n")
     done = harness("catalog", "--format", "json", cwd=project)
-    assert refused(done) == "harness: collecting 'suites' failed with pytest's exit status 2: see its output above"
+    assert refused(done) == "harness: pytest could not collect 'suites' (exit status 2): see its output above"
     assert "no_such_module_here" in done.stderr
 
 
@@ -185,7 +185,7 @@ def test_catalog_without_cases_and_without_the_folder(project: Path, tmp_path: P
     (project / "suites" / "streams" / "test_sums.py").unlink()
     assert "there are no cases in 'suites'" in refused(harness("catalog", cwd=project))
     done = harness("catalog", "nowhere", cwd=tmp_path)
-    assert "collecting 'nowhere' failed with pytest's exit status 4" in refused(done)
+    assert "pytest could not collect 'nowhere' (exit status 4)" in refused(done)
     assert "nowhere" in done.stderr
 
 
@@ -213,11 +213,11 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
         "NOT_RUN c.py::c",
         "    the run ended before it started",
     ]
-    assert lines[5].startswith("FINDING damaged_journal: 1 unreadable lines in the journal (line 8)")
-    assert lines[6].startswith("unreadable line 8 of the journal, left out: Invalid JSON")
+    assert lines[5].startswith("FINDING damaged_journal: the journal has 1 unreadable lines (line 8)")
+    assert lines[6].startswith("line 8 of the journal is unreadable and was ignored: Invalid JSON")
     assert lines[7:11] == [
-        "line 7 of the journal is of unknown kind 'weather', left out: a newer harness reads it",
-        "the run did not come to its end, so it counts as red: run it again",
+        "line 7 of the journal has the unknown kind 'weather' and was ignored: use a newer harness to read it",
+        "the run did not finish, so it counts as red: run it again",
         "1 not_run, 1 passed, 1 crashed (3 in all); exit status 1",
         "isolation: 1 executors in 0.2 s of start-up, 0 restarts, 0 retries",
     ]
@@ -266,8 +266,8 @@ def test_report_of_growth_where_nothing_was_repeated(tmp_path: Path) -> None:
     run_directory(tmp_path, build.run(), build.collected(A), build.finish(A), build.end())
     first = harness("report", str(tmp_path), "--growth").stdout.splitlines()[0]
     assert first == (
-        "no case was run several times in one process with --repeat, or the leak check was off: "
-        "run it with --repeat=12 or more, and without --leak-check=off"
+        "the journal has no memory readings of repeated cases: "
+        "run with --repeat=12 or more, and without --leak-check=off"
     )
 
 
@@ -290,7 +290,7 @@ def test_report_exits_as_the_run_did(tmp_path: Path, outcome: Outcome, end: int 
     done = harness("report", str(tmp_path))
     assert (done.returncode, done.stderr) == (status, "")
     assert f"(1 in all); exit status {status}" in done.stdout
-    assert ("the run did not come to its end" in done.stdout) == (end is None)
+    assert ("the run did not finish" in done.stdout) == (end is None)
     (tmp_path / "junit.xml").unlink()
     assert harness("report", str(tmp_path), "--exit-zero").returncode == 0
     assert b'tests="1"' in (tmp_path / "junit.xml").read_bytes()
@@ -311,8 +311,8 @@ def test_a_journal_of_no_run_is_refused(tmp_path: Path, command: tuple[str, ...]
     run_directory(tmp_path, *lines)
     words = [command[0], str(tmp_path), *command[1:]] if command[0] != "waivers" else [*command, str(tmp_path)]
     assert refused(harness(*words)) == (
-        f"harness: the journal '{tmp_path}/journal.ndjson' has no line of kind 'run': "
-        "no run began there; give the directory of one that did, or start it again"
+        f"harness: the journal '{tmp_path}/journal.ndjson' has no line of kind 'run', so no run started there: "
+        "give another run directory, or start the run again"
     )
     assert not (tmp_path / "junit.xml").exists()
 

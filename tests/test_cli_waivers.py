@@ -159,9 +159,9 @@ def test_lint_against_a_catalogue_and_hardware_of_choice(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<xml/>", "'catalog.json' is no catalogue as 'harness catalog --format json' writes it: Invalid JSON"),
-        ('[{"id": "a"}]', "writes it: 0.requires: Field required"),
-        ('[{"id": "a", "requires": [{"memroy": 1}]}]', "case 'a' of 'catalog.json' requires what cannot be read: "),
+        ("<xml/>", "'catalog.json' is not an output of 'harness catalog --format json': Invalid JSON"),
+        ('[{"id": "a"}]', "json': 0.requires: Field required"),
+        ('[{"id": "a", "requires": [{"memroy": 1}]}]', "case 'a' of 'catalog.json' has an invalid 'requires' mark: "),
     ],
 )
 def test_lint_against_something_else(project: Path, text: str, words: str) -> None:
@@ -174,7 +174,7 @@ def test_lint_without_what_it_was_told_to_read(project: Path) -> None:
     words = "harness: there is no folder 'configs/waivers' here: name waiver files"
     assert refused(harness("lint", cwd=project)) == words
     waivers(project, entry("*::test_difference"))
-    assert "'gone' is no folder of declared hardware" in refused(harness("lint", "--hardware", "gone", cwd=project))
+    assert "'gone' is not a folder: " in refused(harness("lint", "--hardware", "gone", cwd=project))
     assert "cannot read the catalogue 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
     done = harness("lint", "gone.yaml", cwd=project)
     assert done.returncode == 1
@@ -221,7 +221,7 @@ def test_update_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
     assert done.stdout == "wrote new.yaml: 1 waivers to check, 1 remarks\n"
     written = (tmp_path / "new.yaml").read_text()
     assert written == harness("update", "run", cwd=tmp_path).stdout
-    words = "harness: 'new.yaml' is there already, and is not written over: name a new file"
+    words = "harness: 'new.yaml' exists already and is not replaced: name a new file"
     assert refused(harness("update", "run", "--output", "new.yaml", cwd=tmp_path)) == words
     assert (tmp_path / "new.yaml").read_text() == written
     assert "cannot write 'gone/new.yaml'" in refused(

@@ -29,5 +29,5 @@ def test_the_reason_is_that_of_the_nearest_mark(pytester: pytest.Pytester, mark:
 
 @pytest.mark.parametrize("words", ["", "' '", "3", "'a', 'b'", "why='a'", "'a', reason='b'"])
 def test_a_mark_without_a_reason_is_refused(pytester: pytest.Pytester, words: str) -> None:
-    with pytest.raises(HarnessError, match="takes a reason"):
+    with pytest.raises(HarnessError, match="needs one reason"):
         kept(marked(pytester, f"@pytest.mark.keeps({words})"))

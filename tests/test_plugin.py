@@ -231,7 +231,7 @@ _THEIRS = """\
 def pytest_configure(config):
     config.addinivalue_line("markers", "timeout(timeout, func_only=False): of pytest-timeout")
 """
-_IGNORED = "harness: not active for {} tests with its marks, which had no effect: "
+_IGNORED = "harness: not active for {} tests with its marks, so the marks had no effect: "
 
 
 def _said(result: pytest.RunResult) -> list[str]:

@@ -1,4 +1,4 @@
-"""Calls into a driver that may never return, made in a thread of their own so that their caller goes on."""
+"""Make calls into a driver in a separate thread, because such a call may never return and must not block its caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NVML_LIMIT = 120.0
 
 
 class StuckError(HarnessError):
-    """A call did not return in time, now or earlier: its thread makes no more."""
+    """This call or an earlier one did not return in time. The thread makes no more calls."""
 
 
 def call_nvml(function: Callable[[], T]) -> T:
@@ -29,13 +29,13 @@ def call_nvml(function: Callable[[], T]) -> T:
 
 
 class CallThread:
-    """Makes calls one after the other, in one thread. A call that hangs there does not keep the process from its end.
+    """Makes calls one after the other, in one daemon thread. A call that hangs does not keep the process from exiting.
 
-    The calls must let go of Python's lock while they wait, as everything does that `ctypes` calls.
+    The calls must release the GIL while they wait. Calls through `ctypes` do so.
     """
 
     def __init__(self, name: str, *, limit: float) -> None:
-        """`limit`: seconds that a call may take."""
+        """`limit`: the time limit of a call in seconds."""
         self._name = name
         self._limit = limit
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -44,7 +44,7 @@ class CallThread:
         self.stuck = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """What `function` returns, or raises. Raises StuckError when that takes too long, and at every later call."""
+        """Return or raise what `function` does. Raises StuckError if it takes too long, and for every later call."""
         if self.stuck:
             raise StuckError(f"an earlier call of the thread {self._name!r} has not returned")
         if self._thread is None:

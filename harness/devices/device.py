@@ -1,4 +1,4 @@
-"""What a case can run on, as plain values."""
+"""Devices that a case can run on, as plain values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from harness.backends.table import BACKENDS
 class Device:
     """A GPU, a MIG instance, a software device, or the CPU.
 
-    `uuid` is what names it everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…``, ``SOFT-…`` or
-    ``cpu``. `index` is NVML's index of the physical GPU, a software device's own, None for the CPU. Memory is in bytes.
-    What could not be read is None, and `fault` then says why (a lost GPU still has an entry, so that it is reported and
-    not forgotten).
+    `uuid` is its name everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…``, ``SOFT-…`` or
+    ``cpu``. `index` is NVML's index of the physical GPU, or the index of the software device; None for the CPU. Memory
+    is in bytes. Values that could not be read are None, and `fault` holds the reason. A lost GPU still has an entry, so
+    that it is reported.
     """
 
     uuid: str
@@ -32,7 +32,7 @@ class Device:
 
     @property
     def backend(self) -> Backend:
-        """What is special about its kind."""
+        """The backend of its kind."""
         return BACKENDS[self.kind]
 
 
@@ -41,12 +41,11 @@ CPU = Device(uuid="cpu", kind=cpu.BACKEND.kind, name=cpu.BACKEND.label)
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Everything visible on this machine, found without initialising CUDA.
+    """The devices of this machine, found without initialising CUDA.
 
-    `devices` are those the run may use, after an outer ``CUDA_VISIBLE_DEVICES``; the CPU alone when there is no GPU. A
-    run on software devices has these and no others.
-    `hidden` are present but masked. `driver` and `cuda_driver` are version strings, None without NVML; `nvml_error`
-    says why NVML did not answer.
+    `devices`: the devices that the run may use, after an outer ``CUDA_VISIBLE_DEVICES``. Without a GPU this is only the
+    CPU. A run on software devices has only those. `hidden`: devices that are present but masked. `driver` and
+    `cuda_driver` are version strings, None without NVML. `nvml_error` says why NVML did not answer.
     """
 
     devices: tuple[Device, ...]
@@ -68,5 +67,5 @@ class Inventory:
 
     @property
     def usable(self) -> tuple[Device, ...]:
-        """The devices that cases may be given: the usable GPUs or software devices, or else the CPU."""
+        """The devices for cases: the usable GPUs or software devices, or the CPU if there are none."""
         return self.accelerators or (CPU,)

@@ -1,4 +1,4 @@
-"""Whether this process may still be forked for CUDA. Looks, and wakes nothing."""
+"""Check whether a fork of this process could still use CUDA. The check does not initialise CUDA."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from harness.backends.table import BACKENDS
 _NODES = frozenset(node for backend in BACKENDS.values() for node in backend.device_nodes)
 _TASKS = Path("/proc/self/task")
 _STACK_BYTES = 4096
-# Idle threads of a pool spin for some 30 ms before they sleep, and only a sleeping thread's stack can be read.
+# Idle threads of a pool spin for about 30 ms before they sleep. Only the stack of a sleeping thread can be read.
 _SETTLING = 1.0  # seconds
 _C_LIBRARY = ("libc.so", "libc-", "libc.musl", "libpthread", "ld-", "[vdso]")
 
 
 def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
-    """In words, why a fork of this process could not use CUDA; None when it could.
+    """Why a fork of this process could not use CUDA, as text. None if it could.
 
-    CUDA holds ``/dev/nvidia-uvm`` open from its initialisation on, whoever caused that: torch, another library, or a
-    mere question for the number of devices. `descriptors` is a folder of links as in ``/proc/self/fd``. Torch is
-    asked as well, if it has been imported, and in its own bad forks too, where it denies that it is initialised.
-    Raises OSError when the descriptors cannot be listed, for then nobody knows.
+    Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open. Torch, another library, or a call that only counts the
+    devices may have initialised it. `descriptors` is a folder of links like ``/proc/self/fd``. If torch is imported,
+    its own state is checked too, also in a fork of an initialised process, where ``is_initialized`` returns False.
+    Raises OSError if the descriptors cannot be listed, because the answer is then unknown.
     """
     for number in os.listdir(descriptors):
         try:
             target = os.readlink(descriptors / number)
         except FileNotFoundError:
-            continue  # closed since: the one that listed the folder always is
+            continue  # closed in the meantime; the descriptor that listed the folder always is
         if (node := target.removesuffix(" (deleted)")) in _NODES:
             return f"cuda is initialised: descriptor {number} is {node}"
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     for question, meaning in (
-        ("is_initialized", "cuda is initialised, says torch"),
-        ("_is_in_bad_fork", "cuda was initialised before this process was forked, says torch"),
+        ("is_initialized", "torch reports that cuda is initialised"),
+        ("_is_in_bad_fork", "torch reports that cuda was initialised before this process was forked"),
     ):
         ask = getattr(cuda, question, None)
         if ask is not None and ask():
@@ -49,10 +49,10 @@ def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread of this process besides the main one.
+    """A thread of this process other than the main thread.
 
-    `name` is Python's name for it, or the system's for one that Python did not start (`python` tells which). `library`
-    is the shared object a system thread waits in, as far as its stack shows; None for Python's and when it is busy.
+    `python`: Python started it. `name` is Python's name for it, otherwise the system's. `library` is the shared object
+    in which a system thread waits, as far as its stack shows. None for a Python thread or a busy thread.
     """
 
     tid: int
@@ -62,10 +62,10 @@ class Thread:
 
     @property
     def survives_fork(self) -> bool:
-        """Whether its library ends it before a fork and starts it again when needed, in the parent and in the child.
+        """Whether its library ends it before a fork and restarts it when needed, in the parent and in the child.
 
-        OpenBLAS does (``pthread_atfork``), and has its threads from the import of NumPy on. GNU's OpenMP does not: a
-        child whose parent has used the pool waits in its own first parallel region for ever.
+        OpenBLAS does so (``pthread_atfork``); its threads exist from the import of NumPy on. GNU OpenMP does not: if
+        the parent has used the pool, the child hangs forever in its first parallel region.
         """
         return self.library is not None and "openblas" in self.library
 
@@ -76,15 +76,15 @@ class Thread:
 
 
 def extra_threads() -> list[str]:
-    """In words, the threads of this process, besides the main one, that a fork would lose; empty when it may be forked.
+    """The threads that a fork of this process would lose, as text, without the main thread. Empty if a fork is safe.
 
-    Takes up to a second when a system thread is busy. Raises OSError where there is no ``/proc``.
+    Takes up to a second if a system thread is busy. Raises OSError if there is no ``/proc``.
     """
     return [str(thread) for thread in threads() if not thread.survives_fork]
 
 
 def threads() -> list[Thread]:
-    """Every thread of this process besides the main one, Python's first. See `extra_threads`."""
+    """All threads of this process except the main thread, Python's first. See `extra_threads`."""
     main = threading.main_thread()
     known = {thread.native_id: thread for thread in threading.enumerate() if thread is not main}
     found = [Thread(tid, thread.name, python=True) for tid, thread in known.items() if tid is not None]
@@ -95,7 +95,7 @@ def threads() -> list[Thread]:
         try:
             name = (_TASKS / str(tid) / "comm").read_text(errors="replace").rstrip("\n")
         except (FileNotFoundError, ProcessLookupError):
-            continue  # ended since
+            continue  # ended in the meantime
         library = _library_of(tid, deadline)
         if library is not None or (_TASKS / str(tid)).exists():
             found.append(Thread(tid, name, python=False, library=library))
@@ -120,9 +120,9 @@ def _executable_mappings() -> list[_Mapping]:
 
 
 def _library_of(tid: int, deadline: float) -> str | None:
-    """The innermost shared object on a sleeping thread's stack that is not the C library; None when it does not sleep.
+    """The innermost shared object on a sleeping thread's stack, except the C library. None for a running thread.
 
-    A guess: a word of the stack that points into code is mostly, not always, a return address.
+    This is a guess: a word on the stack that points into code is usually, but not always, a return address.
     """
     try:
         while (stack_pointer := _stack_pointer(tid)) is None:
@@ -131,7 +131,7 @@ def _library_of(tid: int, deadline: float) -> str | None:
             time.sleep(0.001)
         stack = _words(stack_pointer)
     except OSError:
-        return None  # ended since, or a kernel that does not show stacks
+        return None  # the thread ended in the meantime, or the kernel does not show stacks
     mappings = _executable_mappings()
     for word in stack:
         for mapping in mappings:
@@ -141,7 +141,7 @@ def _library_of(tid: int, deadline: float) -> str | None:
 
 
 def _stack_pointer(tid: int) -> int | None:
-    """Where a sleeping thread's stack ends; None for a running one."""
+    """The stack pointer of a sleeping thread. None for a running thread."""
     fields = (_TASKS / str(tid) / "syscall").read_text().split()
     return int(fields[-2], 16) if len(fields) > 2 else None
 

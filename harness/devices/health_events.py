@@ -1,8 +1,8 @@
-"""What NVML tells of a device's problems, and what a change in that means for the case that ran meanwhile.
+"""Read a device's health from NVML, and rate each change for the case that ran at that time.
 
-What an Xid means is taken from NVIDIA's catalogue for Ampere and later, with the actions it recommends
+The meanings of Xids come from NVIDIA's catalogue for Ampere and later, with its recommended actions
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), and for older GPUs from the list in
-https://docs.nvidia.com/deploy/xid-errors/; what a counter means from the NVML reference
+https://docs.nvidia.com/deploy/xid-errors/. The meanings of counters come from the NVML reference
 (https://docs.nvidia.com/deploy/nvml-api/).
 """
 
@@ -23,23 +23,26 @@ from harness.text import one_line
 
 T = TypeVar("T")
 
-#: `note`: worth knowing; the device is none the worse. `suspect`: worth a health check. `fatal`: no more cases on it.
+#: `note`: information; the device is fine. `suspect`: the device needs a health check. `fatal`: no more cases on it.
 Severity = Literal["note", "suspect", "fatal"]
 
 
 @dataclass(frozen=True, slots=True)
 class HealthReading:
-    """One device at one moment. None: this device, driver or user is not told. Of a MIG instance: what its GPU says.
+    """The health of one device at one moment.
 
-    - `lost`: why the device does not answer, "" when it does.
-    - `ecc_*`: errors since the driver was loaded; `ecc_uncorrected_ever` since the device was made.
-    - `rows_*`: rows of memory remapped because of either kind of error, whether a remapping waits for a reset, and
-      whether one ever failed. `pages_pending` is the same wait on GPUs before Ampere, which retire pages instead.
-    - `throttled`: faults and temperatures that slow the clocks, in words; being idle or at a limit of power is neither.
-    - `temperature`: of the GPU, in degrees Celsius. `replays`: the counter of PCIe packets sent again.
-    - `xids`: pairs of an Xid and how often it came since the watch began, by number.
-    - `faults`: questions that got an error instead of an answer.
-    - `hang`: that NVML did not answer at all, told once; no later reading has anything to tell.
+    A value is None if the device or driver does not provide it, or the user may not read it. For a MIG instance, the
+    values are those of its GPU.
+
+    - `lost`: why the device does not answer; "" if it does.
+    - `ecc_*`: memory errors since the driver was loaded; `ecc_uncorrected_ever`: since the device was made.
+    - `rows_*`: memory rows remapped after corrected or uncorrected errors, whether a remapping is pending until a
+      reset, and whether a remapping ever failed. `pages_pending`: the same for GPUs before Ampere, which retire pages.
+    - `throttled`: hardware faults and temperatures that slow the clocks. Idle clocks and power limits are not listed.
+    - `temperature`: of the GPU, in degrees Celsius. `replays`: the counter of PCIe replays.
+    - `xids`: pairs of an Xid and its count since the watch started, sorted by Xid.
+    - `faults`: NVML queries that returned an error.
+    - `hang`: NVML did not answer at all. This is reported once; later readings are empty.
     """
 
     lost: str = ""
@@ -61,7 +64,7 @@ class HealthReading:
 
 @dataclass(frozen=True, slots=True)
 class HealthEvent:
-    """One thing that NVML told. `kind` is one word: lost, hang, ecc, rows, pages, xid, throttled, pcie, nvml."""
+    """One event from NVML. `kind` is one word: lost, hang, ecc, rows, pages, xid, throttled, pcie, nvml."""
 
     kind: str
     text: str
@@ -69,9 +72,9 @@ class HealthEvent:
 
 
 def compare(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, ...]:
-    """What is new in `after`, the worst kinds first. What either of them was not told is not compared.
+    """The events between two readings, the worst kinds first. A value that is None in either is not compared.
 
-    A counter that went down (the driver was loaded anew) has nothing new to say.
+    A counter that decreased is not an event: the driver was reloaded.
     """
     return (
         *_flags(before, after, "fatal"),
@@ -83,7 +86,7 @@ def compare(before: HealthReading, after: HealthReading) -> tuple[HealthEvent, .
 
 
 def standing(signs: HealthReading) -> tuple[HealthEvent, ...]:
-    """What is wrong already, with nothing to compare it to. A remapping that waits has no effect before the reset."""
+    """The problems in a single reading. A pending remapping is only `suspect`: it has no effect before the reset."""
     return tuple(_flags(HealthReading(rows_pending=False, rows_failed=False, pages_pending=False), signs, "suspect"))
 
 
@@ -93,11 +96,11 @@ def _flags(before: HealthReading, after: HealthReading, pending: Severity) -> It
     if after.hang and not before.hang:
         yield HealthEvent("hang", after.hang, "suspect")
     if after.rows_failed and before.rows_failed is False:
-        yield HealthEvent("rows", "a row of memory could not be remapped: have the gpu replaced", "fatal")
+        yield HealthEvent("rows", "a memory row could not be remapped: replace the gpu", "fatal")
     if after.rows_pending and before.rows_pending is False:
-        yield HealthEvent("rows", "a row of memory waits to be remapped: reset the gpu", pending)
+        yield HealthEvent("rows", "a memory row remapping is pending: reset the gpu", pending)
     if after.pages_pending and before.pages_pending is False:
-        yield HealthEvent("pages", "a page of memory waits to be retired: reload the driver", pending)
+        yield HealthEvent("pages", "a memory page retirement is pending: reload the driver", pending)
 
 
 def _growth(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
@@ -105,17 +108,18 @@ def _growth(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent
         was, now = getattr(before, name), getattr(after, name)
         return f"{was}, then {now}" if was is not None and now is not None and now > was else ""
 
-    # A GPU counts the same error for its driver's time and for ever, and in MIG mode the latter alone can be asked.
+    # A GPU counts each error twice: since the driver was loaded, and for its lifetime. In MIG mode only the lifetime
+    # counter can be read.
     if counts := grown("ecc_uncorrected") or grown("ecc_uncorrected_ever"):
         yield HealthEvent("ecc", f"uncorrected memory errors: {counts}", "fatal")
     if counts := grown("rows_uncorrectable"):
-        yield HealthEvent("rows", f"rows of memory remapped after uncorrected errors: {counts}", "fatal")
+        yield HealthEvent("rows", f"memory rows remapped after uncorrected errors: {counts}", "fatal")
     if counts := grown("rows_correctable"):
-        yield HealthEvent("rows", f"rows of memory remapped after corrected errors: {counts}", "suspect")
+        yield HealthEvent("rows", f"memory rows remapped after corrected errors: {counts}", "suspect")
     if counts := grown("ecc_corrected"):
         yield HealthEvent("ecc", f"corrected memory errors: {counts}", "note")
     if counts := grown("replays"):
-        yield HealthEvent("pcie", f"pcie packets sent again: {counts}", "note")
+        yield HealthEvent("pcie", f"pcie replays: {counts}", "note")
 
 
 def _xids(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
@@ -133,43 +137,44 @@ def _throttled(before: HealthReading, after: HealthReading) -> Iterator[HealthEv
     if before.throttled is None or after.throttled is None:
         return
     if new := sorted({*after.throttled} - {*before.throttled}):
-        heat = "" if after.temperature is None else f" at {after.temperature} °C"
-        yield HealthEvent("throttled", f"clocks are slowed{heat}: {', '.join(new)}", "note")
+        temperature = "" if after.temperature is None else f" at {after.temperature} °C"
+        yield HealthEvent("throttled", f"clocks are throttled{temperature}: {', '.join(new)}", "note")
 
 
 def meaning(xid: int) -> tuple[str, Severity]:
-    """What an Xid says, in a few words, and how bad it is. One that the table does not know is suspect."""
+    """The meaning of an Xid in a few words, and its severity. An Xid that is not in the table is `suspect`."""
     return _XIDS.get(xid, ("not in this program's table, see nvidia's catalogue of xids", "suspect"))
 
 
-# A note: the catalogue has the application restarted and looked at, or nothing done. Suspect: it wants more looked at,
-# or the number covers both harmless and grave events. Fatal: it has the device or the link reset or the machine
-# restarted, or memory has gone bad: for 63, 92 and 94 it leaves the device in use, where a next result would be no
-# conformance result. 109 is suspect though it asks for a reset, since a case that hangs is enough to bring it about.
+# `note`: the catalogue recommends to restart or check the application, or to do nothing. `suspect`: it recommends
+# further checks, or the number covers both harmless and serious events. `fatal`: it recommends to reset the device or
+# the link or to restart the machine, or memory is bad. For 63, 92 and 94 the catalogue keeps the device in use; here
+# they are fatal, because later results would not be conformance results. 109 is only suspect, although the catalogue
+# recommends a reset, because a case that hangs is enough to cause it.
 _XIDS: dict[int, tuple[str, Severity]] = {
     8: ("the gpu stopped processing", "suspect"),
     11: ("invalid or corrupted commands", "note"),
-    13: ("exception in the graphics engine, mostly the application's", "note"),
+    13: ("graphics engine exception, mostly caused by the application", "note"),
     25: ("invalid commands", "note"),
-    31: ("memory page fault, mostly the application's", "note"),
+    31: ("memory page fault, mostly caused by the application", "note"),
     32: ("invalid or corrupted commands", "note"),
-    37: ("error in the driver's firmware", "note"),
-    38: ("error in the driver's firmware", "suspect"),
+    37: ("driver firmware error", "note"),
+    38: ("driver firmware error", "suspect"),
     **dict.fromkeys((39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), ("copy engine error", "suspect")),
-    43: ("the gpu stopped processing, mostly the application's", "note"),
-    44: ("fault of the graphics engine during a context switch", "suspect"),
-    45: ("clean-up after an earlier error, or after a process that was ended", "note"),
+    43: ("the gpu stopped processing, mostly caused by the application", "note"),
+    44: ("graphics engine fault during a context switch", "suspect"),
+    45: ("clean-up after an earlier error or after a killed process", "note"),
     46: ("the gpu stopped processing", "fatal"),
     48: ("uncorrected memory error", "fatal"),
     54: ("the board's auxiliary power is not connected", "fatal"),
-    61: ("warning of an internal micro-controller", "suspect"),
+    61: ("warning from an internal micro-controller", "suspect"),
     62: ("an internal micro-controller halted", "fatal"),
-    63: ("a row or page of memory was marked as bad", "fatal"),
-    64: ("a row or page of memory could not be marked as bad", "fatal"),
+    63: ("a memory row or page was marked as bad", "fatal"),
+    64: ("a memory row or page could not be marked as bad", "fatal"),
     66: ("illegal access by the driver", "suspect"),
     67: ("illegal access by the driver", "suspect"),
     **dict.fromkeys((68, 83, 84, 88, 89, *range(96, 99)), ("video decoder error", "suspect")),
-    69: ("class error in the graphics engine, mostly the application's", "note"),
+    69: ("graphics engine class error, mostly caused by the application", "note"),
     74: ("nvlink error", "fatal"),
     78: ("a virtual gpu did not start", "suspect"),
     79: ("the gpu has fallen off the bus", "fatal"),
@@ -178,35 +183,35 @@ _XIDS: dict[int, tuple[str, Severity]] = {
     86: ("optical flow engine error", "suspect"),
     92: ("many corrected memory errors", "fatal"),
     93: ("the inforom is written too often", "note"),
-    94: ("memory error, contained to one application", "fatal"),
+    94: ("memory error, contained in one application", "fatal"),
     95: ("memory error, not contained", "fatal"),
     106: ("a test message", "note"),
     107: ("a test message", "note"),
     109: ("a context switch took too long", "suspect"),
     110: ("security fault", "fatal"),
-    119: ("the gpu's system processor does not answer", "fatal"),
-    120: ("error of the gpu's system processor", "fatal"),
+    119: ("the gpu system processor does not answer", "fatal"),
+    120: ("gpu system processor error", "fatal"),
     121: ("error on the link to the cpu", "suspect"),
     136: ("an nvlink could not be trained", "fatal"),
-    137: ("nvlink access fault, mostly the application's", "note"),
+    137: ("nvlink access fault, mostly caused by the application", "note"),
     139: ("optical flow engine error", "suspect"),
     140: ("unrecovered memory error", "fatal"),
-    141: ("error on the fast path of cuda", "suspect"),
+    141: ("cuda fast path error", "suspect"),
     142: ("video encoder error", "suspect"),
     143: ("the gpu could not be initialised", "fatal"),
-    **dict.fromkeys(range(144, 151), ("nvlink error, grave or not as the kernel's log says", "suspect")),
+    **dict.fromkeys(range(144, 151), ("nvlink error, see the kernel log for its severity", "suspect")),
     151: ("key rotation error", "suspect"),
-    154: ("the gpu asks for another recovery action than before", "suspect"),
+    154: ("the recovery action that the gpu requests has changed", "suspect"),
     155: ("nvlink error", "fatal"),
     156: ("a part of the gpu was retired", "fatal"),
     157: ("a part of the gpu could not be retired", "suspect"),
-    158: ("the gpu timed out beyond recovery", "fatal"),
+    158: ("fatal gpu timeout", "fatal"),
     **dict.fromkeys((162, 163), ("power smoothing was switched on or off", "note")),
-    **dict.fromkeys((164, 165), ("power smoothing is worn out, or soon", "note")),
-    167: ("pcie timed out beyond recovery", "fatal"),
+    **dict.fromkeys((164, 165), ("power smoothing is at or near the end of its life", "note")),
+    167: ("fatal pcie timeout", "fatal"),
     169: ("an internal micro-controller halted", "fatal"),
     171: ("uncorrected memory error", "fatal"),
-    172: ("uncorrected error of on-chip memory", "fatal"),
+    172: ("uncorrected on-chip memory error", "fatal"),
 }
 
 _THROTTLES = {
@@ -216,23 +221,23 @@ _THROTTLES = {
     0x80: "hardware power brake",
 }
 
-# Either name of a call, since drivers and pynvml gain the new one and lose the old one at different times.
+# Both names of a call: drivers and pynvml add the new name and drop the old one in different releases.
 _CLOCKS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 _TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 
-# Facts about the device, the driver or the user, no faults.
-_NOT_TOLD = frozenset(
+# These errors are properties of the device, the driver or the user, not faults.
+_NOT_AVAILABLE = frozenset(
     {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
 )
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
 _ANY_INSTANCE = 0xFFFFFFFF
-_MOST_EVENTS = 1000  # heard at one reading, so that a storm of them does not keep the reader; the rest waits
+_MOST_EVENTS = 1000  # per reading, so that very many events do not block the reader; the next reading takes the rest
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A device as NVML knows it: its GPU's handle and where that points, its GPU instance, and the Xids it had."""
+    """A device in NVML: the handle of its GPU, the handle's address, its GPU instance, and its Xids so far."""
 
     handle: Any = None
     address: int | None = None
@@ -242,45 +247,45 @@ class _Watched:
 
 
 @dataclass(slots=True)
-class _Questions:
-    """Puts questions to NVML about one device, and none once it is lost. `begin` hears of each beforehand."""
+class _Queries:
+    """Queries NVML about one device until the device is lost. `before` is called with the name of each query."""
 
-    begin: Callable[[str], object]
+    before: Callable[[str], object]
     lost: str = ""
     faults: list[str] = field(default_factory=list)
 
     def __call__(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
         if self.lost:
             return None
-        self.begin(what)
+        self.before(what)
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
             text = f"{what}: {one_line(str(error))}"
             if error.value in _LOST:
                 self.lost = text
-            elif error.value not in _NOT_TOLD:
+            elif error.value not in _NOT_AVAILABLE:
                 self.faults.append(text)
         return None
 
 
 class HealthWatch:
-    """Reads the signs of some devices, and hears of their Xids, through an NVML that it holds open.
+    """Reads the health of devices and collects their Xids. It keeps NVML open.
 
-    For a process that lives, such as a supervisor; neither CUDA nor torch is woken. It raises nothing on account of a
-    device or driver: `notes` says what cannot be watched, and such values are None. A reading takes as long as the
-    driver does. NVML is asked in a thread of its own, and no more once it has not answered for `limit` seconds.
+    It is for a long-lived process such as a supervisor. It initialises neither CUDA nor torch. Errors of a device or
+    driver are not raised: `notes` says what cannot be watched, and those values are None. A separate thread calls NVML.
+    After a call without an answer for `limit` seconds, NVML is not called again.
     """
 
     def __init__(self, devices: Sequence[Device], *, limit: float = NVML_LIMIT) -> None:
-        """Watch `devices` from now on. The CPU has no signs; one that is at fault is lost."""
+        """Watch `devices` from now on. The CPU has no readings. A device with a fault is lost."""
         self._watched = {device.uuid: _Watched(lost=device.fault or "") for device in devices}
         self._events: Any = None
         self._open = False
         self._notes: list[str] = []
         self._limit = limit
         self._thread = CallThread("nvml", limit=limit)
-        self._asked = ""
+        self._query = ""
         self._hang = ""
         whole = [device for device in devices if device.backend.hardware and device.fault is None]
         if whole:
@@ -292,7 +297,7 @@ class HealthWatch:
         return tuple(self._notes)
 
     def read(self, uuid: str) -> HealthReading:
-        """The signs of the device now. Raises KeyError for one that is not watched, and for any after `close`."""
+        """The current reading of the device. Raises KeyError if it is not watched, and always after `close`."""
         watched = self._watched[uuid]
         if not self._thread.stuck:
             if watched.handle is None:
@@ -304,7 +309,7 @@ class HealthWatch:
         return HealthReading(hang=hang)
 
     def close(self) -> None:
-        """Let go of NVML. May be called more than once."""
+        """Shut NVML down. May be called more than once."""
         self._watched.clear()
         if self._open and not self._thread.stuck:
             self._open = False
@@ -320,37 +325,37 @@ class HealthWatch:
         self.close()
 
     def _call(self, function: Callable[[], T]) -> T | None:
-        """What `function` returns, called in the thread; None when NVML does not answer, which is then noted."""
+        """Call `function` in the thread and return its result. If NVML does not answer: None, and a note."""
         try:
             return self._thread.call(function)
         except StuckError:
-            self._hang = f"nvml did not answer within {self._limit:g} s ({self._asked}); it is not asked any more"
+            self._hang = f"nvml did not answer within {self._limit:g} s ({self._query}); it is not called again"
             self._notes.append(self._hang)
             return None
 
-    # What follows runs in the thread.
+    # The methods below run in the thread.
 
-    def _ask_about(self, what: str) -> None:
-        self._asked = what
+    def _set_query(self, what: str) -> None:
+        self._query = what
 
     def _start(self, devices: Sequence[Device]) -> None:
-        self._ask_about("start")
+        self._set_query("start")
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._notes.append(f"no signs of trouble are seen: nvml does not answer: {one_line(str(error))}")
+            self._notes.append(f"device health is not watched: nvml could not be initialised: {one_line(str(error))}")
             return
         self._open = True
-        self._ask_about("event set")
+        self._set_query("event set")
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            self._notes.append(f"no xids are seen: event set: {one_line(str(error))}")
+            self._notes.append(f"xids are not watched: event set: {one_line(str(error))}")
         for device in devices:
             self._find(device)
 
     def _stop(self) -> None:
-        self._ask_about("shutdown")
+        self._set_query("shutdown")
         try:
             if self._events is not None:
                 pynvml.nvmlEventSetFree(self._events)
@@ -360,7 +365,7 @@ class HealthWatch:
 
     def _read(self, watched: _Watched) -> HealthReading:
         gpu = watched.handle
-        ask = _Questions(self._ask_about)
+        ask = _Queries(self._set_query)
         corrected, uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
         total, volatile = pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_VOLATILE_ECC
         ecc_corrected = ask("corrected errors", total, gpu, corrected, volatile)
@@ -371,7 +376,7 @@ class HealthWatch:
         clocks = ask("clocks", _either(_CLOCKS), gpu)
         temperature = ask("temperature", _either(_TEMPERATURE), gpu, pynvml.NVML_TEMPERATURE_GPU)
         replays = ask("pcie replays", pynvml.nvmlDeviceGetPcieReplayCounter, gpu)
-        self._hear(ask)
+        self._collect_xids(ask)
         return HealthReading(
             lost=ask.lost,
             ecc_corrected=ecc_corrected,
@@ -390,12 +395,12 @@ class HealthWatch:
         )
 
     def _find(self, device: Device) -> None:
-        """Get hold of the device's GPU, and have its Xids reported."""
+        """Get the handle of the device's GPU, and register for its Xids."""
         watched = self._watched[device.uuid]
-        ask = _Questions(self._ask_about)
+        ask = _Queries(self._set_query)
         watched.handle = ask("handle", pynvml.nvmlDeviceGetHandleByUUID, device.mig_parent or device.uuid)
         if watched.handle is None:
-            watched.lost = ask.lost or next(iter(ask.faults), "handle: nvml gives none")
+            watched.lost = ask.lost or next(iter(ask.faults), "handle: nvml returns none")
             return
         watched.address = _address(watched.handle)
         if device.mig_parent is not None:
@@ -404,27 +409,27 @@ class HealthWatch:
                 watched.instance = ask("gpu instance", pynvml.nvmlDeviceGetGpuInstanceId, instance)
         if self._events is None:
             return
-        self._ask_about("xids")
+        self._set_query("xids")
         kind = pynvml.nvmlEventTypeXidCriticalError
         try:
             pynvml.nvmlDeviceRegisterEvents(watched.handle, kind, self._events)
         except pynvml.NVMLError as error:
-            self._notes.append(f"no xids of {device.uuid} are seen: {one_line(str(error))}")
+            self._notes.append(f"xids of {device.uuid} are not watched: {one_line(str(error))}")
         else:
             watched.xids = Counter()
 
-    def _hear(self, ask: _Questions) -> None:
-        """Take the Xids that have come. One of a GPU counts for all that is watched of it, of an instance for that."""
+    def _collect_xids(self, ask: _Queries) -> None:
+        """Count new Xids. An Xid of a GPU counts for each of its watched devices, one of an instance for that only."""
         if self._events is None:
             return
-        self._ask_about("xids")
+        self._set_query("xids")
         for _ in range(_MOST_EVENTS):
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
             except pynvml.NVMLError_Timeout:
                 return
             except pynvml.NVMLError as error:
-                # A lost GPU anywhere in the set: the questions put to each say which it is.
+                # A GPU in the set is lost. The queries about each device show which one.
                 if error.value not in _LOST:
                     ask.faults.append(f"xids: {one_line(str(error))}")
                 return
@@ -437,12 +442,12 @@ class HealthWatch:
 
 
 def _address(handle: Any) -> int | None:
-    """What tells a handle from another: the same GPU has the same as long as NVML is open."""
+    """The identity of a handle. While NVML is open, the same GPU has the same address."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _either(names: Sequence[str]) -> Callable[..., int]:
-    """The call that goes by the first of these names which pynvml and the driver both know."""
+    """The NVML call with the first of these names that both pynvml and the driver know."""
 
     def ask(*arguments: object) -> int:
         for call in filter(None, (getattr(pynvml, name, None) for name in names)):

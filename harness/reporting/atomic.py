@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Write a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["WriteError", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Put `data` at `path` so that a reader, or a crash at any moment, meets the old file or the new one, never a part.
+    """Write `data` to `path` atomically: a reader sees the old file or the new one, never a part, even after a crash.
 
-    Returns `path`. Raises WriteError when the folder is missing, not writable or full; the old file then stays.
+    Returns `path`. Raises WriteError if the folder is missing, not writable or full. The old file is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
-            # Without it a power cut after the rename can leave an empty file under the final name.
+            # Without fsync, a power cut after the rename can leave an empty file under the final name.
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:

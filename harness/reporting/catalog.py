@@ -1,4 +1,4 @@
-"""What cases there are, by collecting them with pytest and running none."""
+"""The list of all cases. Pytest collects them; none runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CatalogError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One case. `line` counts from 1, None where pytest knows none; `timeout` is in seconds.
+    """One case. `line` counts from 1 and is None if pytest does not know it. `timeout` is in seconds.
 
-    `requires` has the arguments of each ``requires`` mark and `covers` those of all ``covers`` marks, as written,
-    those of the module first and those of the case last.
+    `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
+    of the module come first, marks of the case last.
     """
 
     id: str
@@ -43,13 +43,13 @@ class Entry:
 
 
 def catalog(paths: Sequence[str]) -> list[Entry]:
-    """Every case under `paths` (folders, files or node ids), in collection order, also those deselected by options.
+    """Every case under `paths` (folders, files or node ids), in collection order, including deselected cases.
 
-    Imports the cases' modules into this process. What pytest prints goes to stderr when the collection fails.
-    Raises CatalogError then, and when there is no case.
+    Imports the cases' modules into this process. If the collection fails, pytest's output goes to stderr.
+    Raises CatalogError if the collection fails or finds no case.
     """
     collector = _Collector()
-    # Plain asserts, as none is run: to rewrite them, pytest would have to be there before this package was imported.
+    # No assertion rewriting: no case runs, and pytest could only rewrite modules that are not imported yet.
     arguments = ["--collect-only", "-qq", "--assert=plain", "-p", "no:cacheprovider", *paths]
     where = ", ".join(repr(path) for path in paths)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as output:
@@ -59,14 +59,14 @@ def catalog(paths: Sequence[str]) -> list[Entry]:
             output.seek(0)
             sys.stderr.write(output.read())
             code = int(status)
-            raise CatalogError(f"collecting {where} failed with pytest's exit status {code}: see its output above")
+            raise CatalogError(f"pytest could not collect {where} (exit status {code}): see its output above")
     if not collector.entries:
         raise CatalogError(f"there are no cases in {where}: name a folder with test_*.py files")
     return collector.entries
 
 
 def as_json(entries: Sequence[Entry]) -> str:
-    """The entries as a JSON array of objects; a mark's argument that JSON does not know is its repr."""
+    """The entries as a JSON array of objects. A mark's argument that JSON cannot hold is written as its repr."""
     return json.dumps([asdict(entry) for entry in entries], indent=2, default=repr)
 
 
@@ -96,7 +96,7 @@ def _outermost_first(item: pytest.Item, name: str) -> list[pytest.Mark]:
 
 
 def first_paragraph(docstring: str | None) -> str:
-    """The first paragraph of a docstring, whole and on one line; "" for none."""
+    """The first paragraph of a docstring on one line, or "" if there is none."""
     if not isinstance(docstring, str):
         return ""
     paragraph = re.split(r"\n\s*\n", inspect.cleandoc(docstring).strip(), maxsplit=1)[0]
@@ -105,7 +105,7 @@ def first_paragraph(docstring: str | None) -> str:
 
 @contextlib.contextmanager
 def _stdout_into(output: IO[str]) -> Iterator[None]:
-    """Send what this process prints to a file, also what C code and child processes write to descriptor 1."""
+    """Redirect stdout to a file, including what C code and child processes write to descriptor 1."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(output.fileno(), 1)

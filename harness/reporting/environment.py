@@ -1,4 +1,4 @@
-"""environment.json: the facts of machine, software and command without which a result cannot be compared."""
+"""environment.json: the facts about machine, software and command that are needed to compare results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FILE_NAME = "environment.json"
 SCHEMA = 1
 
 _DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-ml-py", "junitparser", "pydantic")
-_GIT_TIMEOUT = 10.0  # seconds; a work tree on a cold network file system takes several
+_GIT_TIMEOUT = 10.0  # seconds; git needs several seconds for a work tree on a slow network file system
 
-# Never the whole environment, which holds secrets; what is named here changes what cases measure.
+# Never record the whole environment: it holds secrets. The variables below change what cases measure.
 _RECORDED = re.compile(r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT)_.*|OMP_NUM_THREADS")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
@@ -45,12 +45,13 @@ def collect(
     software_device: Mapping[str, str] | None = None,
     under: str | None = None,
 ) -> dict[str, Any]:
-    """The facts as JSON values; memory in bytes, what is unknown is None. `environ` is ``os.environ`` unless given.
+    """The facts as JSON values. Memory is in bytes; unknown values are None. `environ` defaults to ``os.environ``.
 
-    `software_device` tells compiler, key and file of the software device's library, for a run on it; `under` is the
-    name of the wrapper that each test is called in.
+    `software_device`: compiler, key and file of the software device's library, for a run on it. `under`: the name of
+    the wrapper in which each test is called.
 
-    Imports neither torch nor CUDA; runs git in `rootdir`, twice. Raises nothing for a missing tool or package.
+    Does not import torch and does not initialise CUDA. Runs git twice in `rootdir`. Raises nothing for a missing tool
+    or package.
     """
     cuda = software.cuda().value
     return {
@@ -90,7 +91,7 @@ def write(run_dir: Path, facts: Mapping[str, Any]) -> Path:
 
 
 def recorded(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are recorded, by name; of one whose name says that it is a secret, only that it is set."""
+    """The recorded variables by name. If the name looks like a secret, only the fact that it is set is recorded."""
     return {
         clean(name): "(set, not recorded)" if _SECRET.search(name) else clean(value)
         for name, value in sorted(environ.items())
@@ -99,14 +100,14 @@ def recorded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """The `commit` checked out in `folder` and whether tracked files are `dirty`, or both None and a `reason`."""
+    """The `commit` checked out in `folder` and whether tracked files are `dirty`. If unknown: None, and a `reason`."""
     try:
         commit = _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
         changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except OSError as error:
-        reason = f"git does not start ({error.strerror})"
+        reason = f"git could not be started ({error.strerror})"
     except subprocess.TimeoutExpired:
-        reason = f"git gave no answer in {_GIT_TIMEOUT:.0f} s"
+        reason = f"git did not finish within {_GIT_TIMEOUT:.0f} s"
     except subprocess.CalledProcessError as error:
         words = clean(error.stderr.decode(errors="replace")).strip()
         reason = f"git ended with status {error.returncode}: {words}"
@@ -116,7 +117,7 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # Variables such as GIT_DIR, set where a git hook starts the run, would point git at another repository.
+    # A git hook that starts the run sets variables such as GIT_DIR. They would point git at another repository.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environ |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     done = subprocess.run(

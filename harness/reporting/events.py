@@ -1,6 +1,6 @@
-"""What may stand in a journal, one model a kind of line, and the JSON schema shipped for it.
+"""The journal's format: one model for each kind of line, and the JSON schema that is shipped for it.
 
-``python -m harness.reporting.events`` writes the schema anew after a change here.
+After a change here, run ``python -m harness.reporting.events`` to regenerate the schema.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from harness.outcome import Outcome
 
-#: Raised with every change that a reader of the number before would misread.
+#: Increased with every change that a reader of the previous number would misread.
 SCHEMA = 2
 SCHEMA_FILE = Path(__file__).with_name("journal.schema.json")
 
-Moment = Annotated[float, Field(ge=0, lt=253402300800)]  # the last second of the year 9999, where calendars end
+Moment = Annotated[float, Field(ge=0, lt=253402300800)]  # up to the year 9999, the last that datetime can hold
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -30,59 +30,59 @@ class _Model(BaseModel):
 
 class _Line(_Model):
     t: Moment
-    """When it happened, in seconds since 1970-01-01 UTC."""
+    """Time of the event, in seconds since 1970-01-01 UTC."""
 
 
 class RunStarted(_Line):
-    """The first line of a run, and again of each run that carries it on."""
+    """A run started. This is the first line of a journal. A run that continues an earlier one writes it again."""
 
     event: Literal["run"]
     schema_version: int = Field(alias="schema", ge=1)
-    """Number of this schema; a reader refuses a number above its own."""
+    """Version of this schema. A reader refuses a version above its own."""
     run_id: Name
     argv: tuple[str, ...]
     """The command line, program first."""
     seed: int
-    """The run's seed, of which each case's is derived."""
+    """The run's seed. Each case's seed is derived from it."""
     isolation: str
     """batch, case or none."""
     host: str
     pid: int
     """Process id of the controller."""
     devices: tuple[str, ...]
-    """UUIDs of the devices the run may use."""
+    """UUIDs of the devices that the run may use."""
     fail_on_flaky: bool
     """Whether a flaky case makes the run red."""
     rootdir: str
     """The folder that case ids are relative to."""
     profile: str = ""
-    """The profile that says what must run, empty without one."""
+    """The run's profile; empty without one."""
     hardware: str = ""
-    """The kind of machine that this one was held to, empty without one."""
+    """The hardware file that the machine was checked against; empty without one."""
     minimum_cases: int = Field(default=0, ge=0)
-    """A run in which fewer cases ran is red."""
+    """The run is red if fewer cases ran."""
     settings: dict[str, str | int | float | bool | None] = {}
-    """Every other option as it was resolved, by name."""
+    """The resolved value of every other option, by name."""
 
 
 class Collected(_Line):
-    """The list of cases that a worker, or the controller, collected and will account for."""
+    """A worker or the controller collected these cases. Each of them gets a verdict."""
 
     event: Literal["collected"]
     worker: str
     count: int = Field(ge=0)
     hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
-    """harness.reporting.journal.digest of the ids; equal for all workers of a run."""
+    """harness.reporting.journal.digest of the ids. All workers of a run have the same hash."""
     ids: tuple[Name, ...] = ()
-    """Node ids in order. May be left out where another line with the same hash has them."""
+    """Node ids in order. They may be left out if another line with the same hash has them."""
     deselected: tuple[Name, ...] = ()
-    """Ids of the cases that were collected and then left out by a profile or by options such as ``-k``."""
+    """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
     pid: int | None = None
     """Process id of the worker."""
 
 
 class MustPass(_Line):
-    """A list of cases that the run is held to: it satisfies the list when every one of them passed."""
+    """A must-pass list of the run. The run satisfies the list if every case on it passed."""
 
     event: Literal["must_pass"]
     name: Name
@@ -92,13 +92,13 @@ class MustPass(_Line):
 
 
 class Start(_Line):
-    """An attempt at a case is about to begin."""
+    """An attempt at a case is about to start."""
 
     event: Literal["start"]
     case: Name
     attempt: int = Field(ge=1)
     alone: bool = False
-    """Whether the case has its executor for itself, to confirm what happened in company."""
+    """Whether the executor runs only this case. It does so to confirm a failure that happened after other cases."""
     worker: str = ""
     executor: str | None = None
     """The executor's name in this run; null without isolation."""
@@ -110,7 +110,7 @@ class Start(_Line):
 
 
 class Gate(_Model):
-    """The requirement that kept a case from running."""
+    """The requirement that was not met, so that the case did not run."""
 
     capability: str
     wanted: str
@@ -118,17 +118,17 @@ class Gate(_Model):
 
 
 class Ruling(_Model):
-    """What a rule of the run makes of a case, whatever its attempts came to by themselves."""
+    """The outcome that a rule of the run gives to a case. It replaces the outcomes of the case's attempts."""
 
     outcome: Outcome
     text: str
-    """One line that says why."""
+    """The reason, on one line."""
     source: str = ""
-    """Where the rule stands: file and line, or an option."""
+    """Where the rule is defined: file and line, or an option."""
 
 
 class Finish(_Line):
-    """An attempt at a case has ended, by itself or not."""
+    """An attempt at a case ended, normally or not."""
 
     event: Literal["finish"]
     case: Name
@@ -139,36 +139,36 @@ class Finish(_Line):
     devices: tuple[str, ...] = ()
     seed: int
     outcome: Outcome
-    """Of this attempt."""
+    """The outcome of this attempt."""
     final: bool
-    """False when the harness will try the case again, alone."""
+    """False if the harness will run the case again, alone."""
     duration: Seconds
     """Wall time of the attempt in seconds."""
     phases: dict[str, Seconds] = {}
-    """Seconds of setup, call and teardown."""
+    """Seconds that setup, call and teardown took."""
     message: str = ""
-    """One line that says what happened."""
+    """What happened, on one line."""
     detail: str = ""
     """Traceback or stacks."""
     stdout: str = ""
     stderr: str = ""
     log: str = ""
     exit_status: int | None = None
-    """Of the executor, where it ended: its exit code, or minus the signal that killed it."""
+    """The executor's exit status if it ended: its exit code, or minus the number of the signal that killed it."""
     struck: dict[str, int] = {}
-    """How often each injected fault struck while the case ran, where its process lived to tell."""
+    """How often each injected fault occurred while the case ran. Empty if the process died before it could report."""
     keeps: str = ""
-    """Why growth of memory was not looked at, where the case is marked so."""
+    """The reason given in the case's ``keeps`` mark. Memory growth of a case with this mark is not checked."""
     notes: tuple[str, ...] = ()
-    """Further facts, a line each."""
+    """Further facts, one per line."""
     reproduce: str | None = None
-    """The command that runs just this case with the same seed and device."""
+    """The command that runs only this case, with the same seed and device."""
     gate: Gate | None = None
     ruling: Ruling | None = None
 
 
 class Executor(_Line):
-    """A process that runs cases was started, or is verified to have ended."""
+    """An executor (a process that runs cases) started, or has certainly ended."""
 
     event: Literal["executor"]
     executor: Name
@@ -177,133 +177,133 @@ class Executor(_Line):
     devices: tuple[str, ...] = ()
     state: Literal["started", "ended"]
     startup: Seconds | None = None
-    """Seconds from the request to readiness."""
+    """Seconds from the request until the executor was ready."""
     cases: int = Field(default=0, ge=0)
-    """How many attempts it ran; known at its end."""
+    """How many attempts the executor ran. Known when it ended."""
     exit_status: int | None = None
     reason: str = ""
-    """Why it was started or ended."""
+    """Why the executor started or ended."""
 
 
 class Device(_Line):
-    """What was found about a device's health."""
+    """The health of a device, after an examination or a reading."""
 
     event: Literal["device"]
     device: Name
-    """Its UUID."""
+    """UUID of the device."""
     state: Literal["healthy", "sick", "drained"]
-    """sick: failed an examination or shows signs of a fault; drained: is given no more cases."""
+    """sick: the device failed an examination or shows a fault. drained: the device gets no more cases."""
     worker: str = ""
     moment: str = ""
-    """What occasioned the look: the start of the run, or what became of which case."""
+    """Why the device was examined: the start of the run, or the outcome of a case."""
     message: str = ""
     seconds: Seconds | None = None
     """How long the examination took."""
 
 
 class Confirmation(_Line):
-    """A suspicion of a leak was looked into: the case ran several times in a fresh process."""
+    """A suspected leak was checked: the case ran several times in a fresh process."""
 
     event: Literal["confirmation"]
     case: Name
     suspicions: dict[str, int]
-    """By meter, the growth that was seen."""
+    """The growth that raised the suspicion, by meter."""
     growths: tuple[dict[str, int], ...]
-    """By meter, the growth in each repetition."""
+    """The growth in each repetition, by meter."""
     leaks: tuple[str, ...]
-    """What leaks, a line each; none when it does not."""
+    """What leaks, one per line. Empty if nothing leaks."""
     failure: str = ""
-    """Why the repetitions told nothing."""
+    """Why the repetitions gave no result."""
 
 
 class Levels(_Line):
-    """What a process had in use after an attempt, in a run that repeats its cases."""
+    """The resources that a process had in use after an attempt. Only in a run that repeats its cases."""
 
     event: Literal["levels"]
     case: Name
     attempt: int = Field(ge=1)
     executor: Name
-    """Levels of different executors say nothing of each other."""
+    """Name of the process. Levels of different executors cannot be compared."""
     values: dict[str, int]
-    """By meter, bytes or things."""
+    """Bytes or counts, by meter."""
 
 
 class Batch(_Line):
-    """A process that ran several cases had grown by more than they account for; they ran again, in fresh ones."""
+    """A process grew by more than its cases account for. The cases ran again in fresh processes."""
 
     event: Literal["batch"]
     executor: Name
-    """The one that had grown."""
+    """The process that grew."""
     cases: tuple[Name, ...]
-    """The ids of those that ran again, in order."""
+    """Ids of the cases that ran again, in order."""
     suspicions: dict[str, int]
-    """By meter, the growth over all cases."""
+    """The growth over all cases, by meter."""
     leaks: tuple[str, ...]
-    """What leaks and with which cases, a line each; none when nothing does."""
+    """What leaks and with which cases, one per line. Empty if nothing leaks."""
     trials: int = Field(ge=0)
-    """How many processes it took."""
+    """How many fresh processes were used."""
     seconds: Seconds
     failure: str = ""
-    """What was not found out, and why."""
+    """What remains unknown, and why."""
 
 
 class Activity(_Line):
-    """What a worker does beside attempts at cases, for whoever watches the run. Reports make nothing of it."""
+    """What a worker does between attempts at cases. The progress line shows it; reports do not use it."""
 
     event: Literal["activity"]
     worker: str
     what: str
-    """Words that follow "is"; empty when it is over."""
+    """The text after "WORKER is". Empty when the activity is over."""
     since: Moment | None = None
-    """When it began: a later line may tell the same activity in other words."""
+    """When the activity began. A later line may describe the same activity in other words."""
 
 
 class Bisected(_Line):
-    """After the run: which earlier cases a case needs to go wrong."""
+    """Result of ``harness bisect``, after the run: the earlier cases that make a case fail."""
 
     event: Literal["bisected"]
     case: Name
     outcome: Outcome
     culprits: tuple[Name, ...]
-    """Ids in order; the case goes wrong after all of them in one process, and after no fewer."""
+    """Ids in order. The case fails after all of them in one process, and not after fewer of them."""
     trials: int = Field(ge=1)
-    """How many runs it took to find out."""
+    """How many runs the search used."""
     reproduce: str
 
 
 class Finding(_Line):
-    """Something that makes the run red and belongs to no single case."""
+    """A problem that makes the run red and belongs to no single case."""
 
     event: Literal["finding"]
     kind: Name
     message: str
     cases: tuple[str, ...] = ()
-    """Ids of the cases it concerns, where there are any."""
+    """Ids of the cases concerned, if any."""
     reproduce: str | None = None
-    """The command that shows it again, where there is one."""
+    """The command that reproduces the problem, if there is one."""
 
 
 class Wait(_Line):
-    """A worker waits for something that it cannot go on without. Information: nothing is wrong with a case."""
+    """A worker must wait before it can continue. This is information; no case is at fault."""
 
     event: Literal["wait"]
     worker: str
     message: str
-    """What it waits for, why, and for how long at most."""
+    """What the worker waits for, why, and the time limit."""
 
 
 class Stopped(_Line):
-    """The run was told to stop before it had run all its cases."""
+    """A signal stopped the run before all cases had run."""
 
     event: Literal["stopped"]
     by: Name
     """The name of the signal."""
     grace: Seconds
-    """How long cases that ran were given to end."""
+    """Seconds that running cases got to end."""
 
 
 class End(_Line):
-    """The run came to its own end."""
+    """The run finished and was not cut off."""
 
     event: Literal["end"]
     exit_status: int

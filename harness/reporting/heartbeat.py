@@ -1,4 +1,4 @@
-"""A sign of life: a line now and then while nothing else is printed."""
+"""Print a progress line if nothing else was printed for some time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 
 class Heartbeat:
-    """A thread that prints a line each time that nothing was printed for so many seconds."""
+    """A thread that prints a line whenever nothing was printed for `interval` seconds."""
 
     def __init__(
         self,
@@ -19,44 +19,44 @@ class Heartbeat:
         clock: Callable[[], float] = time.monotonic,
         stopped: threading.Event | None = None,
     ) -> None:
-        """`beat` prints the line; the thread ends when it raises OSError, for then nobody can be told anything."""
+        """`beat` prints the line. The thread ends if `beat` raises OSError, because the output cannot be written."""
         self._interval = interval
         self._beat = beat
         self._clock = clock
         self._stopped = stopped or threading.Event()
-        self._turn = threading.RLock()  # a report may be shown while another is
+        self._lock = threading.RLock()  # reentrant: pytest may show a report while it shows another
         self._printed = clock()
-        # A daemon: a run that breaks off is not to wait for it.
+        # A daemon thread, so that an aborted run does not wait for it.
         self._thread = threading.Thread(target=self.run, name="harness-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; no line is printed any more."""
+        """End the thread. No line is printed after this."""
         self._stopped.set()
         self._thread.join()
 
     @contextlib.contextmanager
     def printing(self) -> Generator[None]:
-        """Somebody else prints meanwhile: no line of ours comes between, nor for a while afterwards."""
-        with self._turn:
+        """Inside this context the caller prints. The thread prints no line in it, nor for `interval` seconds after."""
+        with self._lock:
             yield
             self._printed = self._clock()
 
     def run(self) -> None:
-        """What the thread does, until `stop`."""
+        """The thread's loop. Ends at `stop`."""
         while not self._stopped.wait(max(0.0, self._due())):
-            with self._turn:
+            with self._lock:
                 if self._due() > 0:
                     continue
                 try:
                     self._beat()
-                except OSError:  # whoever read our output has gone, or the disk is full: the main thread meets it too
+                except OSError:  # the reader of our output is gone or the disk is full; the main thread handles it
                     return
                 self._printed = self._clock()
 
     def _due(self) -> float:
-        """Seconds until a line is due."""
+        """Seconds until the next line is due."""
         return self._printed + self._interval - self._clock()

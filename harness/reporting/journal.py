@@ -1,6 +1,6 @@
-"""The journal of a run: one JSON object a line, appended by several processes that may be killed at any moment.
+"""The journal of a run: one JSON object per line, appended by several processes that may be killed at any moment.
 
-Writing is on the path of every case, so this module imports nothing heavy; reading imports the models that validate.
+Every case writes to the journal, so this module imports nothing heavy. Only reading imports the pydantic models.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 FILE_NAME = "journal.ndjson"
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
-_FIRST_BYTES = b'{"event":"'  # `append` puts the kind first, so that every journal begins with this
+_FIRST_BYTES = b'{"event":"'  # every journal begins with this, because `append` writes the kind first
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JournalError(HarnessError):
-    """A journal that cannot be written, or a file that cannot be read as one."""
+    """A journal cannot be written, or a file cannot be read as a journal."""
 
 
 class JournalWriteError(JournalError, WriteError):
-    """A journal that cannot be written."""
+    """A journal cannot be written."""
 
 
 def digest(ids: Iterable[str]) -> str:
-    r"""The hash by which collected lists are compared: ``sha256:`` and the hex digest of the ids joined by ``\n``.
+    r"""The hash that identifies a list of cases: ``sha256:`` and the hex digest of the ids joined by ``\n``.
 
-    A lone surrogate counts as its visible escape, as `read` returns it.
+    A lone surrogate is hashed as its visible escape, because `read` returns it so.
     """
     return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 class Journal:
-    """A journal open for appending, made when it is not there. Safe to share between threads and processes.
+    """A journal open for appending. The file is created if it does not exist. Threads and processes may share it.
 
-    Raises JournalWriteError when the file cannot be opened.
+    Raises JournalWriteError if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
             self._fd = os.open(path, flags, 0o666)
@@ -66,11 +66,11 @@ class Journal:
             raise JournalWriteError(f"cannot open the journal {str(path)!r} for appending") from error
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Append one event as one line; when this returns, the kernel has the whole line.
+        """Append one event as one line. When this returns, the kernel has the whole line.
 
-        `event` holds "event" (its kind) and the fields that harness.reporting.events documents for it; "t" is
-        set to now when absent. Raises JournalError when the event is not JSON, JournalWriteError when the file
-        cannot take it.
+        `event` holds "event" (its kind) and the fields that harness.reporting.events documents for that kind. "t"
+        defaults to the current time. Raises JournalError if the event cannot be written as JSON, JournalWriteError if
+        the file cannot be written.
         """
         if self._fd < 0:
             raise JournalError(f"the journal {str(self.path)!r} is closed")
@@ -78,33 +78,33 @@ class Journal:
             line = _encode({"event": event["event"], "t": time.time(), **event}).encode("ascii") + b"\n"
         except (KeyError, TypeError, ValueError) as error:
             raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
-        with self._turn:
+        with self._lock:
             try:
                 self._write(line)
             except OSError as error:
                 raise JournalWriteError(f"cannot append to the journal {str(self.path)!r}") from error
 
     def _write(self, line: bytes) -> None:
-        # A POSIX record lock and not flock: the lock of a killed process must end with that process, also when a
-        # child forked from it still holds the same open file.
+        # A POSIX record lock, not flock: the lock must end when its process is killed, even if a forked child still
+        # has the same file open.
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
             size = os.lseek(self._fd, 0, os.SEEK_END)
             if size and os.pread(self._fd, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a killed writer left a torn line: it must not swallow this one
+                line = b"\n" + line  # a killed writer left a partial line: start a new one
             rest = memoryview(line)
             try:
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]
             except OSError:
-                with contextlib.suppress(OSError):  # it stays torn, and the next writer begins with a newline
+                with contextlib.suppress(OSError):  # if this fails, the next writer begins with a newline
                     os.ftruncate(self._fd, size)
                 raise
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file. To be called in a forked child as well; a second call does nothing."""
+        """Close the file. A forked child must call it as well. A second call does nothing."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -120,7 +120,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A line that is not an event: `number` counts from 1, `reason` is one line of text."""
+    """A line that cannot be read as an event. `number` counts from 1; `reason` is one line of text."""
 
     number: int
     reason: str
@@ -128,7 +128,7 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A well-formed line of a kind that this version does not know: `number` counts from 1."""
+    """A well-formed line of a kind that this version does not know. `number` counts from 1."""
 
     number: int
     kind: str
@@ -136,7 +136,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class JournalContents:
-    """What a journal holds: its events in order, and the lines that could not be taken as events."""
+    """The contents of a journal: its events in order, and the lines that could not be read as events."""
 
     path: Path
     events: tuple[Event, ...]
@@ -145,34 +145,32 @@ class JournalContents:
 
 
 def read(path: Path) -> JournalContents:
-    """Read a journal, also one whose writers were killed or are still at work.
+    """Read a journal. Its writers may have been killed or may still be running.
 
-    Lone surrogates in texts come back as visible escapes. Raises JournalError, naming the file, when it is
-    missing, unreadable, not a journal, or written by a newer harness.
+    Lone surrogates in texts become visible escapes. Raises JournalError, which names the file, if the file is missing,
+    unreadable, not a journal, or written by a newer harness.
     """
     data = _bytes_of(path)
     if not data.startswith(_FIRST_BYTES[: len(data)]):
-        raise JournalError(
-            f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, a journal with {_FIRST_BYTES!r}"
-        )
+        raise JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
     return parse(path, data)
 
 
 def read_run(path: Path) -> JournalContents:
-    """Read the journal of a run, as `read`. Raises JournalError as well when no run began in it."""
+    """Like `read`, for the journal of a run. Also raises JournalError if no run started in it."""
     from harness.reporting.events import RunStarted
 
     contents = read(path)
     if not any(isinstance(event, RunStarted) for event in contents.events):
         raise JournalError(
-            f"the journal {str(path)!r} has no line of kind 'run': "
-            "no run began there; give the directory of one that did, or start it again"
+            f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "
+            "give another run directory, or start the run again"
         )
     return contents
 
 
 def parse(path: Path, data: bytes) -> JournalContents:
-    """Take `data` apart as the contents of a journal; `path` is only named. Raises JournalError for a newer schema."""
+    """Parse `data` as a journal. `path` is only for error messages. Raises JournalError for a newer schema."""
     from pydantic import ValidationError
 
     from harness.reporting.events import EVENT, RunStarted
@@ -202,7 +200,7 @@ def parse(path: Path, data: bytes) -> JournalContents:
 def _bytes_of(path: Path) -> bytes:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise JournalError(f"{str(path)!r} is not a regular file: give the journal that a run wrote")
+            raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
         return path.read_bytes()
     except FileNotFoundError as error:
         raise JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run") from error
@@ -211,18 +209,18 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _without_surrogates(line: bytes) -> bytes:
-    """The line with lone surrogates as visible escapes, since the models take only text that UTF-8 can hold."""
+    """The line with lone surrogates as visible escapes. The models accept only text that UTF-8 can encode."""
     if b"\\ud" not in line and b"\\uD" not in line:
         return line
     try:
         text = json.dumps(json.loads(line), ensure_ascii=False)
     except (ValueError, RecursionError):
-        return line  # the models say what is wrong with it
+        return line  # the validation that follows reports the error
     return _LONE_SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode("utf-8")
 
 
 def _refuse_newer(path: Path, number: int, line: bytes) -> None:
-    """A `run` line may fail to validate just because it is newer: that has to be said first."""
+    """Report a newer schema first: a `run` line may fail to validate only because it is newer."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -236,8 +234,8 @@ def _refuse_schema(path: Path, number: int, schema: int) -> None:
 
     if schema > SCHEMA:
         raise JournalError(
-            f"the journal {str(path)!r} has schema {schema} in line {number}, this harness reads up to {SCHEMA}: "
-            "use the harness that wrote it, or a newer one"
+            f"the journal {str(path)!r} has schema {schema} in line {number}; this harness reads schemas up to "
+            f"{SCHEMA}: use the harness that wrote the journal, or a newer one"
         )
 
 

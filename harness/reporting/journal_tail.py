@@ -1,4 +1,4 @@
-"""The new lines of a journal that is being written, read again and again at little cost."""
+"""Follow a journal while it is written: read only the new lines."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class JournalTail:
-    """Reads on where it stopped; a line that is still being written waits for the next time. Raises OSError."""
+    """Reads the lines that were added since the last read. An unfinished line is read next time. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
-        # Kept open: when a process closes one descriptor of a file, the kernel takes away its lock on that file, which
-        # another thread may hold, since it writes to the journal.
+        # The file stays open: when a process closes any descriptor of a file, the kernel releases all locks of the
+        # process on that file. Another thread, which writes to the journal, may hold such a lock.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._path = path
         self._offset = 0
 
     def read(self) -> tuple[Event, ...]:
-        """The events since the last call; damaged lines are left out. Raises OSError."""
+        """The events since the last call, without damaged lines. Raises OSError."""
         new = os.fstat(self._descriptor).st_size - self._offset
         data = os.pread(self._descriptor, max(0, new), self._offset)
         whole = data[: data.rfind(b"\n") + 1]
@@ -31,5 +31,5 @@ class JournalTail:
         return journal.parse(self._path, whole).events
 
     def close(self) -> None:
-        """Close the file, while no other thread writes to the journal."""
+        """Close the file. No other thread may be writing to the journal."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""junit.xml from a ledger: the xunit2 flavour, as GitLab, Jenkins and junitparser read it."""
+"""Write junit.xml from a ledger, in the xunit2 format that GitLab, Jenkins and junitparser read."""
 
 # mypy: allow-untyped-calls
 # junitparser ships a py.typed marker and annotates only half of its methods.
@@ -28,8 +28,8 @@ from harness.reporting.repetitions import Repeated, repetitions
 from harness.text import cap, clean, exit_text, one_line
 
 FILE_NAME = "junit.xml"
-MOST_BYTES = 29_000_000  # GitLab takes less than 30 MB a file (docs.gitlab.com/ci/testing/unit_test_reports)
-MOST_TEXT = 32_768  # characters of one captured text or traceback, in a report with room for them
+MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)
+MOST_TEXT = 32_768  # characters of one captured text or traceback, if the report has room for them
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.UNEXPECTED_PASS})
 _ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED, Outcome.LOST})
@@ -38,7 +38,7 @@ _SKIPS = frozenset({Outcome.GATED, Outcome.SKIPPED, Outcome.WAIVED, Outcome.NOT_
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on disk: where, its bytes, and the characters a single captured text was cut to."""
+    """A report on disk: its path, its size in bytes, and the characters kept of each captured text."""
 
     path: Path
     size: int
@@ -46,9 +46,9 @@ class Report:
 
 
 def write(run_dir: Path, ledger: Ledger | None = None) -> Report:
-    """Write ``run_dir/junit.xml`` anew from the ledger, or from the journal in `run_dir`.
+    """Write ``run_dir/junit.xml`` from the ledger, or from the journal in `run_dir`. An old file is replaced.
 
-    Raises JournalError when there is no readable journal, WriteError when the file cannot be written.
+    Raises JournalError if there is no readable journal, WriteError if the file cannot be written.
     """
     if ledger is None:
         ledger = Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
@@ -57,10 +57,10 @@ def write(run_dir: Path, ledger: Ledger | None = None) -> Report:
 
 
 def serialise(ledger: Ledger, most_bytes: int = MOST_BYTES) -> tuple[bytes, int]:
-    """The report as a document of at most `most_bytes`, and the limit on single texts that this took.
+    """The report as a document of at most `most_bytes`, and the limit on single texts that was needed.
 
-    Texts are cut ever shorter until the document fits. Names and messages are not cut for it: a run of so many
-    cases that these alone exceed `most_bytes` gives a larger document.
+    Texts are cut shorter until the document fits. Names and messages are never cut: if a run has so many cases that
+    names and messages alone exceed `most_bytes`, the document is larger.
     """
     limit = fitting_limit(_costs(ledger), most_bytes)
     while True:
@@ -71,7 +71,7 @@ def serialise(ledger: Ledger, most_bytes: int = MOST_BYTES) -> tuple[bytes, int]
 
 
 def fitting_limit(costs: Sequence[int], budget: int, most: int = MOST_TEXT) -> int:
-    """The largest of `most`, its half, its quarter … 0 for which texts of these sizes, each cut to it, fit `budget`."""
+    """The largest limit out of `most`, its half, its quarter … 0 with which texts of these sizes fit in `budget`."""
     limit = most
     while limit and sum(min(cost, limit) for cost in costs) > budget:
         limit //= 2
@@ -79,10 +79,10 @@ def fitting_limit(costs: Sequence[int], budget: int, most: int = MOST_TEXT) -> i
 
 
 def render(ledger: Ledger, text_limit: int = MOST_TEXT) -> xunit2.JUnitXml:
-    """The report as a junitparser document: one suite for each folder of cases, totals equal to the ledger's verdicts.
+    """The report as a junitparser document: one suite for each folder of cases. Totals equal the ledger's verdicts.
 
-    `text_limit` is the number of characters kept of each captured text and traceback. Every text is cleaned:
-    the document can be written, and read again by any XML parser.
+    `text_limit` is the number of characters kept of each captured text and traceback. Every text is cleaned, so that
+    the document can be written and any XML parser can read it.
     """
     document = xunit2.JUnitXml("conformance")
     names = unique_names([verdict.case for verdict in ledger.verdicts])
@@ -90,7 +90,7 @@ def render(ledger: Ledger, text_limit: int = MOST_TEXT) -> xunit2.JUnitXml:
     by_suite = sorted(ledger.verdicts, key=lambda verdict: verdict.suite)  # stable: collection order within a suite
     for name, verdicts in groupby(by_suite, key=lambda verdict: verdict.suite):
         suite = _suite(name, ledger)
-        # Not add_testcase, which counts the whole suite again for each case.
+        # Not add_testcase: it counts the whole suite again for each case.
         suite.extend(
             _case(verdict, names[verdict.case], ledger.fail_on_flaky, text_limit, grown.get(verdict.case))
             for verdict in verdicts
@@ -105,10 +105,10 @@ def render(ledger: Ledger, text_limit: int = MOST_TEXT) -> xunit2.JUnitXml:
 
 
 def unique_names(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The (classname, name) of each case id, cleaned, no two alike: readers keep only the first of equal pairs.
+    """The cleaned (classname, name) of each case id. Each pair is unique, because readers drop later equal pairs.
 
     ``suites/streams/test_events.py::TestX::test_y[cpu]`` gives ``suites.streams.test_events.TestX`` and
-    ``test_y[cpu]``. Where several ids would give the same pair, a digest of the id is added to each.
+    ``test_y[cpu]``. If several ids would give the same pair, a digest of the id is added to each.
     """
     pairs = {case: _names(case) for case in ids}
     times = Counter(pairs.values())
@@ -120,7 +120,7 @@ def unique_names(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 def _names(case: str) -> tuple[str, str]:
     path, _, rest = case.partition("::")
-    base, bracket, parameters = rest.partition("[")  # parameters may hold "::" themselves
+    base, bracket, parameters = rest.partition("[")  # parameters may contain "::"
     *classes, name = base.split("::")
     module = re.sub(r"[/\\]+", ".", path.removesuffix(".py")).strip(".")
     return clean(".".join(filter(None, [module, *classes]))), clean(name + bracket + parameters or case)
@@ -162,7 +162,7 @@ def _case(
     verdict: Verdict, names: tuple[str, str], fail_on_flaky: bool, text_limit: int, grown: Repeated | None
 ) -> xunit2.TestCase:
     classname, name = names
-    # Four decimals: below 0.0001 Python writes an exponent, which not every reader of the format takes.
+    # Four decimals: below 0.0001 Python writes an exponent, which some readers of the format reject.
     case = xunit2.TestCase(name, classname, round(verdict.duration, 4))
     outcome = verdict.outcome
     if outcome in _FAILURES or (outcome is Outcome.FLAKY and fail_on_flaky):
@@ -171,10 +171,10 @@ def _case(
         case.append(_result(junitparser.Error, verdict, text_limit))
     elif outcome in _SKIPS:
         case.append(_result(junitparser.Skipped, verdict, text_limit))
-    for attempt in () if outcome in _SKIPS else verdict.earlier:  # readers take a flaky case for one that passed
+    for attempt in () if outcome in _SKIPS else verdict.earlier:  # readers count a flaky case as passed
         case.append(_interim(_interim_kind(verdict, attempt), attempt, text_limit))
     if verdict.decided is not None:
-        # Not a property: the strict schema knows none of a case.
+        # Output, not a property: the strict schema allows no properties of a case.
         more = [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown is not None else []
         more += [f"KEEPS {one_line(verdict.decided.keeps)}"] if verdict.decided.keeps else []
         _add_output(case, verdict.decided, text_limit if outcome.is_red else text_limit // 8, more)
@@ -183,7 +183,7 @@ def _case(
 
 def _result(kind: type[junitparser.FinalResult], verdict: Verdict, text_limit: int) -> junitparser.FinalResult:
     result = kind(one_line(verdict.message) or str(verdict.outcome), str(verdict.outcome))
-    # The text repeats the message because GitLab shows only the text, and of a long one only the first lines.
+    # The text repeats the message, because GitLab shows only the text, and only the first lines of a long text.
     lines = [verdict.message or str(verdict.outcome), *_command(verdict.reproduce)]
     attempt = verdict.decided or next(reversed(verdict.finishes), None)
     if attempt is not None:
@@ -202,7 +202,7 @@ def _interim_kind(verdict: Verdict, attempt: Finish) -> type[xunit2.InterimResul
 def _interim(kind: type[xunit2.InterimResult], attempt: Finish, text_limit: int) -> xunit2.InterimResult:
     result = kind(one_line(attempt.message) or str(attempt.outcome), str(attempt.outcome))
     lines = [attempt.message or str(attempt.outcome), *_command(attempt.reproduce), *_facts(attempt)]
-    # Before the outputs: the schema wants this order.
+    # The stack trace comes before the outputs: the schema requires this order.
     result.append(xunit2.StackTrace(_block([*lines, *_detail(attempt.detail, text_limit)])))
     _add_output(result, attempt, text_limit)
     return result
@@ -211,7 +211,7 @@ def _interim(kind: type[xunit2.InterimResult], attempt: Finish, text_limit: int)
 def _add_output(
     element: xunit2.TestCase | xunit2.InterimResult, attempt: Finish, text_limit: int, more: Sequence[str] = ()
 ) -> None:
-    """What the attempt printed, and after it some lines of the harness's own."""
+    """Add the attempt's output, followed by lines of the harness."""
     printed = [cap(attempt.stdout, text_limit)] if attempt.stdout else []
     if printed or more:
         element.append(junitparser.SystemOut(clean("\n".join([*printed, *more]))))
@@ -225,7 +225,7 @@ def _command(reproduce: str | None) -> list[str]:
 
 
 def _facts(attempt: Finish) -> Iterable[str]:
-    """What identifies the attempt, a line each."""
+    """The facts that identify the attempt, one per line."""
     devices = " ".join(attempt.devices) or "none"
     where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"
     company = "alone" if attempt.alone else "in company"
@@ -242,7 +242,7 @@ def _detail(detail: str, text_limit: int) -> list[str]:
 
 
 def _block(lines: Sequence[str]) -> str:
-    # Each line has its own cap, so that no one text can push the others out.
+    # Each line has its own limit, so that one long text does not displace the others.
     return "\n".join(clean(cap(line, MOST_TEXT)) for line in lines)
 
 
@@ -252,7 +252,7 @@ def _finding_line(finding: Finding) -> str:
 
 
 def _costs(ledger: Ledger) -> list[int]:
-    """About how many bytes each text that `text_limit` may cut takes in the document when cut to MOST_TEXT."""
+    """The approximate bytes in the document of each text that `text_limit` may cut, when cut to MOST_TEXT."""
     return [
         _bytes_in_xml(cap(text, MOST_TEXT))
         for verdict in ledger.verdicts
@@ -263,7 +263,7 @@ def _costs(ledger: Ledger) -> list[int]:
 
 
 def _bytes_in_xml(text: str) -> int:
-    # The escapes of control characters are left out, which would take longer to count than a second try at writing.
+    # Escapes of control characters are not counted: counting them takes longer than a second attempt at writing.
     return len(text.encode("utf-8", "replace")) + 4 * text.count("&") + 3 * (text.count("<") + text.count(">"))
 
 

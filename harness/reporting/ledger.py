@@ -1,4 +1,4 @@
-"""From the events of a journal to one verdict a case and the facts of the run. Pure."""
+"""Derive one verdict per case, and the facts of the run, from the events of a journal. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from harness.text import exit_text
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one case.
+    """The verdict on one case.
 
-    `finishes` are all its ended attempts in order and `decided` the one of them that gave the outcome, or that a rule
-    of the run was applied to; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `collected` is
-    False for a case that has events but stands in no collected list.
+    `finishes` are all ended attempts in order. `decided` is the attempt that gave the outcome, or to which a rule of
+    the run was applied; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `collected` is
+    False for a case that has events but is in no collected list.
     """
 
     case: str
@@ -48,21 +48,21 @@ class Verdict:
 
     @property
     def ran(self) -> bool:
-        """Whether the case's own code ran to a verdict: not when a rule made a gated or skipped case red."""
+        """Whether the case's own code ran to a verdict. False if a rule made a gated or skipped case red."""
         return self.outcome.ran and self.decided is not None and self.decided.outcome.ran
 
     @property
     def earlier(self) -> tuple[Finish, ...]:
-        """The attempts at which the case went wrong without that being the verdict, in order.
+        """The red attempts that did not decide the verdict, in order.
 
-        Not those that the harness lost, which say nothing of the case.
+        `lost` attempts are left out: they give no information about the case.
         """
         others = (finish for finish in self.finishes if finish is not self.decided)
         return tuple(finish for finish in others if finish.outcome.is_red and finish.outcome is not Outcome.LOST)
 
     @property
     def reproduce(self) -> str | None:
-        """The command of the latest attempt that has one: the one that decided, or else the last that went wrong."""
+        """The command of the latest attempt that has one: the deciding attempt, otherwise the last red one."""
         return next((finish.reproduce for finish in reversed(self.finishes) if finish.reproduce), None)
 
     @property
@@ -73,9 +73,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """A must-pass list that the run was held to: name, hash of its ids, their number, and those that did not pass.
+    """The result of a must-pass list: its name, the hash and number of its ids, and the ids that did not pass.
 
-    `where` names the device when it is one on which a list says nothing of any GPU.
+    `where` names the device if a result on it is no statement about a GPU.
     """
 
     name: str
@@ -96,9 +96,9 @@ class ListResult:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What isolation cost: executors started, seconds they took to start, and what was done more than once.
+    """The cost of isolation: executors started, the seconds that starting took, restarts and retries.
 
-    `restarts` are executors started beyond the first of each worker, `retries` attempts beyond those that count.
+    `restarts`: executors started after the first of each worker. `retries`: attempts beyond those that count.
     """
 
     executors: int
@@ -109,9 +109,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The account of a run: one verdict a case in collection order, and what is wrong beyond single cases.
+    """The results of a run: one verdict per case in collection order, and the problems beyond single cases.
 
-    `run` and `end` are the latest lines of their kind, None where there is none: a run without `end` was cut off.
+    `run` and `end` are the latest lines of their kind, or None. A run without `end` was cut off.
     """
 
     run: RunStarted | None
@@ -125,38 +125,38 @@ class Ledger:
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
-        """Settle every case that was collected or has events, in collection order."""
-        book = _Book()
+        """Decide the verdict of every case that was collected or has events, in collection order."""
+        builder = _LedgerBuilder()
         for event in events:
-            book.enter(event)
-        ids, ordered = book.collection()
-        verdicts = tuple(book.verdict(case, collected=case in ids) for case in ordered)
-        lists = book.lists(verdicts)
+            builder.add(event)
+        ids, ordered = builder.collection()
+        verdicts = tuple(builder.verdict(case, collected=case in ids) for case in ordered)
+        lists = builder.lists(verdicts)
         return cls(
-            run=book.run,
-            end=book.end,
+            run=builder.run,
+            end=builder.end,
             verdicts=verdicts,
-            findings=(*book.findings, *book.contradictions(), *book.shortfalls(verdicts, lists)),
-            cost=book.cost(),
+            findings=(*builder.findings, *builder.contradictions(), *builder.shortfalls(verdicts, lists)),
+            cost=builder.cost(),
             lists=lists,
-            bisected=tuple(book.bisected),
-            levels=tuple(book.levels),
+            bisected=tuple(builder.bisected),
+            levels=tuple(builder.levels),
         )
 
     @classmethod
     def from_journal(cls, contents: JournalContents) -> Self:
-        """As `from_events`; lines that cannot be read are a finding, since nobody knows what they said."""
+        """Like `from_events`. Unreadable lines are a finding, because their contents are unknown."""
         events = list(contents.events)
         if contents.damaged:
             lines = ", ".join(str(line.number) for line in contents.damaged[:10])
-            message = f"{len(contents.damaged)} unreadable lines in the journal (line {lines}): their events are lost"
+            message = f"the journal has {len(contents.damaged)} unreadable lines (line {lines}): their events are lost"
             when = events[-1].t if events else 0.0
             events.append(Finding(event="finding", t=when, kind="damaged_journal", message=message))
         return cls.from_events(events)
 
     @property
     def counts(self) -> dict[Outcome, int]:
-        """How many cases have each outcome, in the order of severity, without zeros."""
+        """The number of cases with each outcome, in the order of severity, without zeros."""
         counter = Counter(verdict.outcome for verdict in self.verdicts)
         return {outcome: counter[outcome] for outcome in Outcome if counter[outcome]}
 
@@ -175,18 +175,18 @@ class Ledger:
         )
 
     def exit_status(self) -> int:
-        """The exit status the recorded events call for: as harness.outcome.exit_status, and 1 for any finding.
+        """The exit status that follows from the recorded events: see harness.outcome.exit_status; 1 for any finding.
 
-        A run without cases and without findings is 5, nothing ran.
+        A run without cases and without findings is 5 (nothing ran).
         """
         if self.findings:
             return EXIT_RED
         return exit_status([verdict.outcome for verdict in self.verdicts], fail_on_flaky=self.fail_on_flaky)
 
     def run_exit_status(self) -> int:
-        """The exit status that the run ended with; 1 when it did not come to its end, or lost what it said was green.
+        """The exit status that the run ended with. 1 if the run did not finish, or if a green status has red events.
 
-        It may be worse than what the events call for: pytest also counts tests that are no cases.
+        The run's own status may be worse than the events suggest: pytest also counts tests that are not cases.
         """
         if self.end is None:
             return EXIT_RED
@@ -194,8 +194,8 @@ class Ledger:
         return EXIT_RED if status in (EXIT_OK, EXIT_NOTHING_RAN) and self.exit_status() == EXIT_RED else status
 
 
-class _Book:
-    """The events of a run, sorted by what they are about."""
+class _LedgerBuilder:
+    """The events of a run, grouped by kind and case."""
 
     def __init__(self) -> None:
         self.run: RunStarted | None = None
@@ -213,7 +213,7 @@ class _Book:
         self._executors: list[Executor] = []
         self._ended: dict[str, Executor] = {}
 
-    def enter(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         self._last = max(self._last, event.t)
         match event:
             case RunStarted():
@@ -244,12 +244,12 @@ class _Book:
                 self.findings.append(event)
 
     def collection(self) -> tuple[dict[str, None], list[str]]:
-        """The collected ids, and all ids to account for: these and, after them, those that only have events."""
+        """The collected ids, and all ids that need a verdict: the collected ones, then those that only have events."""
         ids = dict.fromkeys(case for line in self._collected for case in line.ids)
         return ids, list(ids | self._mentioned)
 
     def contradictions(self) -> list[Finding]:
-        """What the collected lines say that cannot all be true."""
+        """The findings for collected lines that contradict each other."""
         found = []
         by_hash = {line.hash: line.worker or "the controller" for line in self._collected}
         if len(by_hash) > 1:
@@ -259,7 +259,7 @@ class _Book:
         for hash_, worker in by_hash.items():
             line = listed.get(hash_)
             if line is None:
-                message = f"no line has the ids of the list that {worker} collected"
+                message = f"the journal has no ids for the list that {worker} collected"
                 found.append(self._finding("collection_missing", message))
             elif line.count != len(line.ids) or line.hash != digest(line.ids):
                 message = f"the list that {worker} collected does not match its own count and hash"
@@ -267,19 +267,19 @@ class _Book:
         twice = [case for line in listed.values() for case, times in Counter(line.ids).items() if times > 1]
         if twice:
             message = (
-                "several cases have the same id, so only one counts; where they are files outside the root folder, "
-                "give one that holds them with --rootdir"
+                "several cases have the same id, so only one of them counts; if their files are outside the root "
+                "folder, use --rootdir to name a folder that contains them"
             )
             found.append(self._finding("duplicate_ids", message, twice))
         ids, ordered = self.collection()
         unlisted = [case for case in ordered if case not in ids]
         if unlisted:
-            message = f"{len(unlisted)} cases have events but stand in no collected list"
+            message = f"{len(unlisted)} cases have events but are in no collected list"
             found.append(self._finding("not_collected", message, unlisted))
         return found
 
     def lists(self, verdicts: Sequence[Verdict]) -> tuple[ListResult, ...]:
-        """How the run stands against each list that it is held to."""
+        """The result of each must-pass list."""
         passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
         devices = self.run.devices if self.run is not None else ()
         where = labels(devices)
@@ -289,11 +289,11 @@ class _Book:
         )
 
     def shortfalls(self, verdicts: Sequence[Verdict], lists: Sequence[ListResult]) -> list[Finding]:
-        """What the run was to show and has not."""
+        """The findings for must-pass lists that were not satisfied and for too few cases."""
         found = [self._finding("must_pass", each.text, each.missed) for each in lists if each.missed]
         ran = sum(verdict.ran for verdict in verdicts)
         if self.run is not None and ran < self.run.minimum_cases:
-            message = f"{ran} cases ran, profile {self.run.profile} wants {self.run.minimum_cases} at least"
+            message = f"{ran} cases ran, but profile {self.run.profile} requires at least {self.run.minimum_cases}"
             found.append(self._finding("too_few_cases", message))
         return found
 
@@ -321,9 +321,9 @@ class _Book:
             how = f"was stopped by {self.stopped.by}" if self.stopped is not None else "ended"
             message = f"the run {how} before it started"
         elif outcome is Outcome.LOST and decided is None:
-            message = self._how_lost(starts, finishes)
+            message = self._lost_message(starts, finishes)
         elif outcome is Outcome.FLAKY:
-            message = _how_flaky(finishes)
+            message = _flaky_message(finishes)
         else:
             message = "" if decided is None else _message(decided)
         return Verdict(
@@ -337,7 +337,7 @@ class _Book:
             collected=collected,
         )
 
-    def _how_lost(self, starts: Sequence[Start], finishes: Sequence[Finish]) -> str:
+    def _lost_message(self, starts: Sequence[Start], finishes: Sequence[Finish]) -> str:
         if finishes:
             broke = finishes[-1]
             message = f"broke in company ({broke.outcome}) and was never confirmed alone"
@@ -363,7 +363,7 @@ class _Book:
         )
 
     def _counting(self, case: str) -> int:
-        """How many attempts at a case count: one, or with ``--repeat`` each repetition."""
+        """How many attempts at a case count: one, or every repetition with ``--repeat``."""
         return max(1, sum(finish.final for finish in self._finishes.get(case, [])))
 
 
@@ -372,18 +372,18 @@ def _decided(outcome: Outcome, finishes: Sequence[Finish]) -> Finish | None:
     for finish in finals:
         if finish.outcome is outcome:
             return finish
-    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # cut short: what was to be tried again stands
+    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # the retry was cut short: the earlier outcome counts
         return next((finish for finish in reversed(finishes) if finish.outcome is outcome), finals[-1])
-    # A flaky case is the one whose outcome no attempt had: what decided is that it came through in the end.
+    # No attempt has the outcome `flaky`: the last attempt, which passed, decides.
     return finals[-1] if finals else None
 
 
 def _ruled_on(finishes: Sequence[Finish]) -> Finish:
-    """Of attempts that a rule was applied to, the one that tells most: the last that went wrong, if any did."""
+    """The most informative of the attempts that a rule was applied to: the last red one, otherwise the last one."""
     return next((each for each in reversed(finishes) if each.outcome.is_red), finishes[-1])
 
 
-def _how_flaky(finishes: Sequence[Finish]) -> str:
+def _flaky_message(finishes: Sequence[Finish]) -> str:
     for finish in finishes:
         if finish.outcome.is_red and not finish.final:
             how = "at first, passed when tried again" if finish.alone else "in company, passed alone"
@@ -392,7 +392,7 @@ def _how_flaky(finishes: Sequence[Finish]) -> str:
 
 
 def _message(finish: Finish) -> str:
-    """The attempt's own message, or what else is known when it has none; "" for a plain pass."""
+    """The attempt's own message. If it has none: the gate, exit status or outcome; "" for a plain pass."""
     if finish.message or finish.outcome is Outcome.PASSED:
         return finish.message
     if finish.gate is not None:

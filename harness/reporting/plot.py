@@ -10,7 +10,7 @@ _AXES = {_BLOCKS: "│", _PLAIN: "|"}
 
 
 def fits(encoding: str | None) -> bool:
-    """Whether text in this encoding can hold the blocks that a plot is best drawn with."""
+    """Whether this encoding has the block characters that a plot is drawn with."""
     try:
         (_BLOCKS + _AXES[_BLOCKS]).encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -21,11 +21,11 @@ def fits(encoding: str | None) -> bool:
 def plot(
     values: Sequence[int], *, blocks: bool, label: Callable[[int], str], width: int = 60, height: int = 3
 ) -> list[str]:
-    """The values from left to right as bars, `height` lines (two or more) of at most `width` columns behind an axis.
+    """A bar for each value, from left to right: `height` lines (two or more) with an axis and at most `width` columns.
 
-    The axis stands between the smallest value and the largest, which `label` puts in words; where these are the same
-    for both, the difference stands at the top. Of more values than columns each column shows the largest of its
-    stretch. With `blocks` the bars are drawn in eighths, else in thirds, in plain ASCII. No values give no lines.
+    The axis shows the smallest and the largest value, formatted by `label`. If both labels are equal, the top label is
+    the difference. If there are more values than columns, a column shows the largest of its values. With `blocks`, bars
+    are drawn in eighths of a line, otherwise in thirds, in plain ASCII. Without values there are no lines.
     """
     if not values:
         return []
@@ -40,12 +40,12 @@ def plot(
     )
     signs = _BLOCKS if blocks else _PLAIN
     each = len(signs) - 1
-    # The smallest gets the smallest bar, so that a column without a bar is none.
+    # The smallest value gets a small bar, so that no column is empty.
     filled = [1 + (value - low) * (each * height - 1) // max(high - low, 1) for value in columns]
     margin = max(len(top), len(bottom))
     lines = []
     for row in reversed(range(height)):
-        told = top if row == height - 1 else bottom if row == 0 else ""
+        text = top if row == height - 1 else bottom if row == 0 else ""
         bars = "".join(signs[min(max(fill - row * each, 0), each)] for fill in filled)
-        lines.append(f"{told:>{margin}} {_AXES[signs]}{bars}".rstrip())
+        lines.append(f"{text:>{margin}} {_AXES[signs]}{bars}".rstrip())
     return lines

@@ -1,4 +1,4 @@
-"""How far a run is, as one line of text. Pure: what the journal has said so far, and the time, make the line."""
+"""The progress line of a run. Pure functions of the journal's events so far and of the time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from harness.outcome import AttemptResult, Outcome, settle
 from harness.reporting.events import Activity, Collected, Event, Finish, RunStarted, Start
 from harness.text import clean
 
-#: Workers that the line spells out.
+#: The number of workers that the line describes.
 SHOWN = 4
-#: The part of the cases that must be done before the time left is estimated.
+#: The fraction of the cases that must be done before the remaining time is estimated.
 ENOUGH = 0.1
 
 
 class Progress:
-    """What is known of a run that goes on."""
+    """The state of a run that is in progress."""
 
     def __init__(self) -> None:
-        self._begun: float | None = None
+        self._started: float | None = None
         self._first_case: float | None = None
         self._total: int | None = None
         self._fail_on_flaky = False
@@ -31,12 +31,12 @@ class Progress:
         self.pids: dict[str, int] = {}
 
     def enter(self, events: Iterable[Event]) -> None:
-        """Take in what the journal says next."""
+        """Add the journal's next events."""
         touched = set()
         for event in events:
             match event:
                 case RunStarted():
-                    self._begun, self._fail_on_flaky = event.t, event.fail_on_flaky
+                    self._started, self._fail_on_flaky = event.t, event.fail_on_flaky
                 case Collected():
                     self._total = max(self._total or 0, event.count)
                     if event.pid is not None:
@@ -59,21 +59,21 @@ class Progress:
             self._outcomes[case] = settle(self._attempts[case], len(self._attempts[case]))
 
     def forget(self, worker: str) -> None:
-        """A worker has ended, and may have had no time to say what became of its case."""
+        """Drop a worker that has ended. It may have ended without an event for its case."""
         self._running.pop(worker, None)
         self._activities.pop(worker, None)
         self.pids.pop(worker, None)
 
     def line(self, now: float, stopped: Mapping[str, int] | None = None) -> str:
-        """The line; `now` in seconds since 1970. `stopped`: the process ids of workers that are stopped by a signal."""
+        """The progress line. `now` is in seconds since 1970. `stopped`: process ids of workers that a signal stopped."""
         workers = self._workers(now)
         workers += [
             f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"
             for worker, pid in sorted((stopped or {}).items())
         ]
         if self._total is None:
-            begun = now if self._begun is None else self._begun
-            return "; ".join([f"collecting for {_span(now, begun)}", *workers])
+            started = now if self._started is None else self._started
+            return "; ".join([f"collecting for {_span(now, started)}", *workers])
         again = {start.case for start in self._running.values()}  # repeated, or tried again
         done = {case: outcome for case, outcome in self._outcomes.items() if case not in again}
         left = max(0, self._total - len(done))
@@ -95,7 +95,7 @@ class Progress:
         return "red" if red else outcome.value
 
     def _estimate(self, now: float, done: int, left: int) -> str:
-        """From the pace so far; nothing where that says too little."""
+        """The remaining time, from the pace so far. Empty if too few cases are done."""
         if self._first_case is None or done < ENOUGH * (done + left):
             return ""
         minutes = max(0.0, now - self._first_case) * left / done / 60
@@ -106,8 +106,8 @@ class Progress:
         return f" (about {minutes / 60:.1f} h)"
 
     def _workers(self, now: float) -> list[str]:
-        """What each worker does, the longest first."""
-        said: list[tuple[float, str]] = []
+        """What each worker does, the longest activity first."""
+        texts_by_start: list[tuple[float, str]] = []
         for worker in self._running.keys() | self._activities.keys():
             activity, start = self._activities.get(worker), self._running.get(worker)
             if activity is not None:
@@ -119,8 +119,8 @@ class Progress:
                 attempt = f" (attempt {start.attempt})" if start.attempt > 1 else ""
                 on = f" on {', '.join(start.devices)}" if start.devices else ""
                 text = f"{worker} runs {start.case}{attempt}{on}"
-            said.append((since, f"{' '.join(clean(text).split())}, for {_span(now, since)}"))
-        texts = [text for _, text in sorted(said)]
+            texts_by_start.append((since, f"{' '.join(clean(text).split())}, for {_span(now, since)}"))
+        texts = [text for _, text in sorted(texts_by_start)]
         more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
         return [*texts[:SHOWN], *more]
 

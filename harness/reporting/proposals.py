@@ -1,7 +1,7 @@
-"""Waivers proposed from what a run found: entries to check, fill in and paste, and which old ones to remove.
+"""Propose waivers for the red cases of a run, and name old waivers to remove. A person checks and completes them.
 
-Nothing here decides that a failure is acceptable. Link and owner are left empty, so that a proposal pasted unread does
-not load.
+A proposal does not decide that a failure is acceptable. Link and owner are left empty, so that a proposal that nobody
+has read does not load.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger, Verdict
 from harness.text import one_line
 
-#: How long a proposed waiver holds.
+#: How long a proposed waiver is valid.
 LIFE = timedelta(days=30)
 _MOST_BYTES = 16 << 20
-_MOST_NAMED = 20  # cases in the remarks of one kind
+_MOST_NAMED = 20  # cases named in the remarks of one kind
 _REASON_LIMIT = 300  # characters
 
 
 class ProposalError(HarnessError):
-    """A run that no proposals can be made from."""
+    """A file of the run directory cannot be read, so no proposals can be made."""
 
 
 class Machine(BaseModel):
-    """What environment.json tells of what a run was on; the rest of that file is of no interest here."""
+    """The devices and the driver of a run, from environment.json. Other fields of that file are ignored."""
 
     class Device(BaseModel):
         model_config = ConfigDict(extra="ignore", strict=True)
@@ -60,7 +60,7 @@ class Machine(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An entry for a waiver file, without what only people know. `cases` are those that it stands for."""
+    """An entry for a waiver file, without link and owner. `cases` are the ids that its pattern matches."""
 
     case: str
     when: dict[str, Any]
@@ -72,14 +72,14 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """The entries, and what else there is to do, a line each."""
+    """The entries, and remarks on what else to do, one per line."""
 
     entries: tuple[Proposal, ...]
     remarks: tuple[str, ...]
 
 
 def read_machine(run_dir: Path) -> Machine | None:
-    """What the run in `run_dir` was on, None without an environment.json. Raises ProposalError for another file."""
+    """The machine of the run in `run_dir`, None without environment.json. Raises ProposalError for an invalid file."""
     path = run_dir / environment.FILE_NAME
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -91,7 +91,7 @@ def read_machine(run_dir: Path) -> Machine | None:
     except OSError as error:
         raise ProposalError(f"cannot read {str(path)!r}") from error
     if len(data) > _MOST_BYTES:
-        raise ProposalError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: that is no environment.json of a run")
+        raise ProposalError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: this is no environment.json of a run")
     try:
         return Machine.model_validate_json(data)
     except ValidationError as error:
@@ -101,10 +101,10 @@ def read_machine(run_dir: Path) -> Machine | None:
 
 
 def propose(contents: JournalContents, machine: Machine | None, today: date) -> Proposals:
-    """What a run calls for: an entry for each red case that no waiver knows, and remarks on the others.
+    """An entry for each red case without a waiver, and remarks on the other red cases.
 
-    Parametrised siblings with one outcome and one message become one pattern, when it stands for no other case that was
-    collected.
+    Parametrised variants of one test with the same outcome and message become one pattern, if the pattern matches no
+    other collected case.
     """
     ledger = Ledger.from_journal(contents)
     left_out = {case for event in contents.events if isinstance(event, Collected) for case in event.deselected}
@@ -117,7 +117,7 @@ def propose(contents: JournalContents, machine: Machine | None, today: date) -> 
     for (function, expect, message), group in groups.items():
         for pattern, verdicts in _patterns(function, group, ids):
             if pattern is None:
-                remarks.append(f"not proposed, since its pattern stands for other cases too: {verdicts[0].case}")
+                remarks.append(f"not proposed, because its pattern also matches other cases: {verdicts[0].case}")
                 continue
             devices = {uuid for verdict in verdicts for finish in verdict.finishes for uuid in finish.devices}
             reason = _plain(one_line(message, _REASON_LIMIT)) or " or ".join(expect)
@@ -127,11 +127,11 @@ def propose(contents: JournalContents, machine: Machine | None, today: date) -> 
 
 
 def as_yaml(proposals: Proposals, title: str) -> str:
-    """A waiver file in which link and owner are to be filled in; `title` says where it comes from."""
+    """A waiver file with empty links and owners. `title` names the source of the proposals."""
     lines = [
         f"# {_plain(title)}",
-        "# An entry says that a failure is known and where. Read each: is it a failure to accept? Keep of 'when' what",
-        "# matters, give the issue as link and who looks after it as owner.",
+        "# Each entry accepts a known failure under the conditions in 'when'. Check each entry: is the failure",
+        "# acceptable? Remove conditions that do not matter. Fill in link (the issue) and owner.",
         "waivers:" if proposals.entries else "waivers: []",
     ]
     for entry in proposals.entries:
@@ -140,18 +140,18 @@ def as_yaml(proposals: Proposals, title: str) -> str:
         expect = entry.expect[0].value if len(entry.expect) == 1 else [outcome.value for outcome in entry.expect]
         lines += [
             f"  - case: {_quoted(entry.case)}",
-            *([f"    when: {_flow(entry.when)}"] if entry.when else ["    # when: not known, so it holds everywhere"]),
+            *([f"    when: {_flow(entry.when)}"] if entry.when else ["    # when: unknown, so it applies everywhere"]),
             f"    expect: {expect if isinstance(expect, str) else _flow(expect)}",
             f"    reason: {_quoted(entry.reason)}",
-            "    link: ''  # the issue that it waits for",
-            "    owner: ''  # who looks after it",
+            "    link: ''  # the issue that must be solved",
+            "    owner: ''  # the person or team responsible",
             f"    expires: {entry.expires}",
         ]
     return "\n".join([*lines, *(f"# {_plain(remark)}" for remark in proposals.remarks), ""])
 
 
 class _Ids:
-    """All ids that were collected, those left out as well."""
+    """All collected ids, including deselected ones."""
 
     def __init__(self, ids: Collection[str]) -> None:
         self._ids = ids
@@ -160,14 +160,14 @@ class _Ids:
             self._by_function.setdefault(_function(case), []).append(case)
 
     def matched(self, pattern: str, function: str) -> set[str]:
-        """The ids that `pattern` stands for, which was made of cases of `function`."""
-        # Comparing all with all takes minutes for 10,000 red cases, and only a wildcard in the name leads elsewhere.
+        """The ids that match `pattern`, which was made from cases of `function`."""
+        # Comparing all ids takes minutes for 10,000 red cases. Only a wildcard in the name can match another function.
         among = self._by_function[function] if patterns.literal_prefix(_pattern(function)) == function else self._ids
         return {case for case in among if patterns.matches(pattern, case)}
 
 
 def _patterns(function: str, group: Sequence[Verdict], ids: _Ids) -> Iterator[tuple[str | None, Sequence[Verdict]]]:
-    """One pattern for the whole group where it stands for nothing else, else one a case, None where there is none."""
+    """One pattern for the group if it matches nothing else, otherwise one per case; None for a case without one."""
     together = f"{_pattern(function)}[*]"
     if len(group) > 1 and ids.matched(together, function) == {verdict.case for verdict in group}:
         yield together, group
@@ -179,7 +179,7 @@ def _patterns(function: str, group: Sequence[Verdict], ids: _Ids) -> Iterator[tu
 
 
 def _seen(verdict: Verdict) -> tuple[Outcome, ...]:
-    """What a waiver for the case would have to expect; empty where it is nothing that can be waived."""
+    """The outcomes that a waiver for the case would have to expect. Empty if no waiver is possible."""
     ruling = _ruling(verdict)
     if ruling is not None and _of_waiver(ruling):
         return ()
@@ -198,18 +198,18 @@ def _ruling(verdict: Verdict) -> Ruling | None:
 
 
 def _of_waiver(ruling: Ruling) -> bool:
-    """Whether the rule is a waiver, which stands on a line of a file; others are options, profiles and promises."""
+    """Whether the rule is a waiver: its source is a line of a file. Options, profiles and promises have no line."""
     return re.search(r":[0-9]+$", ruling.source) is not None
 
 
 def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
-    """Conditions that hold on these devices, given by UUID, under this driver; empty where they are not of one kind."""
+    """Conditions that are true for these devices (by UUID) and this driver. Empty if the devices differ in kind."""
     kinds = {backend_of(uuid) for uuid in devices}
     backend = kinds.pop() if len(kinds) == 1 else None
     if backend is None:
         return {}
     if not backend.accelerator:
-        return {"not": {"device": cuda.BACKEND.kind}}  # as a condition, ``device: cpu`` holds on every machine
+        return {"not": {"device": cuda.BACKEND.kind}}  # the condition ``device: cpu`` is true on every machine
     when: dict[str, Any] = {"device": backend.kind}
     if not backend.hardware:
         return when
@@ -225,7 +225,7 @@ def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
 
 
 def _remarks(ledger: Ledger) -> Iterator[str]:
-    """What to do beside pasting: old waivers to change or remove, and red cases that are not for waivers."""
+    """What else to do: old waivers to change or remove, and red cases that cannot be waived."""
     for finding in ledger.findings:
         if finding.kind.startswith("waiver_"):
             yield finding.message
@@ -238,7 +238,7 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
             wrong.setdefault((ruling.source, ruling.text), []).append(verdict.case)
     for (source, text), cases in wrong.items():
         more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
-        still = f"; {needed[source]} others were waived by it and need it" if needed[source] else ""
+        still = f"; {needed[source]} other cases still need it" if needed[source] else ""
         yield f"{source}: {cases[0]}{more}: {text}{still}"
     waivers = {verdict.case for verdict, _ in ruled}
     others = [verdict for verdict in ledger.red if verdict.case not in waivers and not _seen(verdict)]
@@ -255,7 +255,7 @@ def _function(case: str) -> str:
 
 
 def _pattern(text: str) -> str:
-    """A pattern for `text`, in which each character that no pattern or file can hold stands for any one."""
+    """A pattern for `text`. A ``?`` replaces each character that a pattern or a file cannot contain."""
     plain = "".join(character if character.isprintable() and character != "*" else "?" for character in text)
     inner = plain.strip()
     begin = len(plain) - len(plain.lstrip())
@@ -263,13 +263,13 @@ def _pattern(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text on one line, with what cannot be seen, or what YAML does not take, as visible escapes."""
+    """The text on one line. Unprintable characters, and those that YAML does not allow, become visible escapes."""
     words = " ".join(text.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in words)
 
 
 def _quoted(text: str) -> str:
-    """The text as a YAML scalar that no reader takes for anything else."""
+    """The text as a quoted YAML scalar, so that every reader takes it as text."""
     return _dumped(text, default_style='"')
 
 

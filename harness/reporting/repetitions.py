@@ -1,4 +1,4 @@
-"""How memory went over the repetitions of a case, for the reports. Information, and never a verdict. Pure."""
+"""The growth of memory over the repetitions of a case, for reports. Information only, no verdict. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.reporting.plot import plot
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A case that ran several times: the series that tells most, and the others of its process that grow as well."""
+    """A case that ran several times: its most informative series, and other growing series of the same process."""
 
     case: str
     series: Series
@@ -23,12 +23,12 @@ class Repeated:
 
     @property
     def grows(self) -> bool:
-        """Whether something grew steadily."""
+        """Whether the series grew steadily."""
         return self.series.trend.shape is Shape.GROWS
 
     @property
     def word(self) -> str:
-        """What a report calls it: ``GROWS``."""
+        """The word in reports: ``GROWS``."""
         return self.series.trend.shape.upper()
 
     @property
@@ -39,13 +39,13 @@ class Repeated:
         return f"{text}; also {', '.join(others)}" if self.also else text
 
     def plot(self, *, blocks: bool) -> list[str]:
-        """The series as a few lines, in plain ASCII unless `blocks`."""
+        """The series as a few lines of text, in plain ASCII unless `blocks`."""
         unit = self.series.unit
         return plot(self.series.values, blocks=blocks, label=lambda value: quantity(value, unit))
 
 
 def repetitions(ledger: Ledger) -> list[Repeated]:
-    """Every case whose levels the journal has, in the order of the verdicts."""
+    """Every case that has levels in the journal, in the order of the verdicts."""
     by_case: dict[str, list[Levels]] = {}
     for line in ledger.levels:
         by_case.setdefault(line.case, []).append(line)
@@ -54,7 +54,7 @@ def repetitions(ledger: Ledger) -> list[Repeated]:
 
 
 def _repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
-    """One, or none where nothing that is watched could be read."""
+    """The case's entry, or nothing if no meter could be read."""
     found = soak.series(Sample(line.executor, line.values) for line in lines)
     if not found:
         return []

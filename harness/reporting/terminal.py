@@ -1,4 +1,4 @@
-"""What a run says at the terminal, as lines of text."""
+"""The lines that a run prints at the terminal."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from harness.reporting.ledger import Ledger, Verdict
 from harness.reporting.repetitions import repetitions
 from harness.text import one_line
 
-#: Cases spelled out in the summary; the report has them all.
+#: The number of cases shown in the summary. The report has all of them.
 SHOWN = 50
-#: Cases that grew over their repetitions spelled out in the summary, each with a plot.
+#: The number of growing cases shown in the summary, each with a plot.
 PLOTTED = 10
 
 
 def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | None) -> list[str]:
-    """The lines above the run: what it runs on, how, with which seed, what it is held to, and where its results go."""
+    """The lines above the run: devices, driver, isolation, seed, run directory, and the rules of the run."""
     driver = inventory.driver or f"none ({inventory.nvml_error})"
     isolation = f"none (for {aside})" if aside else context.isolation
     lines = [
         f"harness: devices {_named(inventory)}; driver {driver}; torch {_version('torch')}",
         f"harness: isolation {isolation}; seed {context.seed}; results in {context.run_dir}",
     ]
-    held = _held(plan, aside is not None or context.isolation == "none")
+    rules = _rules(plan, aside is not None or context.isolation == "none")
     lines += [f"harness: injected {'; '.join(context.inject)}"] if context.inject else []
     if context.under:
         lines.append(f"harness: each test is called under {context.under}")
-    return [*lines, *([f"harness: {'; '.join(held)}"] if held else []), *(f"harness: {n}" for n in inventory.notes)]
+    return [*lines, *([f"harness: {'; '.join(rules)}"] if rules else []), *(f"harness: {n}" for n in inventory.notes)]
 
 
 def _named(inventory: Inventory) -> str:
-    """What the run is on, and of a software device that it is one."""
+    """The devices of the run. Software devices are marked as such."""
     devices = inventory.accelerators
     if label := labels([device.uuid for device in devices]):
         return f"{label}, no GPU: {', '.join(device.uuid for device in devices)}"
     return ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
 
 
-def _held(plan: Plan, inline: bool) -> list[str]:
-    """What the run is held to, and how it differs from running each case once, in words."""
+def _rules(plan: Plan, inline: bool) -> list[str]:
+    """The rules of the run, and how it differs from running each case once, in words."""
     policy, settings = plan.policy, plan.settings
     parts = [f"{name} {settings[name]}" for name in ("profile", "hardware") if settings[name]]
     parts += [f"waivers {', '.join(settings['waivers'])} ({len(policy.waivers)})"] if settings["waivers"] else []
@@ -56,22 +56,22 @@ def _held(plan: Plan, inline: bool) -> list[str]:
     beside += [f"retries {policy.retries}"] if policy.retries else []
     beside += ["waivers"] if policy.waivers and inline else []
     beside += ["forbidden skips"] if inline and not policy.skips else []
-    return parts + ([f"without isolation, not heeded: {', '.join(beside)}"] if inline and beside else beside)
+    return parts + ([f"ignored without isolation: {', '.join(beside)}"] if inline and beside else beside)
 
 
 def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
-    """The lines below the run: outcomes, what is red and how to reproduce it, what grew, what isolation cost.
+    """The lines below the run: outcomes, red cases and how to reproduce them, growing cases, the cost of isolation.
 
     `blocks`: see `harness.reporting.plot.plot`.
     """
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
     lines = [f"{len(ledger.verdicts)} cases: {counts or 'none'}"]
-    told = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
-    not_run = [verdict for verdict in told if verdict.outcome is Outcome.NOT_RUN]
-    for verdict in [verdict for verdict in told if verdict.outcome is not Outcome.NOT_RUN][:SHOWN]:
-        lines += _told(verdict)
-    if len(told) - len(not_run) > SHOWN:
-        lines.append(f"… and {len(told) - len(not_run) - SHOWN} more, see {run_dir / 'junit.xml'}")
+    shown = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
+    not_run = [verdict for verdict in shown if verdict.outcome is Outcome.NOT_RUN]
+    for verdict in [verdict for verdict in shown if verdict.outcome is not Outcome.NOT_RUN][:SHOWN]:
+        lines += _verdict_lines(verdict)
+    if len(shown) - len(not_run) > SHOWN:
+        lines.append(f"… and {len(shown) - len(not_run) - SHOWN} more, see {run_dir / 'junit.xml'}")
     gates = Counter(verdict.message for verdict in ledger.verdicts if verdict.outcome is Outcome.GATED)
     lines += [f"GATED {count} cases - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
     if not_run:
@@ -93,17 +93,17 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
 
 
 def _kept(ledger: Ledger) -> list[str]:
-    """For each reason, of how many cases the growth of memory was not looked at."""
+    """For each reason in a ``keeps`` mark, the number of cases whose memory growth was not checked."""
     decided = (verdict.decided for verdict in ledger.verdicts)
     reasons = Counter(finish.keeps for finish in decided if finish is not None and finish.keeps)
     return [
-        f"KEEPS {count} cases whose growth of memory is not looked at - {one_line(reason)}"
+        f"KEEPS {count} cases whose memory growth is not checked - {one_line(reason)}"
         for reason, count in reasons.most_common(SHOWN)
     ]
 
 
 def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
-    """With ``--repeat``, what each case says whose memory grew over its repetitions: information, and no verdict."""
+    """With ``--repeat``, the cases whose memory grew over their repetitions. Information only, no verdict."""
     grown = [each for each in repetitions(ledger) if each.grows]
     lines = []
     for each in grown[:PLOTTED]:
@@ -114,7 +114,7 @@ def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
 
 
 def _verified(ledger: Ledger) -> list[str]:
-    """With ``--verify``, a line for each case that came through."""
+    """With ``--verify``, a line for each case that was verified."""
     finishes = ((verdict, verdict.finishes[-1]) for verdict in ledger.verdicts if verdict.finishes)
     rulings = [(verdict, finish.ruling) for verdict, finish in finishes if finish.ruling is not None]
     good = [
@@ -125,7 +125,7 @@ def _verified(ledger: Ledger) -> list[str]:
     return [*good[:SHOWN], *([f"… and {len(good) - SHOWN} more verified"] if len(good) > SHOWN else [])]
 
 
-def _told(verdict: Verdict) -> list[str]:
+def _verdict_lines(verdict: Verdict) -> list[str]:
     lines = [
         f"{verdict.outcome.upper()} {verdict.case}" + (f" - {one_line(verdict.message)}" if verdict.message else "")
     ]

@@ -201,7 +201,7 @@ def test_a_profile_is_strict(make_project: MakeProject, spread: str) -> None:
     configure(project, "profiles/strict", description="strict", gates=["memory"], skips="forbidden", minimum_cases=2)
     result = project.run(spread, "--profile=strict")
     compare(result, expected(project, "batch"))
-    assert result.ledger.findings[0].message == "1 cases ran, profile strict wants 2 at least"
+    assert result.ledger.findings[0].message == "1 cases ran, but profile strict requires at least 2"
 
 
 def test_a_gate_that_is_not_allowed_is_red_without_isolation(make_project: MakeProject) -> None:
@@ -232,7 +232,7 @@ def test_what_isolation_none_does_not_heed_is_said(make_project: MakeProject) ->
     configure(project, "profiles/strict", description="strict", skips="forbidden", waivers=["known"], repeats=2)
     result = project.run("-n0", "--profile=strict", "--isolation=none")
     assert result.verdicts["suites/a/test_a.py::test_two"] == "failed"
-    assert "without isolation, not heeded: repeat 2, waivers, forbidden skips" in result.terminal
+    assert "ignored without isolation: repeat 2, waivers, forbidden skips" in result.terminal
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_what_says_more_wins(make_project: MakeProject, level: str, runs: int) -
         ("description: few\nrequires: {driver: 570.10}\n", ("configs/profiles/few.yaml:2", "in quotes")),
         (
             "description: few\nrequires: {device: cuda}\n",
-            ("device cpu is not fit for profile few: device: wanted cuda",),
+            ("device cpu does not meet the requirements of profile few: device: wanted cuda",),
         ),
         ("description: few\nhardware: gpu\n", ("configs/profiles/few.yaml:2", "did you mean 'gpus'?")),
     ],
@@ -297,7 +297,7 @@ def test_a_profile_that_names_no_case_is_red(make_project: MakeProject) -> None:
     assert kinds(result) == ["profile_matches_nothing"] * 3
     told = [finding.message for finding in result.ledger.findings]
     assert [":4: " in told[0], ":6: " in told[1], ":7: " in told[2]] == [True] * 3, told
-    assert "suite 'gone' names no case of this run" in told[0]
+    assert "suite 'gone' matches no case of this run" in told[0]
     assert kinds(project.run("-n0", "--profile=few", suites="suites/b/test_b.py::test_one")) == []
 
 
@@ -430,9 +430,9 @@ def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
     before = (project.folder / "core.txt").read_text()
     status, output = command(project, *keep)
     assert status == 1
-    assert f"not there: {file}::test_left_out\n" in output
+    assert f"does not exist: {file}::test_left_out\n" in output
     assert f"not on the list: {file}::test_new\n" in output
-    assert "take them off the list on purpose with --update" in output
+    assert "use --update to remove them from the list" in output
     assert (project.folder / "core.txt").read_text() == before
     assert command(project, *keep, "--update")[0] == 0
     assert mustpass.read(project.folder / "core.txt").ids == (f"{file}::test_new", f"{file}::test_passes")
@@ -456,7 +456,7 @@ def test_the_report_of_a_killed_run_tells_its_lists(make_project: MakeProject) -
     assert status == 1, output
     assert re.search(r"^must-pass list good\.txt \(1 cases, sha256:\w+\): satisfied$", output, re.MULTILINE), output
     assert re.search(r"^must-pass list more\.txt .*: not satisfied, 1 did not pass", output, re.MULTILINE), output
-    assert "the run did not come to its end" in output
+    assert "the run did not finish" in output
     told = killed.junit.find("testsuite/properties/property[@name='must_pass']")
     assert told is not None
     assert "good.txt" in told.attrib["value"]

@@ -391,9 +391,9 @@ def test_last(): pass
     assert result.status == 0, result.tail()
     while_it_ran = f"device {GPU[0]} while it ran"
     assert notes(result) == {
-        "test_xid": [f"{while_it_ran}: xid 13 (exception in the graphics engine, mostly the application's)"],
+        "test_xid": [f"{while_it_ran}: xid 13 (graphics engine exception, mostly caused by the application)"],
         "test_corrected": [f"{while_it_ran}: corrected memory errors: 0, then 3"],
-        "test_hot": [f"{while_it_ran}: clocks are slowed at 40 °C: hardware thermal slowdown"],
+        "test_hot": [f"{while_it_ran}: clocks are throttled at 40 °C: hardware thermal slowdown"],
         "test_suspect": [
             f"{while_it_ran}: xid 8 (the gpu stopped processing)",
             f"device {GPU[0]} examined after the case: computes and copies correctly",
@@ -442,7 +442,7 @@ def test_what_was_wrong_with_a_device_before_the_run_is_found(machine: Machine) 
     machine.suite(_PLAIN)
     result = machine.run("-n0")
     assert result.status == 1, result.tail()
-    sign = "a row of memory could not be remapped: have the gpu replaced, at the start"
+    sign = "a memory row could not be remapped: replace the gpu, at the start"
     assert sick_devices(result) == [(f"device {GPU[0]} (Fake GPU 80GB) is drained: {sign}", [])]
     assert shares(result) == {GPU[1]: {"main"}}
 
@@ -616,7 +616,7 @@ def test_an_nvml_that_does_not_answer_any_more_is_told_and_the_run_goes_on(machi
     result = machine.run("-n0", _QUICK)
     assert result.status == 1, result.tail()
     assert set(verdicts(result).values()) == {"passed"}
-    hang = "nvml did not answer within 12 s (temperature); it is not asked any more"
+    hang = "nvml did not answer within 12 s (temperature); it is not called again"
     case = "suites/gpu/test_gpu.py::test_hangs_nvml"
     assert len(result.ledger.findings) == 1, result.tail()
     (finding,) = result.ledger.findings

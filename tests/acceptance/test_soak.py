@@ -151,7 +151,7 @@ def test_nothing_is_read_where_there_is_nothing_to_compare(
     assert levels(result) == []
     assert "GROWS" not in result.terminal
     assert not told(report(result))
-    assert any(line.startswith("no case was run several times in one process") for line in report(result, "--growth"))
+    assert any(line.startswith("the journal has no memory readings") for line in report(result, "--growth"))
 
 
 def test_too_few_repetitions_are_said_to_be(make_project: MakeProject) -> None:

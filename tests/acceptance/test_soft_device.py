@@ -159,12 +159,16 @@ def test_the_device_without_isolation(make_project: MakeProject) -> None:
 @pytest.mark.parametrize(
     ("arguments", "env", "words"),
     [
-        (["--device=soft"], {"CXX": "/nonexistent/g++"}, ["no C++ compiler: /nonexistent/g++ does not start"]),
-        (["--device=soft"], {"SOFT_VISIBLE_DEVICES": ""}, ["SOFT_VISIBLE_DEVICES='' shows no software device"]),
+        (
+            ["--device=soft"],
+            {"CXX": "/nonexistent/g++"},
+            ["software device: /nonexistent/g++ does not start"],
+        ),
+        (["--device=soft"], {"SOFT_VISIBLE_DEVICES": ""}, ["SOFT_VISIBLE_DEVICES='' hides all software devices"]),
         (["--device=soft"], {"SOFT_DEVICE_COUNT": "no"}, ["SOFT_DEVICE_COUNT='no': expected a number from 1 to 64"]),
-        (["--device=soft"], {"SOFT_INJECT": "slow"}, ["SOFT_INJECT is set: inject with --inject"]),
+        (["--device=soft"], {"SOFT_INJECT": "slow"}, ["SOFT_INJECT is set: unset it and use --inject"]),
         (["--device=soft", "--inject=slwo"], {}, ["--inject='slwo': expected the name of", "did you mean 'slow'?"]),
-        (["--inject=slow"], {}, ["--inject='slow': faults are for the software device; add --device=soft"]),
+        (["--inject=slow"], {}, ["--inject='slow': only the software device has faults; add --device=soft"]),
         (["--device=cuda"], {}, ["--device=cuda: there is no usable GPU"]),
         (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, soft, cpu"]),
     ],
@@ -234,4 +238,4 @@ def test_devices_are_told_of_as_what_they_are(make_project: MakeProject) -> None
     assert values["capabilities"]["accelerator"]["value"] is True
     assert "soft (software device)" in command(project, "devices", "--device", "soft")[1]
     status, said = command(project, "devices", "--device", "soft", "--health")
-    assert (status, "a software device is not examined" in said) == (4, True), said
+    assert (status, "not on software devices" in said) == (4, True), said

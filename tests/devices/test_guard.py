@@ -51,10 +51,10 @@ def test_a_process_that_imported_torch_alone_may_be_forked() -> None:
 @pytest.mark.parametrize(
     ("answers", "touched"),
     [
-        ("is_initialized=lambda: True, _is_in_bad_fork=lambda: False", "cuda is initialised, says torch"),
+        ("is_initialized=lambda: True, _is_in_bad_fork=lambda: False", "torch reports that cuda is initialised"),
         (
             "is_initialized=lambda: False, _is_in_bad_fork=lambda: True",
-            "cuda was initialised before this process was forked, says torch",
+            "torch reports that cuda was initialised before this process was forked",
         ),
         ("is_initialized=lambda: False", "None"),
         ("", "None"),

@@ -351,7 +351,7 @@ def test_the_probe_sees_the_one_device_only(device: Device, mask: str, monkeypat
 
 def test_a_device_at_fault_is_not_probed() -> None:
     (reason,) = reasons(prober("raise SystemExit", device=LOST))
-    assert reason == "device nvml:3 cannot be bound, it is at fault: handle: GPU is lost"
+    assert reason == "device nvml:3 cannot be used because it has a fault: handle: GPU is lost"
 
 
 def _counting(log: Path) -> str:

@@ -36,10 +36,10 @@ BOX = (A0, A1, M2A, M2B)
         ("GPU-aa11", [A1], None),
         ("GPU-aa1", [A1], None),
         ("GPU-aa1,0", [A1, A0], None),
-        ("GPU-aa", [], "entry 'GPU-aa' is the beginning of 2 UUIDs"),
+        ("GPU-aa", [], "entry 'GPU-aa' is a prefix of 2 UUIDs"),
         ("MIG-c2", [M2B], None),
         ("MIG-c2,MIG-c1,GPU-aa00", [M2B, M2A, A0], None),
-        ("MIG-c", [], "entry 'MIG-c' is the beginning of 2 UUIDs"),
+        ("MIG-c", [], "entry 'MIG-c' is a prefix of 2 UUIDs"),
         ("2", [M2A], None),
         ("GPU-bb22", [M2A], None),
         ("GPU-b", [M2A], None),
@@ -84,13 +84,13 @@ def test_names_by_which_old_drivers_report_instances() -> None:
 @pytest.mark.parametrize(
     ("devices", "mask", "order", "doubt"),
     [
-        ((A0, A1, B3), "3", None, "CUDA counts the fastest GPU first and there are 2 models"),
+        ((A0, A1, B3), "3", None, "there are 2 GPU models and CUDA counts the fastest GPU first"),
         ((A0, A1, B3), "0,GPU-aa11", "FASTEST_FIRST", "CUDA counts the fastest GPU first"),
         ((A0, A1, B3), "3", "PCI_BUS_ID", None),
         ((A0, A1, B3), "GPU-dd", None, None),
         ((A0, A1), "1", None, None),
         (BOX, "1", None, None),
-        ((A0, LOST), "0", "PCI_BUS_ID", "indices are uncertain while nvml:3 is at fault"),
+        ((A0, LOST), "0", "PCI_BUS_ID", "indices are uncertain because nvml:3 has a fault"),
         ((A0, LOST), "GPU-aa00", None, None),
     ],
 )
@@ -138,10 +138,10 @@ def test_mask_for(devices: tuple[Device, ...], mask: str) -> None:
 @pytest.mark.parametrize(
     ("devices", "error"),
     [
-        ((A0, LOST), "device nvml:3 cannot be bound, it is at fault: handle: GPU is lost"),
-        ((M2A, M2B), "no process can hold these devices together: MIG-c1, MIG-c2"),
-        ((A0, M2A), "no process can hold these devices together: GPU-aa00, MIG-c1"),
-        ((A0, CPU), "no process can hold these devices together: GPU-aa00, cpu"),
+        ((A0, LOST), "device nvml:3 cannot be used because it has a fault: handle: GPU is lost"),
+        ((M2A, M2B), "one process cannot use these devices together: MIG-c1, MIG-c2"),
+        ((A0, M2A), "one process cannot use these devices together: GPU-aa00, MIG-c1"),
+        ((A0, CPU), "one process cannot use these devices together: GPU-aa00, cpu"),
     ],
 )
 def test_mask_for_what_cannot_be_bound(devices: tuple[Device, ...], error: str) -> None:
@@ -186,7 +186,7 @@ def test_software_devices_are_shown_by_a_variable_of_their_own(
 
 @pytest.mark.parametrize("devices", [(SOFT_0, A0), (SOFT_0, CPU)])
 def test_a_software_device_stands_beside_its_like_only(devices: tuple[Device, ...]) -> None:
-    with pytest.raises(ValueError, match="no process can hold these devices together"):
+    with pytest.raises(ValueError, match="one process cannot use these devices together"):
         masks_for(devices)
 
 

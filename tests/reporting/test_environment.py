@@ -119,7 +119,7 @@ def test_why_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "not a git repository" in outside["reason"]
     assert "git ended with status" in environment.git_state(tmp_path / "nowhere")["reason"]
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment.git_state(tmp_path)["reason"] == "git does not start (No such file or directory)"
+    assert environment.git_state(tmp_path)["reason"] == "git could not be started (No such file or directory)"
 
 
 def test_a_git_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_git_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
     fake_git.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(environment, "_GIT_TIMEOUT", 0.2)
-    assert environment.git_state(tmp_path)["reason"] == "git gave no answer in 0 s"
+    assert environment.git_state(tmp_path)["reason"] == "git did not finish within 0 s"
 
 
 def test_a_software_device_says_what_it_was_built_with(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_newer_journal_is_refused_also_when_its_run_line_reads_differently(pat
         write(path, line)
         with pytest.raises(
             JournalError,
-            match=rf"journal\.ndjson' has schema {newer} in line 1, this harness reads up to {SCHEMA}: ",
+            match=rf"journal\.ndjson' has schema {newer} in line 1; this harness reads schemas up to {SCHEMA}: ",
         ):
             journal.read(path)
 

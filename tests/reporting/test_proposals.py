@@ -86,23 +86,23 @@ def test_the_file_is_one_that_people_finish(tmp_path: Path) -> None:
     text = as_yaml(proposals, "proposed by: harness waivers update results/r1")
     assert text == (
         "# proposed by: harness waivers update results/r1\n"
-        "# An entry says that a failure is known and where. Read each: is it a failure to accept? Keep of 'when' what\n"
-        "# matters, give the issue as link and who looks after it as owner.\n"
+        "# Each entry accepts a known failure under the conditions in 'when'. Check each entry: is the failure\n"
+        "# acceptable? Remove conditions that do not matter. Fill in link (the issue) and owner.\n"
         "waivers:\n"
         "  # 2 cases\n"
         '  - case: "suites/streams/test_a.py::test_p[*]"\n'
         "    when: {not: {device: cuda}}\n"
         "    expect: failed\n"
         '    reason: "assert 1 == 2"\n'
-        "    link: ''  # the issue that it waits for\n"
-        "    owner: ''  # who looks after it\n"
+        "    link: ''  # the issue that must be solved\n"
+        "    owner: ''  # the person or team responsible\n"
         "    expires: 2026-12-21\n"
         '  - case: "suites/streams/test_a.py::test_a"\n'
         "    when: {not: {device: cuda}}\n"
         "    expect: crashed\n"
         '    reason: "SIGSEGV in call"\n'
-        "    link: ''  # the issue that it waits for\n"
-        "    owner: ''  # who looks after it\n"
+        "    link: ''  # the issue that must be solved\n"
+        "    owner: ''  # the person or team responsible\n"
         "    expires: 2026-12-21\n"
     )
     waivers = loaded(proposals, tmp_path)
@@ -155,7 +155,7 @@ def test_wildcards_in_ids_stand_for_themselves_alone_or_are_not_proposed() -> No
     both = found(build.collected(star, letter), red(star), build.finish(letter))
     assert (cases(both), both.remarks) == (
         [],
-        (f"not proposed, since its pattern stands for other cases too: {star}",),
+        (f"not proposed, because its pattern also matches other cases: {star}",),
     )
     odd, other = "suites/a?/test.py::test_a", "suites/ab/test.py::test_a"
     assert cases(found(build.collected(odd, other), red(odd), build.finish(other))) == []
@@ -288,9 +288,7 @@ def test_a_waiver_that_some_cases_still_need_says_so() -> None:
         ruled(Y, Outcome.PASSED, Outcome.UNEXPECTED_PASS, "passed, but waived", source),
         ruled(Z, Outcome.FAILED, Outcome.WAIVED, "waived", source),
     )
-    assert proposals.remarks == (
-        f"{source}: {X} and 1 more: passed, but waived; 1 others were waived by it and need it",
-    )
+    assert proposals.remarks == (f"{source}: {X} and 1 more: passed, but waived; 1 other cases still need it",)
 
 
 def test_a_waived_case_is_left_alone() -> None:

@@ -68,16 +68,16 @@ def test_a_run_on_software_devices_has_no_others() -> None:
     assert [device.uuid for device in found.hidden] == ["SOFT-0"]
     assert found.accelerators == found.devices
     assert found.gpus == ()
-    assert found.nvml_error == "not asked, since the run is on software devices"
+    assert found.nvml_error == "not used: the run is on software devices"
 
 
 def test_software_devices_are_no_gpus_and_need_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match="SOFT_VISIBLE_DEVICES='' shows no software device"):
+    with pytest.raises(DeviceError, match="SOFT_VISIBLE_DEVICES='' hides all software devices"):
         chosen.inventory("soft", {"SOFT_VISIBLE_DEVICES": ""})
-    with pytest.raises(DeviceError, match="SOFT_INJECT is set: inject with --inject"):
+    with pytest.raises(DeviceError, match="SOFT_INJECT is set: unset it and use --inject"):
         chosen.inventory("soft", {"SOFT_INJECT": "slow"})
     monkeypatch.setenv("CXX", "/nonexistent/g++")
-    with pytest.raises(DeviceError, match=r"there is no C\+\+ compiler: /nonexistent/g\+\+ does not start"):
+    with pytest.raises(DeviceError, match=r"no C\+\+ compiler to build .*: /nonexistent/g\+\+ does not start"):
         chosen.inventory("soft", {})
 
 
@@ -101,7 +101,7 @@ def test_a_required_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for found, why in (
         (Inventory((CPU,), nvml_error="nvml does not answer"), r"\(nvml does not answer\)"),
         (Inventory((LOST, CPU), hidden=(GPU,)), r"nvml:1: handle: GPU is lost; 1 hidden by CUDA_VISIBLE_DEVICES"),
-        (Inventory((CPU,)), "nvml knows of none"),
+        (Inventory((CPU,)), "nvml finds none"),
     ):
         assert chosen.inventory("auto", {}) is found
         with pytest.raises(DeviceError, match=f"--device=cuda: there is no usable GPU .*{why}"):

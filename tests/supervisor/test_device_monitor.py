@@ -27,7 +27,7 @@ from tests.supervisor.test_case_history import attempt
 GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(2)]
 LOST = HealthEvent("lost", "the device is lost", "fatal")
 XID = HealthEvent("xid", "xid 8", "suspect")
-HOT = HealthEvent("throttled", "clocks are slowed", "note")
+HOT = HealthEvent("throttled", "clocks are throttled", "note")
 HANG = HealthEvent("hang", "nvml did not answer", "suspect")
 
 
