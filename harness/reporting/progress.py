@@ -65,7 +65,7 @@ class Progress:
         self.pids.pop(worker, None)
 
     def line(self, now: float, stopped: Mapping[str, int] | None = None) -> str:
-        """The progress line. `now` is in seconds since 1970. `stopped`: process ids of workers that a signal stopped."""
+        """The progress line. `now` is in seconds since 1970. `stopped`: pids of workers that a signal stopped."""
         workers = self._workers(now)
         workers += [
             f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"

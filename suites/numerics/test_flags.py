@@ -59,12 +59,15 @@ def test_reduced_precision_reductions(kind: str) -> None:
 
     alone, pairs, wrong = told_each(
         [flag, split, f"{flag} = False", flag, other, f"{flag} = True", flag],
-        [f"{flag} = (False, False)", flag, split, f"{flag} = (True, True)", flag, split],
+        [
+            *(f"{flag} = (False, False)", flag, split, f"{flag} = (True, True)", flag, split),
+            *(f"{flag} = (False, True)", flag, split),
+        ],
         [f"setattr(B.cuda.matmul, '{flag.rpartition('.')[2]}', 'often')", flag],
     )
 
     assert alone == [True, True, False, True, True]
-    assert pairs == [False, False, True, True]
+    assert pairs == [False, False, True, True, False, True]
     assert wrong[0].endswith("Error")
     assert wrong[1] is True
 
@@ -199,12 +202,15 @@ def test_the_precision_of_all_is_that_of_each() -> None:
 def test_full_precision_of_all_reaches_cudnn() -> None:
     """Contract: full precision for all reaches cuDNN's convolutions and recurrent layers, whose own default is TF32.
     (Before torch 2.13 it did not.)"""
-    all_, own = told_each(
-        ["B.fp32_precision = 'ieee'", CONV, RNN, MATMUL], ["B.fp32_precision = 'ieee'", f"{CONV} = 'tf32'", CONV, RNN]
+    all_, conv, rnn = told_each(
+        ["B.fp32_precision = 'ieee'", CONV, RNN, MATMUL],
+        ["B.fp32_precision = 'ieee'", f"{CONV} = 'tf32'", CONV, RNN],
+        ["B.fp32_precision = 'ieee'", f"{RNN} = 'tf32'", CONV, RNN],
     )
 
     assert all_ == ["ieee"] * 3
-    assert own == ["tf32", "ieee"]
+    assert conv == ["tf32", "ieee"]
+    assert rnn == ["ieee", "tf32"]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_invalid_status_for_legacy_api")

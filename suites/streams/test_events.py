@@ -151,12 +151,16 @@ def test_elapsed_time_grows_with_the_work_between(api: Api, device: torch.device
 
 @pytest.mark.covers("test_cuda::TestCuda::test_events_elapsedtime")
 def test_elapsed_time_needs_events_made_for_it(api: Api, device: torch.device) -> None:
-    """Contract: events without `enable_timing`, the default, have no elapsed time; the error names the argument."""
-    first, second = (api.current_stream(device).record_event(api.event(device)) for _ in range(2))
-    second.synchronize()
+    """Contract: events without `enable_timing`, the default, have no elapsed time, and there is none from or to one of
+    them; the error names the argument."""
+    stream = api.current_stream(device)
+    first, second = (stream.record_event(api.event(device)) for _ in range(2))
+    timed = stream.record_event(api.event(device, enable_timing=True))
+    timed.synchronize()
 
-    with pytest.raises((ValueError, RuntimeError), match="enable_timing"):
-        first.elapsed_time(second)
+    for one, other in ((first, second), (first, timed), (timed, first)):
+        with pytest.raises((ValueError, RuntimeError), match="enable_timing"):
+            one.elapsed_time(other)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_events_elapsedtime")
@@ -168,8 +172,9 @@ def test_elapsed_time_needs_both_events_recorded(api: Api, device: torch.device,
         first.record()
         first.synchronize()
 
-    with pytest.raises((ValueError, RuntimeError), match="recorded"):
-        first.elapsed_time(second)
+    for one, other in ((first, second), (second, first)):
+        with pytest.raises((ValueError, RuntimeError), match="recorded"):
+            one.elapsed_time(other)
 
     assert torch.ones(4, device=device).sum().item() == 4
 
