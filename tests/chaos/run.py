@@ -359,6 +359,8 @@ def chaos_run(
         f"-n{WORKERS}",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",  # it imports at the end of the session, and fails where nothing can be opened
         "--results-dir=results",
         *options,
     ]
