@@ -85,8 +85,7 @@ def test_no_process_can_be_made(
 @pytest.mark.parametrize("where", ["results", "tmp"])
 def test_no_room_on_the_disk(tmp_path: Path, seed: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / where, 4) as disk:
-        # A full disk makes cases suspected of leaks, which are looked into in a second executor.
-        with chaos_run(tmp_path, seed, *SHORT_LIMITS, "--leak-check=off") as run:
+        with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
             run.until(lambda: len(run.completed()) > 10 * seed)
             fill(disk / "filler")
             run.endure([])
