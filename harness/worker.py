@@ -163,6 +163,11 @@ class Worker:
                 self._supervisor.run(item, nextitem)
         except ZygoteError as error:
             self.over = f"harness: {error}"
+        except (OSError, MemoryError) as error:  # this process has no descriptor, or no memory
+            self.over = (
+                f"harness: worker {self.name} cannot go on: {error!r}; look at the limits on open files and processes "
+                f"(`ulimit -n`, `ulimit -u`) and at the free memory"
+            )
         self.told_to_stop()
 
     def told_to_stop(self) -> str:

@@ -68,6 +68,7 @@ def test_a_worker_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.
     assert run.process.returncode in (1, 3)
 
 
+@soak
 @each_seed
 def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ran in its executors is lost, the harness's own fault, and each worker starts a zygote for itself."""
