@@ -351,7 +351,9 @@ def test_a_promise_that_the_machine_does_not_keep(make_project: MakeProject, iso
     result = project.run("-n0", f"--isolation={isolation}", "--hardware=mine")
     compare(result, expected(project, isolation))
     told = result.ledger.findings[0].message
-    assert told.startswith("hardware mine promises memory: wanted >=1000TiB, found "), told
+    assert told.startswith("hardware mine promises what device cpu does not have: memory: wanted >=1000TiB, found "), (
+        told
+    )
     assert result.ledger.run is not None
     assert result.ledger.run.hardware == "mine"
 
@@ -359,7 +361,9 @@ def test_a_promise_that_the_machine_does_not_keep(make_project: MakeProject, iso
 def test_the_wrong_hardware_stops_the_run(make_project: MakeProject) -> None:
     project = two_suites(make_project)
     configure(project, "hardware/gpus", description="GPUs", device={"device": "cuda"})
-    refused(project.run("-n0", "--hardware=gpus"), "device cpu is not gpus: device: wanted cuda, found cpu")
+    refused(
+        project.run("-n0", "--hardware=gpus"), "device cpu does not match hardware gpus: device: wanted cuda, found cpu"
+    )
 
 
 LISTED = """

@@ -108,7 +108,11 @@ def test_hardware_of_another_kind_is_not_what_it_is(make_project: MakeProject) -
     configure(project, "hardware/gpus", description="GPUs", device={"device": "cuda"})
     configure(project, "hardware/host", description="the CPU", device={"device": "cpu"})
     for name in ("gpus", "host"):
-        refused(run(project, "-n0", f"--hardware={name}"), f"device SOFT-0 is not {name}: device: wanted", "found soft")
+        refused(
+            run(project, "-n0", f"--hardware={name}"),
+            f"device SOFT-0 does not match hardware {name}: device: wanted",
+            "found soft",
+        )
 
 
 def test_two_workers_have_a_device_each(make_project: MakeProject) -> None:
