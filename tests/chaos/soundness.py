@@ -54,7 +54,7 @@ def sound(run: ChaosRun, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 #: What a message says of a process that was hit, before the case is run alone.
 _SAYS = {
     Act.KILL: "SIGKILL",
-    Act.STOP: "not over after|did not end within",
+    Act.STOP: "did not finish within|did not end within",
     Act.NO_DESCRIPTORS: "Too many open files|RLIMIT_NOFILE|number of open files",
     Act.NO_MEMORY: "MemoryError|RLIMIT_AS|memory|address space",
 }
@@ -85,17 +85,19 @@ def one_verdict_each(ledger: Ledger) -> None:
 
 
 def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
-    """The cases' own word is asked: a pass is one that came to its last line in the process that is said to have it."""
+    """The cases themselves are asked: a pass reached its last line in the process that the journal names.
+
+    More than once where the harness repeated the case, since it suspected a leak.
+    """
     completed: Counter[tuple[str, int | None]] = Counter(run.completed())
     where = run.pids()
     for verdict in ledger.verdicts:
         for finish in verdict.finishes:
             if finish.outcome is Outcome.PASSED:
-                assert completed[verdict.case, where[verdict.case, finish.attempt]] == 1, verdict
+                assert completed[verdict.case, where[verdict.case, finish.attempt]] >= 1, verdict
                 assert set(finish.phases) == {"setup", "call", "teardown"}
         if verdict.outcome is Outcome.NOT_RUN:
             assert not any(case == verdict.case for case, _ in completed), verdict
-    assert max(completed.values()) == 1
 
 
 def report_is_valid(run: ChaosRun, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
