@@ -70,7 +70,7 @@ def expect(result: Result, outcomes: list[str], error: str = "TypeError: a mista
     lost = [line for line in result.lines if line["event"] == "finish" and line["outcome"] == "lost"]
     assert lost
     for line in lost:
-        assert line["message"].startswith("the harness failed, in ")
+        assert line["message"].startswith("the harness failed (in ")
         assert line["message"].endswith(error)
         assert "Traceback (most recent call last)" in line["detail"]
         assert line["exit_status"] == 244
@@ -124,7 +124,7 @@ def test_an_error_before_the_executor_can_speak(make_project: MakeProject) -> No
 
 def test_an_error_at_the_end_of_a_process(make_project: MakeProject) -> None:
     """What a process had grown by is not known: a finding, and nobody's fault."""
-    target = ("harness.checks.inspector", "Inspector", "leave")
+    target = ("harness.checks.inspector", "Inspector", "finish")
     result = with_defect(make_project(), target, when="True").run("-n0")
     assert {*result.verdicts.values()} == {"passed"}, result.tail()
     assert kinds(result) == ["harness_error"], result.tail()
@@ -215,8 +215,8 @@ import pytest
 EXPECTED = {
     "test_limits_files": "contaminated: left RLIMIT_FSIZE at",
     "test_limits_files_for_a_while": "passed",
-    "test_breaks_what_is_asked": "contaminated: left ",
-    "test_uses_up_descriptors": "contaminated: left ",
+    "test_breaks_what_is_asked": "contaminated: did not restore os.getcwd",
+    "test_uses_up_descriptors": "contaminated: ",
     "test_after": "passed",
 }
 

@@ -389,7 +389,7 @@ def test_last(): pass
 """)
     result = machine.run("-n0")
     assert result.status == 0, result.tail()
-    while_it_ran = f"device {GPU[0]} while it ran"
+    while_it_ran = f"device {GPU[0]} while the case ran"
     assert notes(result) == {
         "test_xid": [f"{while_it_ran}: xid 13 (graphics engine exception, mostly caused by the application)"],
         "test_corrected": [f"{while_it_ran}: corrected memory errors: 0, then 3"],
