@@ -83,18 +83,3 @@ def test_after():
 """,
     )
     compare(project.run("-n0", "-Werror"), expected(project, "batch"))
-
-
-def test_files_of_a_red_case_are_kept(make_project: MakeProject) -> None:
-    """What a case that failed has left in its `tmp_path` is there to be looked at."""
-    project = make_project()
-    project.write(
-        "suites/keep/test_keep.py",
-        """
-def test_keeps(tmp_path):
-    (tmp_path / "evidence").write_text("of what happened")
-    raise AssertionError("on purpose")
-""",
-    )
-    assert project.run("-n0").status == 1
-    assert [path.read_text() for path in project.temp.rglob("evidence")] == ["of what happened"]
