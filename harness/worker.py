@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import signal
@@ -59,6 +60,8 @@ _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_
 _STARTS = 5
 #: An attempt may take this many case time limits: it may run once more, and a suspected leak runs twice seven times.
 _ATTEMPT_FACTOR = 20
+#: Errors of a process that has no descriptor, process or memory left.
+_STARVED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 #: The reason in `Worker.over` if the journal cannot be written.
 UNRECORDED = "harness: the run cannot be recorded"
@@ -163,7 +166,9 @@ class Worker:
                 self._supervisor.run(item, nextitem)
         except ZygoteError as error:
             self.over = f"harness: {error}"
-        except (OSError, MemoryError) as error:  # this process has no descriptor, or no memory
+        except (OSError, MemoryError) as error:
+            if isinstance(error, OSError) and error.errno not in _STARVED:
+                raise  # a mistake of ours: pytest shows its traceback
             self.over = (
                 f"harness: worker {self.name} cannot go on: {error!r}; look at the limits on open files and processes "
                 f"(`ulimit -n`, `ulimit -u`) and at the free memory"
