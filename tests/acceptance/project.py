@@ -152,6 +152,13 @@ class Running:
             raise AssertionError(f"the run left processes behind: {described}")
 
 
+def _heed_signals() -> None:
+    """The parent of these tests may ignore signals: a shell does so for jobs in the background, and nohup does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Project:
     """A folder with a pytest.ini and suites, in which runs are started."""
 
@@ -215,8 +222,7 @@ class Project:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # Whoever started these tests may ignore it, as a shell has what it puts in the background do.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+                preexec_fn=_heed_signals,
             )
         return Running(process, output, run_dir, mark)
 
