@@ -14,7 +14,7 @@ EXPECTED = {
     "test_fails": "waived: /1; suites/policy_waived/waivers.yaml:2): failed: AssertionError: way 2",
     "test_setup_fails": "waived: /2; suites/policy_waived/waivers.yaml:3): error: OSError",
     "test_crashes": "waived: /3; suites/policy_waived/waivers.yaml:4): crashed: SIGSEGV",
-    "test_hangs": "waived: /4; suites/policy_waived/waivers.yaml:5): timeout: not over",
+    "test_hangs": "waived: /4; suites/policy_waived/waivers.yaml:5): timeout: did not finish",
     "test_contaminates": "waived: /5; suites/policy_waived/waivers.yaml:6): contaminated",
     "test_leaks": "waived: /6; suites/policy_waived/waivers.yaml:7): leaked: left a child",
     "test_of_many[a-1]": "waived: /7; suites/policy_waived/waivers.yaml:8): failed",
