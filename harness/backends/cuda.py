@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.backends.backend import Backend
+
+if TYPE_CHECKING:
+    from harness.backends.nvml_memory import DriverMemory
 
 MASK = "CUDA_VISIBLE_DEVICES"
 
@@ -29,12 +32,16 @@ class CudaCounters:
     """Reads the counters of torch's CUDA allocators, and from NVML the memory of this process outside of them."""
 
     def __init__(self) -> None:
-        from harness.backends.nvml_memory import DriverMemory  # imports pynvml: only where CUDA is in use
-
-        self._driver = DriverMemory()
+        self._driver: DriverMemory | None = None
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
         """See `DeviceCounters`. `full` adds the private pools."""
+        if self._driver is None:
+            from harness.backends.nvml_memory import (
+                DriverMemory,  # 10 ms for pynvml: only a process that uses CUDA pays
+            )
+
+            self._driver = DriverMemory()
         values: dict[str, int] = {}
         for index in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats_as_nested_dict(index)
