@@ -122,8 +122,9 @@ def test_the_recorded_caller_is_the_parent(workload: Callable[[], Work]) -> None
     others = [
         r for r in roots if r.name.endswith(": _bootstrap") or r.caller.startswith("torch/profiler/profiler.py: ")
     ]
-    assert len(roots) - len(others) == 1, str(tree)
-    assert compared(tree) > 5, str(tree)
+    mine = [root for root in roots if root not in others]
+    assert len(mine) == 1, str(tree)
+    assert compared(mine[0]) > 5, str(tree)  # a pool's thread may start while the profile runs: its tree is not ours
 
 
 def test_the_recorded_caller_is_the_parent_on_another_thread() -> None:
