@@ -86,7 +86,8 @@ class Run:
                 undo.callback(self.close)
                 self._begin(machine, software)
             except (WriteError, ZygoteError) as error:
-                advice = ": make room, or choose another folder with --results-dir" * isinstance(error, WriteError)
+                full = isinstance(error, WriteError)
+                advice = ": make room, or choose another folder with --results-dir" if full else ""
                 pytest.exit(f"harness: {error}; no case was run{advice}", returncode=EXIT_INTERNAL)
             undo.pop_all()
 
