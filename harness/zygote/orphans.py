@@ -2,6 +2,9 @@
 
 The zygote adopts the orphans of its executors: every child that the zygote did not fork is an orphan. Nothing here
 blocks: the end of a process is an event of the loop.
+
+Two executors can die at the same time. The session tells whose an orphan is, because each executor starts one. An
+orphan that has started a session of its own is held against the executor whose end is handled first.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ class Orphans:
     def sweep(self, done: Callable[[list[str], list[str]], None]) -> None:
         """Kill every orphan, and every process that an orphan leaves when it ends.
 
+        Orphans in the session of an executor that has not been reaped yet are left to that executor's own sweep.
+
         `done` is called once they are gone, or after `KILL_PATIENCE`, with the command lines of the killed processes
         and a text about each process that could not be killed. A later sweep does not wait for such a process again.
         """
@@ -90,8 +95,12 @@ class Orphans:
         while ended:
             ended = False
             for pid in self._processes.children():
-                if pid not in self._ours and pid not in self._known:
+                if self._is_new_orphan(pid):
                     ended = self._kill(pid, sweep) or ended
+
+    def _is_new_orphan(self, pid: int) -> bool:
+        known = pid in self._ours or pid in self._known
+        return not known and self._processes.session(pid) not in self._ours
 
     def _kill(self, pid: int, sweep: Sweep) -> bool:
         """Kill one orphan. Returns whether it has ended already."""

@@ -32,6 +32,9 @@ class Processes(Protocol):
     def children(self) -> list[int]:
         """Returns the process ids of all children that live or were not reaped."""
 
+    def session(self, pid: int) -> int:
+        """Returns the session id of a child, 0 if it is gone."""
+
     def describe(self, pid: int) -> tuple[str, str] | None:
         """Returns state letter and command line of a process, None if it is gone."""
 
@@ -65,6 +68,12 @@ class LinuxProcesses:
 
     def children(self) -> list[int]:
         return linux.children()
+
+    def session(self, pid: int) -> int:
+        try:
+            return os.getsid(pid)
+        except ProcessLookupError:
+            return 0
 
     def describe(self, pid: int) -> tuple[str, str] | None:
         return linux.describe_process(pid)

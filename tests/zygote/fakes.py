@@ -21,6 +21,7 @@ class FakeProcesses:
         self.fork_errors: list[OSError] = []
         self.open_errors: list[OSError] = []
         self.commands: dict[int, str] = {}
+        self.sessions: dict[int, int] = {}
         self.signals: list[tuple[int, int]] = []
         #: Those that SIGKILL does not end.
         self.immortal: set[int] = set()
@@ -84,6 +85,9 @@ class FakeProcesses:
 
     def children(self) -> list[int]:
         return [pid for pid in self.commands if pid not in self._hidden]
+
+    def session(self, pid: int) -> int:
+        return self.sessions.get(pid, pid)
 
     def describe(self, pid: int) -> tuple[str, str] | None:
         return None if pid not in self.commands else ("Z" if pid in self._codes else "S", self.commands[pid])

@@ -288,6 +288,24 @@ def test_processes_that_an_executor_leaves_are_killed_and_reported(bench: Bench)
     assert sorted(bench.processes.reaped) == [pid, child, grandchild, zombie]
 
 
+def test_an_orphan_is_held_against_the_executor_in_whose_session_it_is(bench: Bench) -> None:
+    """Two executors have died. The one that left nothing is reaped first."""
+    channel = bench.connect()
+    leaves, innocent = bench.spawn(channel, "leaves"), bench.spawn(channel, "innocent")
+    orphan = bench.processes.add("sleep 1000", left_by=leaves)
+    bench.processes.sessions[orphan] = leaves
+    bench.processes.held.add(leaves)
+    bench.end(leaves)
+    bench.end(innocent)
+    assert bench.hear(channel) == {"op": "exit", "executor": "innocent", "status": 0, "swept": [], "stuck": []}
+    assert orphan not in bench.processes.reaped
+    bench.processes.held.discard(leaves)
+    bench.wait(REAP_PAUSE)
+    told = bench.hear(channel)
+    assert (told["executor"], told["swept"]) == ("leaves", ["sleep 1000"])
+    assert orphan in bench.processes.reaped
+
+
 def test_a_fork_of_a_case_in_a_cold_executor_is_called_so(bench: Bench) -> None:
     channel = bench.connect()
     pid = bench.spawn(channel, "a")
