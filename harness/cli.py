@@ -14,6 +14,7 @@ from harness.cli_faults import app as faults
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED, EXIT_USAGE
+from harness.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -193,7 +194,7 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
     ids = [entry.id for entry in entries]
     if update or not path.exists():
         written = mustpass.write(path, ids, description)
-        print(f"wrote {path}: {len(written.ids)} cases, {written.hash}")
+        print(f"wrote {path}: {counted(len(written.ids), 'case')}, {written.hash}")
         return
     listed = mustpass.read(path)
     missing, new = mustpass.check(listed, ids), sorted({*ids} - {*listed.ids})
@@ -201,7 +202,8 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
         print(f"does not exist: {case_id}")
     for case_id in new:
         print(f"not on the list: {case_id}")
-    print(f"{path}: {len(listed.ids)} cases, {listed.hash}; {len(missing)} do not exist, {len(new)} not on the list")
+    found = f"{counted(len(listed.ids), 'case')}, {listed.hash}"
+    print(f"{path}: {found}; {len(missing)} do not exist, {len(new)} not on the list")
     if missing:
         print("restore the missing cases, or use --update to remove them from the list")
         raise typer.Exit(EXIT_RED)
@@ -252,7 +254,7 @@ def bisect(
 
     company = order.company_of(journal.read_run(run_dir / journal.FILE_NAME), case)
     console = _console()
-    print(f"{case} was {company.outcome} after {len(company.earlier)} cases in its process")
+    print(f"{case} was {company.outcome} after {counted(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
     order.record(run_dir, found)
     for culprit in found.culprits:
@@ -282,7 +284,7 @@ def _print_catalog(entries: list[Entry]) -> None:
         table.add_row(entry.id, clean(requires), clean(covers), clean(timeout), entry.description)
     console = _console()
     console.print(table)
-    console.print(f"{len(entries)} cases in {len({entry.suite for entry in entries})} suites")
+    console.print(f"{counted(len(entries), 'case')} in {counted(len({entry.suite for entry in entries}), 'suite')}")
 
 
 def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
@@ -335,8 +337,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     cost = ledger.cost
     line(f"{counts} ({len(ledger.verdicts)} in all); exit status {ledger.run_exit_status()}")
     line(
-        f"isolation: {cost.executors} executors in {cost.startup:.1f} s of start-up, "
-        f"{cost.restarts} restarts, {cost.retries} retries"
+        f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
+        f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
     )
     line(f"wrote {written.path} ({written.size} bytes, long texts cut to {written.text_limit} characters)")
 

@@ -12,6 +12,7 @@ import typer
 
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED
+from harness.text import counted
 
 if TYPE_CHECKING:
     from harness.gating.lint import Marks
@@ -70,9 +71,10 @@ def lint(
         errors += remark.error
         notes += not remark.error
         _say(f"{'error' if remark.error else 'note'}: {remark.source}: {remark.kind}: {remark.text}")
-    against = "no catalogue" if cases is None else f"{len(cases)} cases"
-    declared = "no declared hardware" if kinds is None else f"{len(kinds)} kinds of hardware"
-    _say(f"{len(waivers)} waivers in {len(paths)} files, {against}, {declared}: {errors} errors, {notes} notes")
+    against = "no catalogue" if cases is None else counted(len(cases), "case")
+    declared = "no declared hardware" if kinds is None else f"{counted(len(kinds), 'kind')} of hardware"
+    checked = f"{counted(len(waivers), 'waiver')} in {counted(len(paths), 'file')}"
+    _say(f"{checked}, {against}, {declared}: {counted(errors, 'error')}, {counted(notes, 'note')}")
     raise typer.Exit(EXIT_RED if errors else 0)
 
 

@@ -1,4 +1,4 @@
-"""Makes any text safe for reports: only characters that XML allows, and a limited length."""
+"""Texts for reports: only characters that XML allows, a limited length, numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def cap(text: str, limit: int) -> str:
     head = limit // 2
     tail = limit - head
     return f"{text[:head]}\n[... {cut} of {len(text)} characters cut ...]\n{text[len(text) - tail :]}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """The number with its noun: ``1 case``, ``2 cases``. `plural` is for nouns that do not just add an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def exit_text(status: int) -> str:

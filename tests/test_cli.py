@@ -168,10 +168,10 @@ def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "test_undocumented" in done.stdout
     assert "test_sum[1]" not in done.stdout
-    assert "1 cases in 1 suites" in done.stdout
+    assert "1 case in 1 suite" in done.stdout
     whole = harness("catalog", cwd=project, environ={"COLUMNS": "60"})
     assert "…" not in whole.stdout
-    assert "4 cases in 1 suites" in whole.stdout
+    assert "4 cases in 1 suite" in whole.stdout
 
 
 def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:
@@ -219,7 +219,7 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
         "line 7 of the journal has the unknown kind 'weather' and was ignored: use a newer harness to read it",
         "the run did not finish, so it counts as red: run it again",
         "1 not_run, 1 passed, 1 crashed (3 in all); exit status 1",
-        "isolation: 1 executors in 0.2 s of start-up, 0 restarts, 0 retries",
+        "isolation: 1 executor in 0.2 s of start-up, 0 restarts, 0 retries",
     ]
     assert lines[11].startswith(f"wrote {run_dir / 'junit.xml'} (")
     assert b'tests="3"' in (run_dir / "junit.xml").read_bytes()

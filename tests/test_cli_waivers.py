@@ -92,7 +92,7 @@ def test_lint_of_sound_files(project: Path) -> None:
     waivers(project, entry("*::test_difference"), name="more.yaml")
     done = harness("lint", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "2 waivers in 2 files, 3 cases, 1 kinds of hardware: 0 errors, 0 notes\n"
+    assert done.stdout == "2 waivers in 2 files, 3 cases, 1 kind of hardware: 0 errors, 0 notes\n"
 
 
 def test_lint_tells_everything_there_is_to_say_a_line_each(project: Path) -> None:
@@ -125,7 +125,7 @@ def test_lint_tells_everything_there_is_to_say_a_line_each(project: Path) -> Non
         f"error: {file}:30: expired: expired on {PAST}: renew or remove it (owner: somebody)",
         f"error: {file}:30: never_applies: never applies, since 'when' contradicts the requirements of every case that "
         "it matches: correct 'when'",
-        "5 waivers in 2 files, 3 cases, 1 kinds of hardware: 7 errors, 1 notes",
+        "5 waivers in 2 files, 3 cases, 1 kind of hardware: 7 errors, 1 note",
     ]
 
 
@@ -134,7 +134,7 @@ def test_lint_of_named_files_alone_where_there_is_nothing_else(tmp_path: Path) -
     file = tmp_path / "configs" / "waivers" / "known.yaml"
     done = harness("lint", str(file), "configs/waivers", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "1 waivers in 1 files, no catalogue, no declared hardware: 0 errors, 0 notes\n"
+    assert done.stdout == "1 waiver in 1 file, no catalogue, no declared hardware: 0 errors, 0 notes\n"
 
 
 def test_lint_against_a_catalogue_and_hardware_of_choice(project: Path) -> None:
@@ -153,7 +153,7 @@ def test_lint_against_a_catalogue_and_hardware_of_choice(project: Path) -> None:
     (project / "declared" / "b200.yaml").write_text(H200.replace("9.0", "10.0"))
     done = harness("lint", "--catalog", "catalog.json", "--hardware", "declared", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "2 waivers in 1 files, 3 cases, 1 kinds of hardware: 0 errors, 0 notes\n"
+    assert done.stdout == "2 waivers in 1 file, 3 cases, 1 kind of hardware: 0 errors, 0 notes\n"
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_the_header_and_the_summary_say_what_an_operator_needs(project: pytest.P
         [
             "harness: devices *; driver *; torch *",
             f"harness: isolation batch; seed 77; results in {project.path}/here",
-            "1 cases: 1 passed",
-            "isolation: 1 executors started in * s, 0 restarts, 0 retries",
+            "1 case: 1 passed",
+            "isolation: 1 executor started in * s, 0 restarts, 0 retries",
         ]
     )
     assert sorted(path.name for path in (project.path / "here").iterdir()) == [
@@ -152,7 +152,7 @@ def test_a_collection_that_must_not_be_forked_runs_nothing_and_says_why(
     result = project.runpytest_subprocess("suites")
     assert result.ret == 2
     result.stdout.fnmatch_lines([reason])
-    result.stdout.fnmatch_lines(["1 cases: 1 not_run"])
+    result.stdout.fnmatch_lines(["1 case: 1 not_run"])
 
 
 def test_n_auto_is_left_to_xdist_in_a_session_without_cases(project: pytest.Pytester) -> None:

@@ -22,7 +22,7 @@ from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.ledger import Ledger
 from harness.softdevice.faults import Injection, catalogue
-from harness.text import one_line
+from harness.text import counted, one_line
 
 #: Name of the run without a fault. The other runs are named after their fault.
 CLEAN = "clean"
@@ -106,7 +106,10 @@ def as_text(campaign: Campaign) -> str:
     ]
     widths = [max(len(line[column]) for line in cells) for column in (0, 1)]
     lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
-    lines += ["", f"on the software device without a fault: {campaign.passed} cases passed, {len(campaign.wrong)} red"]
+    lines += [
+        "",
+        f"on the software device without a fault: {counted(campaign.passed, 'case')} passed, {len(campaign.wrong)} red",
+    ]
     lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
     caught = len(campaign.rows) - len(campaign.missed)
     lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))

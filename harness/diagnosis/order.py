@@ -19,6 +19,10 @@ from harness.reporting import journal
 from harness.reporting.events import Finish, RunStarted, Start
 from harness.reporting.journal import Journal, JournalContents
 
+#: Options of pytest that take a value and change how cases are collected, or which warnings are errors.
+_KEPT_SHORT = ("-c", "-o", "-p", "-W")
+_KEPT_LONG = ("--config-file", "--confcutdir", "--import-mode", "--override-ini", "--pythonwarnings", "--rootdir")
+
 
 class BisectError(HarnessError):
     """There is nothing to bisect, or it cannot be bisected."""
@@ -81,22 +85,27 @@ def company_of(contents: JournalContents, case: str) -> Company:
         outcome=shared.outcome,
         seed=run.seed,
         rootdir=run.rootdir,
-        options=(*_kept_options(run.argv), *_kept_settings(run.settings)),
+        options=(*_kept_options(run.argv, run.rootdir), *_kept_settings(run.settings)),
         masks={str(masked[devices[0]]): ",".join(devices)} if devices else {},
     )
 
 
-def _kept_options(argv: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of a run that change how cases are collected: ``-c FILE`` and ``-p PLUGIN``."""
+def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
+    """The arguments of a run that change how cases are collected, or which warnings are errors."""
     kept: list[str] = []
     words = iter(argv[1:])
     for word in words:
-        flag, value = word[:2], word[2:]
-        if flag not in ("-c", "-p"):
+        if word == "--":
+            break
+        long = word.startswith("--")
+        flag, joined, value = word.partition("=") if long else (word[:2], word[2:], word[2:])
+        if flag not in (_KEPT_LONG if long else _KEPT_SHORT):
             continue
-        value = value or next(words, "")
+        value = value if joined else next(words, "")
+        if flag == "--rootdir":
+            value = rootdir  # the user's may be relative to another folder
         if not (flag == "-p" and value.startswith("no:")):
-            kept += [flag, value]
+            kept += [f"{flag}={value}"] if long else [flag, value]
     return tuple(kept)
 
 

@@ -33,6 +33,7 @@ from harness.outcome import Outcome
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.wire import Channel, Message, encode
+from harness.text import counted
 
 
 class Executor:
@@ -186,7 +187,7 @@ class Executor:
         name = case.rpartition("::")[2]
         example = next((other for other in known if other.rpartition("::")[2] == name), known[0] if known else None)
         such = "" if example is None else f", for example {example!r}"
-        return f"{len(known)} cases{such}, in the root folder {self._collected.session.config.rootpath}"
+        return f"{counted(len(known), 'case')}{such}, in the root folder {self._collected.session.config.rootpath}"
 
     def _remaining_problems(self) -> list[Problem]:
         """Returns the problems that may have made a check fail. If there are none, the error is the harness's own."""

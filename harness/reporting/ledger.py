@@ -25,7 +25,7 @@ from harness.reporting.events import (
     Stopped,
 )
 from harness.reporting.journal import JournalContents, digest
-from harness.text import exit_text
+from harness.text import counted, exit_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ListResult:
     def text(self) -> str:
         """One line: ``must-pass list cpu (124 cases, sha256:0123456789ab): satisfied``."""
         where = f" on {self.where}" if self.where else ""
-        what = f"must-pass list {self.name} ({self.cases} cases, {self.hash[:19]}){where}"
+        what = f"must-pass list {self.name} ({counted(self.cases, 'case')}, {self.hash[:19]}){where}"
         if not self.missed:
             return f"{what}: satisfied"
         return f"{what}: not satisfied, {len(self.missed)} did not pass, the first {self.missed[0]}"
@@ -293,7 +293,9 @@ class _LedgerBuilder:
         found = [self._finding("must_pass", each.text, each.missed) for each in lists if each.missed]
         ran = sum(verdict.ran for verdict in verdicts)
         if self.run is not None and ran < self.run.minimum_cases:
-            message = f"{ran} cases ran, but profile {self.run.profile} requires at least {self.run.minimum_cases}"
+            message = (
+                f"{counted(ran, 'case')} ran, but profile {self.run.profile} requires at least {self.run.minimum_cases}"
+            )
             found.append(self._finding("too_few_cases", message))
         return found
 

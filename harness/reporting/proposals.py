@@ -30,7 +30,7 @@ from harness.reporting import environment
 from harness.reporting.events import Collected, Ruling
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger, Verdict
-from harness.text import one_line
+from harness.text import counted, one_line
 
 #: How long a proposed waiver is valid.
 LIFE = timedelta(days=30)
@@ -136,7 +136,7 @@ def as_yaml(proposals: Proposals, title: str) -> str:
     ]
     for entry in proposals.entries:
         if len(entry.cases) > 1:
-            lines.append(f"  # {len(entry.cases)} cases")
+            lines.append(f"  # {counted(len(entry.cases), 'case')}")
         expect = entry.expect[0].value if len(entry.expect) == 1 else [outcome.value for outcome in entry.expect]
         lines += [
             f"  - case: {_quoted(entry.case)}",

@@ -13,7 +13,7 @@ from harness.outcome import Outcome
 from harness.plan import Plan
 from harness.reporting.ledger import Ledger, Verdict
 from harness.reporting.repetitions import repetitions
-from harness.text import one_line
+from harness.text import counted, one_line
 
 #: The number of cases shown in the summary. The report has all of them.
 SHOWN = 50
@@ -65,7 +65,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     `blocks`: see `harness.reporting.plot.plot`.
     """
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
-    lines = [f"{len(ledger.verdicts)} cases: {counts or 'none'}"]
+    lines = [f"{counted(len(ledger.verdicts), 'case')}: {counts or 'none'}"]
     shown = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
     not_run = [verdict for verdict in shown if verdict.outcome is Outcome.NOT_RUN]
     for verdict in [verdict for verdict in shown if verdict.outcome is not Outcome.NOT_RUN][:SHOWN]:
@@ -73,9 +73,9 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     if len(shown) - len(not_run) > SHOWN:
         lines.append(f"… and {len(shown) - len(not_run) - SHOWN} more, see {run_dir / 'junit.xml'}")
     gates = Counter(verdict.message for verdict in ledger.verdicts if verdict.outcome is Outcome.GATED)
-    lines += [f"GATED {count} cases - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
+    lines += [f"GATED {counted(count, 'case')} - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
     if not_run:
-        lines.append(f"NOT_RUN {len(not_run)} cases, the first {not_run[0].case} - {not_run[0].message}")
+        lines.append(f"NOT_RUN {counted(len(not_run), 'case')}, the first {not_run[0].case} - {not_run[0].message}")
     for finding in ledger.findings:
         lines.append(f"FINDING {finding.kind}: {one_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []
@@ -85,8 +85,8 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines += [result.text for result in ledger.lists]
     cost = ledger.cost
     lines.append(
-        f"isolation: {cost.executors} executors started in {cost.startup:.2f} s, "
-        f"{cost.restarts} restarts, {cost.retries} retries"
+        f"isolation: {counted(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
+        f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
     )
     lines.append(f"results: {run_dir}")
     return lines
@@ -97,7 +97,7 @@ def _kept(ledger: Ledger) -> list[str]:
     decided = (verdict.decided for verdict in ledger.verdicts)
     reasons = Counter(finish.keeps for finish in decided if finish is not None and finish.keeps)
     return [
-        f"KEEPS {count} cases whose memory growth is not checked - {one_line(reason)}"
+        f"KEEPS {counted(count, 'case')} whose memory growth is not checked - {one_line(reason)}"
         for reason, count in reasons.most_common(SHOWN)
     ]
 

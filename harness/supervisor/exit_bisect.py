@@ -10,6 +10,7 @@ from harness.supervisor.attempt import CaseRequest, leave, run_attempt
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
+from harness.text import counted
 
 
 class ExitBisect:
@@ -23,7 +24,7 @@ class ExitBisect:
 
     def investigate(self, handle: ExecutorHandle, what: str) -> None:
         """Bisect the cases of an executor that ended badly. `what` describes its end."""
-        activity = f"bisecting {len(handle.cases)} cases, because executor {handle.name} ended badly"
+        activity = f"bisecting {counted(len(handle.cases), 'case')}, because executor {handle.name} ended badly"
         try:
             with self._slot.activities.doing(activity):
                 if missing := self._runner.obstacle(len(handle.binding.devices)):

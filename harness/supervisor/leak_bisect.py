@@ -15,6 +15,7 @@ from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.supervisor.leak_trials import LeakTrials
+from harness.text import counted
 
 
 class LeakBisect:
@@ -90,6 +91,6 @@ class LeakBisect:
             lines = [leak_trials.describe(culprits), *lines]
         else:
             judgement = replace(judgement, outcome=Outcome.LEAKED, message=culprits.leaks[0].text)
-        notes = (*attempt.notes, f"run again because a process that ran {cases} cases had grown", *lines)
+        notes = (*attempt.notes, f"run again because a process that ran {counted(cases, 'case')} had grown", *lines)
         self._runner.conclude(history, replace(attempt, judgement=judgement, notes=notes))
         self._runner.report_late(history)

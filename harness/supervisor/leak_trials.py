@@ -15,7 +15,7 @@ from harness.supervisor.attempt import GRACE
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.text import exit_text
+from harness.text import counted, exit_text
 from harness.zygote.client import ZygoteError
 
 #: The most processes for one batch. To find a pair among 400 cases takes about 40.
@@ -158,7 +158,7 @@ def activity_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
     Example: ``searching for leaks, because executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``.
     """
     by = [f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in grown.items()]
-    return f"searching for leaks, because executor {executor} grew by {', '.join(by)} over {cases} cases"
+    return f"searching for leaks, because executor {executor} grew by {', '.join(by)} over {counted(cases, 'case')}"
 
 
 def describe(culprits: Culprits) -> str:

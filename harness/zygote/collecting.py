@@ -35,7 +35,10 @@ class CollectorPlugin:
         self._relay = ReportRelay()
         self._guard = StateGuard()
 
+    @pytest.hookimpl(tryfirst=True)  # before pytest's plugin for temporary folders reads the option
     def pytest_configure(self, config: pytest.Config) -> None:
+        # pytest empties this folder. Executors would delete each other's files; each has a folder of its own (TMPDIR).
+        config.option.basetemp = None
         self.misplaced = self._root.difference(Root.of(config))
         if self.misplaced:
             raise pytest.UsageError(self.misplaced)

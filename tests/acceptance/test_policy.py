@@ -201,7 +201,7 @@ def test_a_profile_is_strict(make_project: MakeProject, spread: str) -> None:
     configure(project, "profiles/strict", description="strict", gates=["memory"], skips="forbidden", minimum_cases=2)
     result = project.run(spread, "--profile=strict")
     compare(result, expected(project, "batch"))
-    assert result.ledger.findings[0].message == "1 cases ran, but profile strict requires at least 2"
+    assert result.ledger.findings[0].message == "1 case ran, but profile strict requires at least 2"
 
 
 def test_a_gate_that_is_not_allowed_is_red_without_isolation(make_project: MakeProject) -> None:
@@ -315,8 +315,8 @@ def test_files_by_path(make_project: MakeProject) -> None:
     result = project.run("-n0", "--profile=mine/held", "--must-pass=more.txt")
     assert result.status == 0, result.tail()
     assert result.verdicts[case] == "waived"
-    assert "must-pass list core.txt (1 cases" in result.terminal
-    assert "must-pass list more.txt (1 cases" in result.terminal, "those of profile and command line add up"
+    assert "must-pass list core.txt (1 case" in result.terminal
+    assert "must-pass list more.txt (1 case" in result.terminal, "those of profile and command line add up"
 
 
 PROMISED = """
@@ -400,7 +400,7 @@ def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
         assert text.startswith(f"must-pass list {name}.txt (2 cases, sha256:")
         assert text.endswith(f"not satisfied, 1 did not pass, the first {file}::test_{name}")
         assert f"\n{text}\n" in result.terminal
-    satisfied = f"must-pass list good.txt (1 cases, {good.hash[:19]}): satisfied"
+    satisfied = f"must-pass list good.txt (1 case, {good.hash[:19]}): satisfied"
     assert f"\n{satisfied}\n" in result.terminal
     alone = project.run("-k", "test_passes", spread, "--must-pass=good")
     assert alone.status == 0, alone.tail()
@@ -458,7 +458,7 @@ def test_the_report_of_a_killed_run_tells_its_lists(make_project: MakeProject) -
         raise
     status, output = command(project, "report", str(killed.run_dir))
     assert status == 1, output
-    assert re.search(r"^must-pass list good\.txt \(1 cases, sha256:\w+\): satisfied$", output, re.MULTILINE), output
+    assert re.search(r"^must-pass list good\.txt \(1 case, sha256:\w+\): satisfied$", output, re.MULTILINE), output
     assert re.search(r"^must-pass list more\.txt .*: not satisfied, 1 did not pass", output, re.MULTILINE), output
     assert "the run did not finish" in output
     told = killed.junit.find("testsuite/properties/property[@name='must_pass']")

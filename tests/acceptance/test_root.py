@@ -265,5 +265,5 @@ def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
     (verdict,) = project.run("-n0").ledger.verdicts
     assert verdict.outcome is Outcome.LOST
     assert "check that its id is the same in every collection" in verdict.message
-    assert "it collected 1 cases, for example 'suites/test_ids.py::test_it[" in verdict.message
+    assert "it collected 1 case, for example 'suites/test_ids.py::test_it[" in verdict.message
     assert f"in the root folder {project.folder};" in verdict.message

@@ -22,6 +22,30 @@ def test_large(tmp_path):
         file.truncate(200 << 20)
     raise AssertionError("red")
 """
+#: The second case asks for its folder after the first case has written into its own.
+SHARED_BASETEMP_FIRST = """
+import os, pathlib, time
+
+PROBE = pathlib.Path(os.environ["PROBE_DIR"])
+
+def test_first(tmp_path):
+    (tmp_path / "mine").write_text("here")
+    (PROBE / "written").touch()
+    while not (PROBE / "asked").exists():
+        time.sleep(0.01)
+    assert (tmp_path / "mine").read_text() == "here"
+"""
+SHARED_BASETEMP_SECOND = """
+import os, pathlib, time
+
+PROBE = pathlib.Path(os.environ["PROBE_DIR"])
+
+def test_second(request):
+    while not (PROBE / "written").exists():
+        time.sleep(0.01)
+    request.getfixturevalue("tmp_path")
+    (PROBE / "asked").touch()
+"""
 SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
 
 
@@ -108,3 +132,10 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(project: Project) -> None
     assert running.process.returncode not in (0, 1)
     assert "the probe fails" in running.terminal()
     assert left(project) == []
+
+
+def test_basetemp_is_not_emptied_under_a_case_that_runs(project: Project) -> None:
+    project.write("suites/test_first.py", SHARED_BASETEMP_FIRST)
+    project.write("suites/test_second.py", SHARED_BASETEMP_SECOND)
+    result = project.run("-n2", "--dist=loadfile", f"--basetemp={project.folder / 'base'}")
+    assert result.status == 0, result.tail()

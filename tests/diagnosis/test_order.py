@@ -14,6 +14,7 @@ from tests.reporting import build
 
 A, B, C = "s/test_a.py::a", "s/test_a.py::b[x y]", "s/test_a.py::c"
 ARGV = ["pytest", "suites", "-p", "harness.plugin", "-pno:cacheprovider", "-c", "my.ini", "-n2", "--profile=x"]
+ROOT_OPTIONS = ["--rootdir", "../elsewhere", "-oxfail_strict=true", "-W", "error", "--import-mode=importlib", "-x"]
 
 
 def contents(*lines: build.Line) -> JournalContents:
@@ -60,6 +61,15 @@ def test_software_devices_and_their_faults_are_those_it_had() -> None:
     command = found.command([A])
     assert command.startswith("SOFT_VISIBLE_DEVICES=SOFT-1 pytest ")
     assert command.endswith("--device=soft '--inject=slow; event_early:0.5,seed=3'")
+
+
+def test_what_changes_the_collection_is_kept() -> None:
+    finish = build.finish(C, Outcome.FAILED)
+    run = build.run(argv=["pytest", *ROOT_OPTIONS, "--", "-c", "a_path"])
+    lines = build.events(run, build.start(A), build.finish(A), build.start(C), finish)
+    found = company_of(JournalContents(Path("run/journal.ndjson"), tuple(lines)), C)
+    rootdir = f"--rootdir={found.rootdir}"
+    assert found.options == (rootdir, "-o", "xfail_strict=true", "-W", "error", "--import-mode=importlib")
 
 
 @pytest.mark.parametrize(

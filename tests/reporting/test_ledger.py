@@ -293,7 +293,7 @@ def test_a_run_in_which_fewer_cases_ran_than_it_should_is_red(wanted: int, red: 
     found = ledger(run, build.collected(A, B, C), build.finish(A), build.finish(B, Outcome.GATED), forbidden)
     assert [verdict.ran for verdict in found.verdicts] == [True, False, False]
     messages = [finding.message for finding in found.findings]
-    assert messages == (["1 cases ran, but profile nightly requires at least 2"] if red else [])
+    assert messages == (["1 case ran, but profile nightly requires at least 2"] if red else [])
 
 
 def test_uncollected_cases_come_last_and_are_flagged() -> None:
