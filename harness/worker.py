@@ -380,6 +380,9 @@ class Worker:
 
 def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:
     """The waivers in the case's own marks."""
+    marks = list(item.iter_markers("leaks"))
+    if not marks:
+        return ()  # the location is expensive
     path, line, _ = item.location
     source = f"{path}:{(line or 0) + 1}"
-    return tuple(waivers.from_mark(mark, case_id, source) for mark in item.iter_markers("leaks"))
+    return tuple(waivers.from_mark(mark, case_id, source) for mark in marks)

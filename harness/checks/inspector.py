@@ -62,8 +62,9 @@ class Inspector:
             self._meters = None
             text = f"changed the process so that its state cannot be read: {error!r}"
             return [Problem(Outcome.CONTAMINATED, text)], {}
-        self._suspected = {} if keeps else suspicions(before, self._before, self._tier)
-        self._batch.add_case({} if keeps else growths(before, self._before), self._suspected)
+        changes = {} if keeps else growths(before, self._before)
+        self._suspected = suspicions(changes, self._tier)
+        self._batch.add_case(changes, self._suspected)
         return problems, self._suspected
 
     def unreadable(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -18,20 +18,21 @@ from harness.supervisor.case_history import CaseHistory, message
 _ATTEMPTS_LISTED = 20
 
 
-def shown(history: CaseHistory, reproduce: str) -> list[pytest.TestReport]:
-    """Returns the reports of a case as a whole. `reproduce` is the command that runs it again."""
+def shown(history: CaseHistory, reproduce: Callable[[], str]) -> list[pytest.TestReport]:
+    """Returns the reports of a case as a whole. `reproduce` returns the command that runs it again."""
     attempt, outcome = history.decisive, history.outcome
     own = list(attempt.reports)
-    footer = ("harness", _footer(history, attempt, reproduce))
     if outcome is Outcome.WAIVED and history.ruling is not None:
         return _three_phases(history.case, expected(history.case.item, history.ruling.text, attempt.duration))
+    if not outcome.is_red and outcome is not Outcome.FLAKY:
+        return own
+    command = reproduce()
+    footer = ("harness", _footer(history, attempt, command))
     if outcome is Outcome.FLAKY:
         for report in own:
             report.sections.append(footer)
             if report.when == "call" or report.skipped:
                 reports.mark(report, Outcome.FLAKY)
-        return own
-    if not outcome.is_red:
         return own
     failing = [report for report in own if report.failed]
     if failing and history.ruling is None and not attempt.outcome.breaks_executor:
@@ -39,7 +40,7 @@ def shown(history: CaseHistory, reproduce: str) -> list[pytest.TestReport]:
             report.sections.append(footer)
         return own
     when = attempt.judgement.when if attempt.judgement.when == "setup" else "call"
-    return _three_phases(history.case, failure(history, when, reproduce), before=own)
+    return _three_phases(history.case, failure(history, when, command), before=own)
 
 
 def failure(history: CaseHistory, when: str, reproduce: str) -> pytest.TestReport:

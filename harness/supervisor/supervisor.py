@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -106,7 +107,7 @@ class Supervisor:
             if history.outcome is Outcome.NOT_RUN:
                 self._report_not_run(case, message(history.decisive))
             else:
-                pytest_reports.log(item, pytest_reports.shown(history, self._reproduce(history)))
+                pytest_reports.log(item, pytest_reports.shown(history, partial(self._reproduce, history)))
             interruption = history.attempts[-1].evidence.interruption
             if interruption.startswith("raised Exit"):
                 item.session.shouldstop = interruption
@@ -200,14 +201,18 @@ class Supervisor:
         light = self._each_fresh and not BACKENDS[handle.binding.kind].hardware
         following = None if last else self._following(case, nextitem)
         first = self._attempt(handle, history, following=following, leave=last, light=light)
-        sick = any(self._pool.drained(device) is not None for device in self._pool.known(first.devices))
-        doubtful = (first.outcome.breaks_executor and not first.alone) or (first.outcome.is_red and sick)
+        broke_in_company = first.outcome.breaks_executor and not first.alone
+        doubtful = broke_in_company or (first.outcome.is_red and self._is_drained(first.devices))
         if not first.evidence.lost_by_harness and not doubtful:
             return first
         if missing := self.obstacle(case.devices):
             return replace(first, notes=(*first.notes, f"not run again alone: {missing}"))
         self._record_finish(history, first, final=False)
         return self._run_alone(history)
+
+    def _is_drained(self, uuids: Sequence[str]) -> bool:
+        """Returns whether any of these devices is drained."""
+        return any(self._pool.drained(device) is not None for device in self._pool.known(uuids))
 
     def _confirm_leaks(self, history: CaseHistory, attempt: Attempt) -> Attempt:
         """Confirm or reject the suspected leaks of an attempt. Returns the attempt with its final judgement."""

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ import pytest
 from harness.backends.cuda import CudaCounters, private_pools
 from harness.backends.nvml_memory import NvmlProcess, used_by
 from harness.checks import growth, origins
+from harness.checks.meters import process as process_meters
 from harness.checks.meters.process import Files, resident
 from harness.checks.meters.table import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
 from harness.checks.meters.torch_memory import count_objects
@@ -89,7 +91,7 @@ def _examine_here(item: pytest.Item, folder: Path) -> Examined:
     fast = Meters("fast", temp=folder)
     before = fast.read()
     item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
-    first = suspicions(before, fast.read())
+    first = suspicions(growths(before, fast.read()))
     full = Meters("full", temp=folder)
     repeated = []
     last = full.read()
@@ -309,7 +311,7 @@ def test_growths_and_suspicions(
     before: dict[str, int], after: dict[str, int], changed: dict[str, int], suspected: dict[str, int]
 ) -> None:
     assert growths(Reading(before), Reading(after)) == changed
-    assert suspicions(Reading(before), Reading(after)) == suspected
+    assert suspicions(growths(Reading(before), Reading(after))) == suspected
 
 
 def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
@@ -583,7 +585,7 @@ def test_collecting_garbage_frees_cycles_and_the_last_exception() -> None:
 
 _MANY = """
 import gc
-from harness.checks.meters.table import Meters, suspicions
+from harness.checks.meters.table import Meters, growths, suspicions
 import torch
 gc.collect(); gc.freeze()
 meters = Meters("fast")
@@ -591,12 +593,12 @@ before = meters.read()
 many = [[] for _ in range(Meters.FREEZE_ABOVE)]
 kept = [torch.zeros(10)]
 after = meters.read()
-assert suspicions(before, after)["tensors"] == 1, suspicions(before, after)
+assert suspicions(growths(before, after))["tensors"] == 1, growths(before, after)
 assert len(gc.get_objects()) < Meters.FREEZE_ABOVE
 again = meters.read()
-assert "tensors" not in suspicions(after, again)
+assert "tensors" not in suspicions(growths(after, again))
 kept.append(torch.zeros(10))
-assert suspicions(again, meters.read())["tensors"] == 1
+assert suspicions(growths(again, meters.read()))["tensors"] == 1
 """
 
 
@@ -607,3 +609,23 @@ def test_many_objects_are_frozen_and_nothing_is_lost_or_counted_twice() -> None:
 if __name__ == "__main__":
     _OFF = ["-p", "no:cacheprovider", "-p", "no:xdist", "-s", "-q", "-c", os.devnull]
     sys.exit(pytest.main([*_OFF, f"--rootdir={Path(sys.argv[1]).parent}", *sys.argv[1:]], plugins=[_Repeater()]))
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+def test_descriptors_and_threads_are_counted_with_and_without_a_listing(
+    cheap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for way in ("_THREADS_BY_LINKS", "_DESCRIPTORS_BY_SIZE"):
+        if cheap and not getattr(process_meters, way):
+            pytest.skip("this kernel does not tell the numbers")
+        monkeypatch.setattr(process_meters, way, cheap)
+    before = process_meters.read({})
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    with open(os.devnull), open(os.devnull):
+        thread.start()
+        after = process_meters.read({})
+    release.set()
+    thread.join()
+    assert after["descriptors"] - before["descriptors"] == 2
+    assert after["threads"] - before["threads"] == 1

@@ -13,6 +13,11 @@ from typing import Any
 from harness import linux
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_THREADS = "/proc/self/task"
+_DESCRIPTORS = "/proc/self/fd"
+#: Whether the kernel tells the number without a listing, which is slower: of descriptors since Linux 6.2.
+_THREADS_BY_LINKS = os.stat(_THREADS).st_nlink - 2 == len(os.listdir(_THREADS))
+_DESCRIPTORS_BY_SIZE = os.stat(_DESCRIPTORS).st_size == len(os.listdir(_DESCRIPTORS)) - 1
 _STATM = "/proc/self/statm"
 #: The start of the names of folders in which pytest keeps `tmp_path` for the user.
 _PYTEST_FOLDER = "pytest-of-"
@@ -57,8 +62,8 @@ if _mallinfo is not None:
 def read(blind: MutableMapping[str, str]) -> dict[str, int]:
     """Returns readings of memory, threads and descriptors. Adds each failed reading to `blind`, with the reason."""
     values = {
-        "threads": len(os.listdir("/proc/self/task")),
-        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": _count_threads(),
+        "descriptors": _count_descriptors(),
     }
     in_malloc = 0
     if _mallinfo is None:
@@ -69,6 +74,18 @@ def read(blind: MutableMapping[str, str]) -> dict[str, int]:
         in_malloc = info.arena + info.hblkhd
     values["mapped_bytes"] = _address_space() - in_malloc
     return values
+
+
+def _count_threads() -> int:
+    if _THREADS_BY_LINKS:
+        return os.stat(_THREADS).st_nlink - 2  # each thread is a folder in it, and each folder a link to it
+    return len(os.listdir(_THREADS))
+
+
+def _count_descriptors() -> int:
+    if _DESCRIPTORS_BY_SIZE:
+        return os.stat(_DESCRIPTORS).st_size
+    return len(os.listdir(_DESCRIPTORS)) - 1  # without the one that lists
 
 
 def resident() -> int:

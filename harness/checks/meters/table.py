@@ -233,13 +233,13 @@ def growths(before: Reading, after: Reading) -> dict[str, int]:
     return changes
 
 
-def suspicions(before: Reading, after: Reading, tier: Tier = "fast") -> dict[str, int]:
-    """The growths that are worth running the case again: each is above its meter's threshold.
+def suspicions(changes: Mapping[str, int], tier: Tier = "fast") -> dict[str, int]:
+    """Those of the `changes` that are worth running the case again: each is above its meter's threshold.
 
     In the full tier the threshold is the one for confirming a leak.
     """
     found = {}
-    for name, growth in growths(before, after).items():
+    for name, growth in changes.items():
         meter = meter_of(name)
         if meter.suspect is not None and growth > (meter.suspect if tier == "fast" else meter.confirm):
             found[name] = growth
@@ -279,7 +279,7 @@ class Meters:
         if self._tier == "full":
             collect_garbage()
         reading = self._take()
-        if self._tier == "fast" and self._last is not None and suspicions(self._last, reading):
+        if self._tier == "fast" and self._last is not None and suspicions(growths(self._last, reading)):
             collect_garbage()
             reading = self._take()
         self._last = reading
@@ -301,6 +301,8 @@ class Meters:
 
     def _count_objects(self) -> meters_torch.ObjectCounts:
         torch = sys.modules.get("torch")
+        if torch is None:
+            return self._frozen
         objects = gc.get_objects()
         many = len(objects) > self._freeze_above
         if many and self._tier == "fast":

@@ -8,9 +8,11 @@ checked either.
 from __future__ import annotations
 
 import gc
+import operator
 import sys
 import types
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from harness.checks.state.section import ABSENT, Change, FlatSection, Values, with_value
@@ -101,7 +103,7 @@ class _Copy:
 
 
 def _identical(one: dict[str, object], other: dict[str, object]) -> bool:
-    return len(one) == len(other) and all(other.get(name, ABSENT) is value for name, value in one.items())
+    return len(one) == len(other) and all(map(operator.is_, map(other.get, one, repeat(ABSENT)), one.values()))
 
 
 class Modules(FlatSection):
