@@ -140,6 +140,7 @@ class Executor:
         try:
             self._check_process(item, problems, done, levels=message["levels"])
         except Exception as error:
+            # A check has failed: the case has left the process unfit for it, or the mistake is ours.
             self._watchdog.stop()
             problems = problems or self._remaining_problems()
             if not problems:  # the case is not the cause

@@ -25,6 +25,7 @@ from harness.reporting import journal
 from harness.reporting.ledger import Ledger
 
 SUITES = Path(__file__).with_name("fixture_suites")
+SHARED_MEMORY = Path("/dev/shm")
 #: Seconds after which a run, or a wait for something in it, is given up: far more than any takes.
 PATIENCE = 600.0
 #: A variable that every process of a run inherits, however it detaches itself.
@@ -133,6 +134,8 @@ class Running:
             raise AssertionError(f"the run does not end:\n{self._output.read_text(errors='replace')[-6000:]}") from None
         seconds = time.monotonic() - self._begun
         self._expect_nothing_left()
+        for path in SHARED_MEMORY.glob(f"harness-acceptance-{self.mark}-*"):
+            path.unlink()  # a fixture suite leaves files there on purpose, which outlive its processes
         text = self._output.read_text(encoding="utf-8", errors="backslashreplace")
         return Result(status=status, terminal=text, run_dir=self.run_dir, seconds=seconds)
 

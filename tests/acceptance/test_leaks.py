@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from tests.acceptance.expected import Expected, check_journal, compare_junit, ex
 from tests.acceptance.project import SUITES, Project, Result
 from tests.acceptance.rules import kinds
 
-SHARED_MEMORY = Path("/dev/shm")
 WAYS = [("batch", "-n0"), ("case", "-n2")]
 #: A run takes some 15 s.
 SEEDS = (1,)
@@ -25,15 +22,6 @@ QUICK = (
     "(torch_state or process_state or shared_fixtures or put_back or test_list or test_closure or test_descriptor)"
     " and not profiler and not dynamo"
 )
-
-
-@pytest.fixture(autouse=True)
-def no_shared_memory_left() -> Iterator[None]:
-    """A suite leaves files there on purpose, which outlive its processes."""
-    before = set(SHARED_MEMORY.glob("harness-acceptance-*"))
-    yield
-    for path in set(SHARED_MEMORY.glob("harness-acceptance-*")) - before:
-        path.unlink()
 
 
 def notes_wanted(*topics: str) -> dict[str, str]:
