@@ -1,4 +1,4 @@
-"""The toolchain for the software device's library: compiler, flags, torch and Python. Does not import torch."""
+"""Toolchains for C++ libraries: compiler, flags, and the headers of torch, Python and CUDA. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from harness.errors import HarnessError
 
 _VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 _CXX20_SINCE = (2, 12)  # from this release on, torch compiles its own extensions, and so its headers, as C++20
+_COMMON = ("-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 _LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
 
 
 class BuildError(HarnessError):
-    """The software device cannot be built on this machine."""
+    """A library cannot be built on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +30,52 @@ class Toolchain:
     """Everything that can change the object of a source file.
 
     `compiler` is a command and `compiler_text` its path and version. `flags` are for compiling, `link` for linking.
-    `torch` and `python` identify the builds that the headers belong to.
+    `torch`, `python` and `headers` identify the builds that the headers belong to; empty if none are used.
     """
 
     compiler: tuple[str, ...]
     compiler_text: str
     flags: tuple[str, ...]
     link: tuple[str, ...]
-    torch: str
-    python: str
+    torch: str = ""
+    python: str = ""
+    headers: str = ""
 
     def identity(self) -> list[object]:
         """All fields as plain values, for a key."""
-        return [self.compiler, self.compiler_text, self.flags, self.link, self.torch, self.python]
+        return [
+            self.compiler,
+            self.compiler_text,
+            self.flags,
+            self.link,
+            self.torch,
+            self.python,
+            self.headers,
+        ]
 
 
-def find(environ: Mapping[str, str] = os.environ) -> Toolchain:
+def plain(environ: Mapping[str, str], noun: str) -> Toolchain:
+    """The toolchain for a library that needs neither torch nor Python. `noun`: what is built, for error messages.
+
+    ``$CXXFLAGS`` is added to the flags. Raises BuildError if there is no usable compiler.
+    """
+    compiler = _compiler(environ, noun)
+    extra = _words(environ, "CXXFLAGS")
+    return Toolchain(
+        compiler=tuple(compiler),
+        compiler_text=_text(compiler, environ),
+        flags=("-std=c++20", *_COMMON, *extra),
+        link=("-shared", "-pthread", *extra),
+    )
+
+
+def find(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
     """The toolchain of this interpreter, its torch, and the compiler that torch would use.
 
-    ``$CXXFLAGS`` is added to the flags. Raises BuildError if something is missing.
+    `noun`: what is built, for error messages. ``$CXXFLAGS`` is added to the flags. Raises BuildError if something is
+    missing.
     """
-    compiler = _compiler(environ)
+    compiler = _compiler(environ, noun)
     extra = _words(environ, "CXXFLAGS")
     folder = torch_folder()
     include = folder / "include"
@@ -63,13 +89,8 @@ def find(environ: Mapping[str, str] = os.environ) -> Toolchain:
     release = software.release(software.torch_build() or "")
     flags = (
         "-std=c++20" if release is None or release >= _CXX20_SINCE else "-std=c++17",
-        "-O2",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-pthread",
+        *_COMMON,
         "-fopenmp",  # for the header; OpenMP itself comes from torch, since a second one would have its own threads
-        "-Wall",
-        "-Wextra",
         f"-isystem{include}",
         f"-isystem{python_include}",
         *extra,
@@ -106,10 +127,10 @@ def _torch_identity(folder: Path) -> str:
     return f"{version}\n{sizes}"
 
 
-def _compiler(environ: Mapping[str, str]) -> list[str]:
+def _compiler(environ: Mapping[str, str], noun: str) -> list[str]:
     command = software.cpp_command(environ.get("CXX", ""), environ.get("PATH", ""))
     if isinstance(command, str):
-        raise BuildError(f"the software device needs a C++ compiler: {command}")
+        raise BuildError(f"{noun} needs a C++ compiler: {command}")
     return command
 
 
