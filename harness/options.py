@@ -138,8 +138,8 @@ OPTIONS = {
             "--device",
             _one_of(DEVICES),
             "auto",
-            "device for the cases: auto (GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), soft (software "
-            "device)",
+            "device for the cases: auto (GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), simcuda (a CUDA "
+            "build of torch on a simulated CUDA, no GPU), soft (software device)",
             "KIND",
         ),
         Option(

@@ -222,7 +222,7 @@ def _build(plan: Plan, cache: Path, environ: Mapping[str, str], report: Progress
         made = work / plan.key
         made.mkdir()
         for library, part in zip(plan.recipe.libraries, plan.parts, strict=True):
-            objects = [str(store / f"{key}.o") for key in part.values()]
+            objects = [str(store / f"{each}.o") for each in part.values()]
             call("linking", [*library.tools.compiler, *objects, *_link(library, made, work), *library.tools.link])
         shutil.rmtree(cache / plan.key, ignore_errors=True)  # it is not complete
         os.rename(made, cache / plan.key)
@@ -253,13 +253,13 @@ def _compile(
         try:
             for done, future in enumerate(as_completed(running), start=1):
                 key = running[future]
-                source = missing[key][1].as_posix()
+                name = missing[key][1].as_posix()
                 status, text, seconds = future.result()
                 note(text)
                 if status:
-                    raise BuildError(_error_text(f"compiling {source}", noun, status, text, log))
+                    raise BuildError(_error_text(f"compiling {name}", noun, status, text, log))
                 os.replace(work / f"{key}.o", store / f"{key}.o")
-                report(f"building {noun}: {done} of {len(missing)} files ({source}, {seconds:.0f} s)")
+                report(f"building {noun}: {done} of {len(missing)} files ({name}, {seconds:.0f} s)")
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -45,10 +45,10 @@ def build(progress: Progress | None = None, *, environ: Mapping[str, str] = os.e
     See `harness.native.build.build`. Raises BuildError, also for a folder that cannot be preloaded from.
     """
     made = recipe(toolchain.find(environ))
-    if set(str(native.cache_folder(environ, made))) & set(" :"):
-        folder = str(native.cache_folder(environ, made))
+    cache = str(native.cache_folder(environ, made))
+    if set(cache) & set(" :"):
         raise BuildError(
-            f"cannot load {NOUN} from {folder!r}, since LD_PRELOAD allows neither spaces nor colons: set "
+            f"cannot load {NOUN} from {cache!r}, since LD_PRELOAD allows neither spaces nor colons: set "
             "$HARNESS_CACHE_DIR to another folder"
         )
     folder = native.build(made, progress, environ=environ)
