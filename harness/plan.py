@@ -63,7 +63,8 @@ class Plan:
                 ]
             if self.profile is not None:
                 wanted = requirements.parse(self.profile.value.requires)
-                each = (requirements.evaluate([condition], capabilities) for condition in wanted)
+                each = [requirements.evaluate([condition], capabilities) for condition in wanted]
+                each.append(requirements.disguised(wanted, capabilities))
                 found += [
                     f"device {uuid} does not meet the requirements of profile {self.policy.profile}: {unmet.text}"
                     for unmet in each

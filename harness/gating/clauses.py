@@ -124,8 +124,7 @@ def _holds(name: str, clause: Clause, finding: Detected) -> bool:
     if finding.value is None:
         return False
     if name == "device":
-        each = [compares(clause, called) for called in names(str(finding.value))]
-        return any(each) if clause.operator == "==" else all(each)
+        return clause.value in names(str(finding.value))
     return compares(clause, finding.value)
 
 
