@@ -10,7 +10,7 @@ extern "C" {
 // Hands work to a stream: queued there, or a kernel node of the capture that the stream is in. The work runs in a thread
 // of the runtime with the stream's device as the current one, later than this call: it may hold addresses and plain
 // values only. `name` must live for ever. What the work throws becomes the device's sticky error cudaErrorAssert.
-// Returns a cudaError_t and sets the thread's last error, as a kernel's launch does. `*work` is moved from on success.
+// Returns a cudaError_t and sets the last error, as a launch does, and moves from `*work`.
 int simcudaLaunch(cudaStream_t stream, const char* name, std::function<void()>* work);
 
 int simcudaIsCapturing(cudaStream_t stream);  // 1 or 0

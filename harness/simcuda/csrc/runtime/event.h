@@ -16,7 +16,6 @@ struct IpcEventPage;  // ipc_event.h
 class Event : public std::enable_shared_from_this<Event> {
  public:
   Event(Device& device, unsigned flags) : device_(device), flags_(flags) {}
-  ~Event();
 
   Device& device() const { return device_; }
   unsigned flags() const { return flags_; }

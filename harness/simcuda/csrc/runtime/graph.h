@@ -35,6 +35,17 @@ struct Operation {
   std::shared_ptr<void> kept;
 };
 
+// One that has no work.
+inline Operation bare_operation(cudaGraphNodeType type, const char* name) {
+  Operation operation;
+  operation.type = type;
+  operation.name = name;
+  return operation;
+}
+
+// A function of the program, for an operation's work. Calls of CUDA from it fail.
+Work host_work(cudaHostFn_t function, void* data);
+
 struct Conditional;
 
 struct Node {
@@ -100,8 +111,9 @@ struct Graph {
 std::recursive_mutex& graphs_mutex();
 
 std::shared_ptr<Graph> new_graph();
+void forget_graph(cudaGraph_t handle);  // and its nodes; whoever holds it still can use it
 std::shared_ptr<Graph> find_graph(cudaGraph_t handle);  // throws Error(cudaErrorInvalidValue)
 Node& find_node(cudaGraphNode_t handle);                // the same
-std::shared_ptr<Exec> find_exec(cudaGraphExec_t handle);
+
 
 }  // namespace simcuda

@@ -32,7 +32,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // Made by Device (legacy), `find_stream` (per thread) and `create`.
   Stream(Device& device, Kind kind, unsigned flags, int priority);
-  static std::shared_ptr<Stream> create(Device& device, unsigned flags, int priority);
+  static std::shared_ptr<Stream> create(Device& device, unsigned flags, int priority, Kind kind = Kind::created);
   void destroy();  // it is no stream any longer; what is queued goes on
 
   Device& device() const { return device_; }
