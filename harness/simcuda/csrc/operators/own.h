@@ -1,0 +1,18 @@
+// Operators of CUDA alone, for which the CPU has no kernel.
+#pragma once
+
+#include "registrar.h"
+
+namespace simcuda {
+
+void add_attention(Registrar& registrar);
+void add_convolutions(Registrar& registrar);
+void add_normalisations(Registrar& registrar);
+void add_recurrent(Registrar& registrar);
+void add_products(Registrar& registrar);
+void add_others(Registrar& registrar);
+
+// The recipe with what CUDA checks at the launch, and torch's rules for shapes do not.
+operators::Recipe checked(const std::string& name, operators::Recipe recipe);
+
+}  // namespace simcuda
