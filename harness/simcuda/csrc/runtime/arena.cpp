@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device.h"
@@ -21,8 +22,10 @@ constexpr std::size_t least_span = std::size_t{8} << 30;
 
 }  // namespace
 
+std::string Arena::file_name(int number) { return "simcuda-" + std::to_string(number); }
+
 Arena::Arena(Device& device) : device_(device), span_(round_up(std::max(4 * device.memory, least_span), huge_page)) {
-  file_ = memfd_create("simcuda", MFD_CLOEXEC);
+  file_ = memfd_create(file_name(device.number).c_str(), MFD_CLOEXEC);
   // Mapped with room to spare, so that it can begin at a multiple of 2 MiB.
   void* const room = file_ < 0 || ftruncate(file_, static_cast<off_t>(span_)) != 0
                          ? MAP_FAILED

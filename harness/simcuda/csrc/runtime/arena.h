@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <string>
 
 namespace simcuda {
 
@@ -38,6 +39,8 @@ class Arena {
   std::size_t used() const { return used_.load(std::memory_order_relaxed); }
   std::size_t free() const;
 
+  // The name of the file of a device, by its number in the machine: a process that got the file knows whose it is.
+  static std::string file_name(int number);
   int file() const { return file_; }
   std::size_t offset(const void* address) const { return static_cast<std::size_t>(static_cast<const char*>(address) - base_); }
 

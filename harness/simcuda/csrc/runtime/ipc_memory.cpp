@@ -106,7 +106,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle
     check(address != nullptr && flags == cudaIpcMemLazyEnablePeerAccess);
     forbid_unsafe("cudaIpcOpenMemHandle");
     Name name;
-    std::memcpy(&name, &handle, sizeof name);
+    std::memcpy(static_cast<void*>(&name), &handle, sizeof name);
     check(name.magic == Name::magic_value);
     check(name.process != getpid(), cudaErrorDeviceUninitialized);
     current_device().wake();
