@@ -17,6 +17,16 @@ struct Pci {
 };
 static_assert(sizeof(Pci) == 68);
 
+// The fields that all versions have; later ones have more behind them.
+struct Fabric {
+  unsigned version;
+  unsigned char cluster[16];
+  Status status;
+  unsigned clique;
+  unsigned char state;
+};
+constexpr unsigned char fabric_not_supported = 0;
+
 constexpr unsigned enabled = 1, disabled = 0;
 constexpr unsigned h100_device_id = 0x233010de;
 constexpr unsigned p2p_ok = 0, p2p_not_supported = 5, p2p_nvlink = 2, p2p_atomics = 3, p2p_most = 5;
@@ -168,6 +178,14 @@ NVML_API Status nvmlDeviceGetP2PStatus(Device device, Device peer, unsigned way,
 NVML_API Status nvmlDeviceGetTopologyCommonAncestor(Device device, Device peer, unsigned* level) {
   if (const Status status = check(peer)) return status;
   return give(device, level, device == peer ? 0U : 30U);  // internal, or the same CPU
+}
+
+// It is no error that there is no fabric: the state tells it, and torch accepts no other answer.
+NVML_API Status nvmlDeviceGetGpuFabricInfoV(Device device, Fabric* fabric) {
+  if (const Status status = check(device)) return status;
+  if (fabric == nullptr) return invalid_argument;
+  *fabric = {fabric->version, {}, success, 0, fabric_not_supported};
+  return success;
 }
 
 NVML_API Status nvmlDeviceOnSameBoard(Device device, Device other, int* same) {
