@@ -7,6 +7,7 @@
 #include "call.h"
 #include "capture.h"
 #include "error.h"
+#include "graph_memory.h"
 #include "ipc_event.h"
 #include "process.h"
 
@@ -91,6 +92,9 @@ cudaError_t Exec::launch(Stream& stream) {
     forbid_implicit(stream, "cudaGraphLaunch");
   }
   const std::lock_guard lock(mutex_);
+  if (flags_ & cudaGraphInstantiateFlagAutoFreeOnLaunch) {
+    for (const Step& step : *program_) free_if_left(step.operation);
+  }
   for (const Step& step : *program_) {
     if (!step.enabled || !step.operation.at_launch) continue;
     if (const cudaError_t error = step.operation.at_launch(); error != cudaSuccess) return error;
