@@ -147,16 +147,18 @@ def plan_for(recipe: Recipe) -> Plan:
         if not sources:
             where = ", ".join(repr(str(place)) for place in places)
             raise BuildError(f"no C++ sources of {recipe.noun} in {where}: reinstall the harness")
-        include = [recipe.root / folder for folder in library.include]
-        part = {}
-        for source in sources:
-            files = _closure(source, include, contents, recipe.noun)
-            texts = sorted((_relative(file, recipe.root), contents[file]) for file in files)
-            name = source.relative_to(recipe.root)
-            part[name] = _hash([library.tools.identity(), library.include, name.as_posix(), texts])
-        parts.append(part)
+        names = [source.relative_to(recipe.root) for source in sources]
+        parts.append({name: _object_key(recipe, library, name, contents) for name in names})
     whole = [[each.identity(), sorted(part.values())] for each, part in zip(recipe.libraries, parts, strict=True)]
     return Plan(recipe, _hash(whole), tuple(parts))
+
+
+def _object_key(recipe: Recipe, library: Library, source: Path, contents: dict[Path, str]) -> str:
+    """The key of one object. `contents`: the files that were read before; those that are read now are added."""
+    include = [recipe.root / folder for folder in library.include]
+    files = _closure(recipe.root / source, include, contents, recipe.noun)
+    texts = sorted((_relative(file, recipe.root), contents[file]) for file in files)
+    return _hash([library.tools.identity(), library.include, source.as_posix(), texts])
 
 
 def _closure(source: Path, include: Sequence[Path], contents: dict[Path, str], noun: str) -> set[Path]:
@@ -253,11 +255,14 @@ def _compile(
         try:
             for done, future in enumerate(as_completed(running), start=1):
                 key = running[future]
-                name = missing[key][1].as_posix()
+                library, source = missing[key]
+                name = source.as_posix()
                 status, text, seconds = future.result()
                 note(text)
                 if status:
                     raise BuildError(_error_text(f"compiling {name}", noun, status, text, log))
+                if _object_key(plan.recipe, library, source, {}) != key:
+                    raise BuildError(f"{name}, a source of {noun}, changed while it was compiled: build again")
                 os.replace(work / f"{key}.o", store / f"{key}.o")
                 report(f"building {noun}: {done} of {len(missing)} files ({name}, {seconds:.0f} s)")
         finally:

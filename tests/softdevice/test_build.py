@@ -191,6 +191,21 @@ def test_a_compile_error_is_shown(place: Place) -> None:
     assert "mended" in place.build().read_text()
 
 
+def test_a_source_that_changes_while_it_is_compiled_is_not_kept(place: Place) -> None:
+    """Otherwise the object of the new text would be kept under the key of the old one."""
+    old = (place.csrc / "core/one.cpp").read_text()
+    place.compiler.write_text(f"{_COMPILER}echo changed >> {place.csrc / 'core/one.cpp'}\n")
+    with pytest.raises(
+        BuildError, match=r"core/one.cpp, a source of the software device, changed while it was compiled"
+    ):
+        place.build()
+    place.compiler.write_text(_COMPILER)
+    place.write("core/one.cpp", old)
+    place.compiled()
+    place.build()
+    assert "core/one.cpp" in place.compiled()
+
+
 def test_a_link_error_is_shown(place: Place) -> None:
     place.tools = replace(place.tools, link=(str(place.csrc / "none.o"),))
     with pytest.raises(BuildError, match=r"linking for the software device failed with status 1"):
