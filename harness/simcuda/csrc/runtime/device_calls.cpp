@@ -14,6 +14,7 @@
 #include "capture.h"
 #include "device.h"
 #include "ipc_event.h"
+#include "pools.h"
 #include "process.h"
 #include "properties.h"
 #include "stream.h"
@@ -112,6 +113,7 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceSynchronize() {
     forbid_unsafe(__func__);
     device.wake();
     device.drain();
+    release_after_wait(device);
     return device.error();
   });
 }

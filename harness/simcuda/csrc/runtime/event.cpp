@@ -193,6 +193,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     forbid_captured(*event, __func__);
     forbid_unsafe("cudaEventSynchronize");
     if (const auto mark = last(*event)) mark->wait();
+    release_after_wait(event->device());
     return event->device().error();
   });
 }

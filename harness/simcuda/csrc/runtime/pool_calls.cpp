@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -32,6 +33,9 @@ Table& table() {
   static auto* const table = new Table;
   return *table;
 }
+
+// Most programs use no pool: what they wait for costs them nothing more.
+std::atomic<bool> any_used{false};
 
 std::shared_ptr<Pool> make_pool(Device& device, std::size_t most) {
   auto pool = std::make_shared<Pool>(device, most);
@@ -67,6 +71,7 @@ cudaError_t allocate(void** address, std::size_t bytes, std::shared_ptr<Pool> po
   if (capture_of(stream)) return capture_allocation(stream, pool ? pool->device() : stream.device(), address, bytes);
   if (!pool) pool = current_pool(stream.device());
   pool->device().wake();
+  any_used.store(true, std::memory_order_relaxed);
   *address = pool->allocate(bytes, stream);
   return cudaSuccess;
 }
@@ -87,6 +92,7 @@ std::shared_ptr<Pool> default_pool(Device& device) {
 }
 
 void release_after_wait(Device& device) {
+  if (!any_used.load(std::memory_order_relaxed)) return;
   for_each_pool(device, [](Pool& pool) { pool.trim_to_threshold(); });
 }
 

@@ -71,10 +71,11 @@ char* Pool::find(std::size_t bytes, const Stream& stream) {
   Chunk* of = nullptr;
   std::map<char*, Piece>::iterator best;
   for (auto& [address, chunk] : chunks_) {
+    join(chunk);
     for (auto each = chunk.pieces.begin(); each != chunk.pieces.end(); ++each) {
       Piece& piece = each->second;
       if (!piece.free || piece.size < bytes || (of != nullptr && piece.size >= best->second.size)) continue;
-      if (piece.stream != stream.id() && !(piece.marks.empty() || (reuse_[1] && piece.ready()))) continue;
+      if (!piece.marks.empty() && piece.stream != stream.id()) continue;
       of = &chunk;
       best = each;
     }
@@ -129,28 +130,22 @@ void* Pool::allocate(std::size_t bytes, Stream& stream) {
   return memory;
 }
 
-// Joins a free piece with those next to it that the same streams can use.
-void Pool::merge(Chunk& chunk, std::map<char*, Piece>::iterator piece) {
-  const auto join = [&](auto left, auto right) {
-    const bool same = left->second.stream == right->second.stream ||  //
-                      left->second.marks.empty() || right->second.marks.empty();
-    if (!left->second.free || !right->second.free || !same) return false;
-    left->second.size += right->second.size;
-    if (left->second.marks.empty()) left->second.stream = right->second.stream;
-    auto& marks = right->second.marks;
-    left->second.marks.insert(left->second.marks.end(), marks.begin(), marks.end());
-    chunk.pieces.erase(right);
-    return true;
-  };
-  const auto next = std::next(piece);
-  if (next != chunk.pieces.end()) {
-    next->second.ready();
-    join(piece, next);
-  }
-  if (piece != chunk.pieces.begin()) {
-    const auto before = std::prev(piece);
-    before->second.ready();
-    join(before, piece);
+// Joins free pieces that lie next to each other and that the same streams can use.
+void Pool::join(Chunk& chunk) {
+  auto& pieces = chunk.pieces;
+  for (auto left = pieces.begin(); left != pieces.end();) {
+    const auto right = std::next(left);
+    if (left->second.free) left->second.ready();
+    if (right == pieces.end()) return;
+    if (right->second.free) right->second.ready();
+    if (left->second.free && right->second.free && left->second.stream == right->second.stream) {
+      left->second.size += right->second.size;
+      auto& marks = right->second.marks;
+      left->second.marks.insert(left->second.marks.end(), marks.begin(), marks.end());
+      pieces.erase(right);
+    } else {
+      left = right;
+    }
   }
 }
 
@@ -166,7 +161,6 @@ void Pool::free(char* address, Stream* stream) {
     piece->second.stream = stream->id();
     piece->second.marks = {mark};
   }
-  merge(chunk->second, piece);
 }
 
 void Pool::drop(std::size_t keep) {

@@ -48,8 +48,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   struct Piece {
     std::size_t size = 0;
     bool free = true;
-    unsigned long long stream = 0;             // that freed it; 0 if several did
-    std::vector<std::shared_ptr<Mark>> marks;  // not to be used by others before these are done
+    unsigned long long stream = 0;             // that freed it; 0 if its work is done
+    std::vector<std::shared_ptr<Mark>> marks;  // not to be used by other streams before these are done
     bool ready();
   };
   struct Chunk {
@@ -61,7 +61,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   char* find(std::size_t bytes, const Stream& stream);  // null if there is none
   char* find_with_wait(std::size_t bytes, Stream& stream);
   char* cut(Chunk& chunk, std::map<char*, Piece>::iterator piece, std::size_t bytes);
-  void merge(Chunk& chunk, std::map<char*, Piece>::iterator piece);
+  void join(Chunk& chunk);
   void drop(std::size_t keep);
 
   Device& device_;
@@ -69,7 +69,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::mutex mutex_;
   std::map<char*, Chunk> chunks_;
   std::uint64_t threshold_ = 0, reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
-  int reuse_[3] = {1, 1, 1};  // by event dependencies, opportunistic, by internal dependencies
+  // By event dependencies, opportunistic, by internal dependencies. Only the last is heeded: the others allow what
+  // need not happen, or what a program cannot tell from luck.
+  int reuse_[3] = {1, 1, 1};
   std::map<int, cudaMemAccessFlags> access_;
 };
 

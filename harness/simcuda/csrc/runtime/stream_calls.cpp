@@ -6,6 +6,7 @@
 #include "device.h"
 #include "graph.h"
 #include "process.h"
+#include "pools.h"
 #include "stream.h"
 
 using namespace simcuda;
@@ -85,6 +86,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     check(found->device().error());
     forbid_captured(*found, __func__);
     found->drain();
+    release_after_wait(found->device());
     return found->device().error();
   });
 }
