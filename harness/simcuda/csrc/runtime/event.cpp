@@ -7,6 +7,7 @@
 #include "capture.h"
 #include "device.h"
 #include "ipc_event.h"
+#include "pools.h"
 
 namespace simcuda {
 
