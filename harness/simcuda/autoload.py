@@ -18,12 +18,15 @@ _loaded: str | None = None
 def load() -> None:
     """Register the operators for CUDA tensors, if the environment names their library.
 
-    Raises RuntimeError if the process has another CUDA runtime: the operators would compute on addresses of a GPU.
+    Raises RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a GPU,
+    and if this torch does not take the operators. OSError: the library cannot be loaded.
     """
     global _loaded
     library = os.environ.get(VARIABLE)
     if not library or _loaded is not None:
         return
+    import ctypes
+
     from harness.backends import simulation
 
     if simulation.runtime() is None:
@@ -31,9 +34,8 @@ def load() -> None:
             f"{VARIABLE} is set, but the CUDA runtime of this process is not the simulated one: a program that sets "
             f"LD_PRELOAD of its own must keep what it was"
         )
-    import torch
-
-    torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+    if ctypes.CDLL(library).simcuda_install_operators():
+        raise RuntimeError(f"the operators in {library!r} cannot be registered with this torch: stderr says why")
     _loaded = library
 
 

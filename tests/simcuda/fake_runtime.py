@@ -13,12 +13,16 @@ from tests.devices.compiled import compile_library
 _SOURCE = """
 int simcudaIsInitialized(void) { return %d; }
 int simcudaThreadCount(void) { return %d; }
+static int installed = 0;
+int simcuda_installed(void) { return installed; }
+int simcuda_install_operators(void) { installed += 1; return %d; }
 """
 
 
-def fake_runtime(folder: Path, *, initialized: bool = False, threads: int = 0) -> Path:
+def fake_runtime(folder: Path, *, initialized: bool = False, threads: int = 0, installs: bool = True) -> Path:
+    """The library; it can also stand for that of the operators, which can be installed or not."""
     source = folder / "runtime.c"
-    source.write_text(_SOURCE % (initialized, threads))
+    source.write_text(_SOURCE % (initialized, threads, not installs))
     return compile_library(source, folder / "libruntime.so")
 
 

@@ -40,11 +40,18 @@ def test_operators_are_not_loaded_beside_another_runtime() -> None:
 def test_operators_are_loaded_once(tmp_path: Path) -> None:
     runtime = fake_runtime(tmp_path)
     script = (
-        "import torch\nfrom harness.simcuda import autoload, loading\nautoload.load()\nautoload.load()\n"
-        f"loading.check({str(runtime)!r})\nprint(autoload.loaded(), torch.ops.loaded_libraries)"
+        "import ctypes\nfrom harness.simcuda import autoload, loading\nautoload.load()\nautoload.load()\n"
+        f"loading.check({str(runtime)!r})\nprint(autoload.loaded(), ctypes.CDLL(None).simcuda_installed())"
     )
     done = run_python(script, {"LD_PRELOAD": str(runtime), autoload.VARIABLE: str(runtime)})
-    assert done.stdout.strip() == f"{runtime} {{{str(runtime)!r}}}", done.stderr
+    assert done.stdout.strip() == f"{runtime} 1", done.stderr
+
+
+def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None:
+    runtime = str(fake_runtime(tmp_path, installs=False))
+    script = "from harness.simcuda.autoload import load; load()"
+    done = run_python(script, {"LD_PRELOAD": runtime, autoload.VARIABLE: runtime})
+    assert f"RuntimeError: the operators in {runtime!r} cannot be registered with this torch" in done.stderr
 
 
 @pytest.mark.parametrize(
