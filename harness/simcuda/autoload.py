@@ -18,8 +18,8 @@ _loaded: str | None = None
 def load() -> None:
     """Register the operators for CUDA tensors, if the environment names their library.
 
-    Raises RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a GPU,
-    and if this torch does not take the operators. OSError: the library cannot be loaded.
+    Raises RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a
+    GPU, and if this torch does not take the operators. Raises OSError if the library cannot be loaded.
     """
     global _loaded
     library = os.environ.get(VARIABLE)
