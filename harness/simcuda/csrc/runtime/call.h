@@ -4,6 +4,7 @@
 #include <new>
 #include <type_traits>
 
+#include "activity.h"
 #include "error.h"
 
 #define SIMCUDA_EXPORT extern "C" __attribute__((visibility("default")))
@@ -22,20 +23,21 @@ cudaError_t begin_call(const char* name, Needs needs);
 // The body returns a cudaError_t or nothing, and may throw Error. `name` is counted (SIMCUDA_TRACE).
 template <Needs needs, typename Body>
 cudaError_t call(const char* name, Body&& body) noexcept {
-  if (const cudaError_t refused = begin_call(name, needs); refused != cudaSuccess) return fail(refused);
+  activity::Call record(name);
+  if (const cudaError_t refused = begin_call(name, needs); refused != cudaSuccess) return record.returns(fail(refused));
   try {
     if constexpr (std::is_void_v<std::invoke_result_t<Body>>) {
       body();
       return cudaSuccess;
     } else {
-      return fail(body());
+      return record.returns(fail(body()));
     }
   } catch (const Error& error) {
-    return fail(error.code);
+    return record.returns(fail(error.code));
   } catch (const std::bad_alloc&) {
-    return fail(cudaErrorMemoryAllocation);
+    return record.returns(fail(cudaErrorMemoryAllocation));
   } catch (...) {
-    return fail(cudaErrorUnknown);
+    return record.returns(fail(cudaErrorUnknown));
   }
 }
 

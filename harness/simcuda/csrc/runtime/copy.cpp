@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "activity.h"
 #include "call.h"
 #include "capture.h"
 #include "memory.h"
@@ -53,6 +54,14 @@ const char* name_of(const Place& to, const Place& from) {
   return to.host ? "Memcpy DtoH" : "Memcpy DtoD";
 }
 
+// The work of a copy, of which observers learn what it is.
+Work work_of(const Copy& copy, const Place& to, const Place& from) {
+  return [copy, to, from] {
+    activity::describe_copy(copy.bytes(), from.host, !from.pageable, to.host, !to.pageable);
+    copy.run();
+  };
+}
+
 template <typename Value>
 void fill_row(char* row, unsigned value, std::size_t elements) {
   std::fill_n(reinterpret_cast<Value*>(row), elements, static_cast<Value>(value));
@@ -65,6 +74,7 @@ struct Fill {
   std::size_t width, height;  // in elements
 
   void run() const {
+    activity::describe_fill(width * height * element, value);
     for (std::size_t y = 0; y < height; ++y) {
       char* const row = address + y * pitch;
       switch (element) {
@@ -153,7 +163,7 @@ cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool syn
   operation.type = cudaGraphNodeTypeMemcpy;
   operation.name = name_of(to, from);
   if (capture_of(stream)) {
-    operation.work = [copy] { copy.run(); };
+    operation.work = work_of(copy, to, from);
     operation.params.type = cudaGraphNodeTypeMemcpy;
     operation.params.memcpy.copyParams = copy.params(kind);
     return submit(stream, std::move(operation));
@@ -164,10 +174,10 @@ cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool syn
     Copy in = copy, out = copy;
     in.to = out.from = {staged.get(), copy.width, copy.width * copy.height};
     in.run();
-    operation.work = [out, staged] { out.run(); };
+    operation.work = [run = work_of(out, to, from), staged] { run(); };
     return submit(stream, std::move(operation));
   }
-  operation.work = [copy] { copy.run(); };
+  operation.work = work_of(copy, to, from);
   if (const cudaError_t error = submit(stream, std::move(operation)); error != cudaSuccess) return error;
   // Between devices, or within one, the host waits in no case.
   const bool devices = !to.host && !from.host;
@@ -186,7 +196,7 @@ Operation copy_operation(const cudaMemcpy3DParms& params) {
   Operation operation;
   operation.type = cudaGraphNodeTypeMemcpy;
   operation.name = name_of(to, from);
-  operation.work = [copy] { copy.run(); };
+  operation.work = work_of(copy, to, from);
   operation.params.type = cudaGraphNodeTypeMemcpy;
   operation.params.memcpy.copyParams = params;
   return operation;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "../include/simcuda.h"
+#include "activity.h"
 #include "call.h"
 #include "capture.h"
 #include "error.h"
@@ -101,6 +102,7 @@ cudaError_t Exec::launch(Stream& stream) {
   }
   const auto self = shared_from_this();
   const auto program = program_;
+  const auto ticket = activity::ticket(stream.activity_id(), true);
   std::vector<Item> items;
   if (last_ && !last_->done()) items.push_back({last_, nullptr, nullptr});
   items.push_back({nullptr,
@@ -113,7 +115,12 @@ cudaError_t Exec::launch(Stream& stream) {
   std::size_t begin = 0;
   const auto flush = [&](std::size_t end, std::shared_ptr<Mark> mark) {
     Work work;
-    if (begin < end) work = [self, program, begin, end] { self->run(*program, begin, end); };
+    if (begin < end) {
+      work = [self, program, begin, end, ticket] {
+        const activity::Scope scope(ticket);
+        self->run(*program, begin, end);
+      };
+    }
     if (work || mark) items.push_back({nullptr, std::move(work), std::move(mark)});
   };
   for (std::size_t i = 0; i < program->size(); ++i) {

@@ -7,6 +7,7 @@
 #include "call.h"
 #include "device.h"
 #include "handles.h"
+#include "activity.h"
 #include "ledger.h"
 #include "process.h"
 
@@ -74,7 +75,8 @@ void Stream::destroy() {
 void Stream::push(const char* name, Work work) {
   std::vector<Item> items;
   items.push_back({nullptr,
-                   [&device = device_, name, work = std::move(work)]() mutable {
+                   [&device = device_, name, work = std::move(work), ticket = activity::ticket(activity_id())]() mutable {
+                     const activity::Scope scope(ticket);
                      run_guarded(device, name, work);
                      work = nullptr;
                    },
@@ -142,6 +144,7 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
 void run_guarded(Device& device, const char* name, const Work& work) {
   if (!work || device.error() != cudaSuccess || pool().abandoned()) return;
   const ledger::Busy busy(device.number);
+  const activity::Work record(device.index, name);
   set_current_index(device.index);
   try {
     work();

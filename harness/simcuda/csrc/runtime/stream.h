@@ -42,6 +42,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
   unsigned long long id() const { return id_; }
+  unsigned long long activity_id() const { return legacy() ? 0 : id_; }  // for observers of activities
 
   // These three neither look at captures nor at the device's error.
   void push(const char* name, Work work);  // guarded, see below
