@@ -3,14 +3,16 @@
 #include <ATen/ops/affine_grid_generator.h>
 #include <ATen/ops/affine_grid_generator_backward.h>
 #include <ATen/ops/convolution.h>
-#include <ATen/ops/grid_sampler.h>
+#include <ATen/ops/grid_sampler_2d.h>
 #include <ATen/ops/grid_sampler_2d_backward.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bodies.h"
 #include "own.h"
+#include "rules.h"
 
 namespace simcuda {
 namespace {
@@ -55,7 +57,7 @@ at::Tensor with_sum_and_relu(Arguments a) {
 }
 
 constexpr std::int64_t bilinear = 0, zeros = 0;
-at::Tensor sampled(Arguments a) { return at::grid_sampler(tensor(a[0]), tensor(a[1]), bilinear, zeros, true); }
+at::Tensor sampled(Arguments a) { return at::grid_sampler_2d(tensor(a[0]), tensor(a[1]), bilinear, zeros, true); }
 
 // Arguments: theta or its grid's gradient, and the four sizes.
 std::vector<std::int64_t> four(Arguments a) { return {a[1].toInt(), a[2].toInt(), a[3].toInt(), a[4].toInt()}; }
@@ -96,11 +98,24 @@ void add(Registrar& registrar, const std::string& name) {
   registrar.boxed(name + ".out", torch::CppFunction::makeFromBoxedFunction<&call_into<function>>(), How::own);
 }
 
+// The sizes of the bias, the fourth argument, tell no more than the weight does. The CPU's kernel takes them.
+operators::Recipe whole_backward() {
+  operators::Recipe recipe;
+  recipe.shape = [](const c10::OperatorHandle& /*op*/, Stack* stack) {
+    stack->erase(stack->begin() + 3);
+    const operators::Results results = operators::rules::convolution_backward(*stack);
+    stack->assign(results.begin(), results.end());
+  };
+  return recipe;
+}
+
 }  // namespace
 
 void add_convolutions(Registrar& registrar) {
-  registrar.launched("convolution", operators::convolution(), How::own);
-  registrar.launched("convolution_backward", operators::convolution_backward(), How::own);
+  operators::Recipe forward = operators::convolution();
+  forward.body = nullptr;  // the CPU's kernel of this name
+  registrar.launched("convolution", std::move(forward), How::own);
+  registrar.launched("convolution_backward", whole_backward(), How::own);
   add<depthwise>(registrar, "_conv_depthwise2d");
   add<depthwise>(registrar, "conv_depthwise3d");
   add<cudnn>(registrar, "cudnn_convolution");

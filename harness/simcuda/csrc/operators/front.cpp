@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include "random.h"
@@ -26,7 +27,7 @@ std::uint64_t numbers_for(std::int64_t elements, const Stream& stream) {
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, stream.device()));
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&resident, cudaDevAttrMaxThreadsPerMultiProcessor, stream.device()));
   const std::int64_t wanted = (std::max<std::int64_t>(elements, 1) + threads - 1) / threads;
-  const std::int64_t blocks = std::min(wanted, std::int64_t{processors} * (resident / threads));
+  const std::int64_t blocks = std::max<std::int64_t>(std::min(wanted, std::int64_t{processors} * (resident / threads)), 1);
   return static_cast<std::uint64_t>(((std::max<std::int64_t>(elements, 1) - 1) / (threads * blocks * per_thread) + 1) *
                                     per_call);
 }
@@ -35,7 +36,15 @@ std::uint64_t numbers_for(std::int64_t elements, const Stream& stream) {
 
 void Stream::launch(const char* name, std::function<void()> work) const {
   const c10::cuda::CUDAGuard guard(stream_.device());  // the default stream's handle does not tell the device
-  const auto status = static_cast<cudaError_t>(simcudaLaunch(stream_.stream(), name, &work));
+  // What the runtime prints of an error is a line, without the stack of torch's.
+  std::function<void()> brief = [work = std::move(work)] {
+    try {
+      work();
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(error.what_without_backtrace());
+    }
+  };
+  const auto status = static_cast<cudaError_t>(simcudaLaunch(stream_.stream(), name, &brief));
   if (status != cudaSuccess) {
     C10_CUDA_CHECK(status);
   }

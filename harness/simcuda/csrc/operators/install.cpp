@@ -123,6 +123,7 @@ void install() {
   const std::set<std::string> names = registered();
   Registrar registrar(*library);
   add_all(registrar, names);
+  add_recurrent_layers();
   std::ostringstream out;
   for (const std::string& name : names) {
     if (!registrar.served(name)) {

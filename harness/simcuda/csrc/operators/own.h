@@ -9,6 +9,7 @@ void add_attention(Registrar& registrar);
 void add_convolutions(Registrar& registrar);
 void add_normalisations(Registrar& registrar);
 void add_recurrent(Registrar& registrar);
+void add_recurrent_layers();  // for other keys too, and so by libraries of its own
 void add_products(Registrar& registrar);
 void add_others(Registrar& registrar);
 

@@ -258,7 +258,7 @@ struct Launch::Call {
       if (stack[i].isTensor() && stack[i].toTensor().defined()) {
         at::Tensor result = stack[i].toTensor();
         spoil_result(plan->weakness, result);
-        if (!outputs[i].empty() && outputs[i].front().defined()) {
+        if (!outputs[i].empty() && outputs[i].front().holds_elements()) {
           outputs[i].front().tensor().copy_(result);
         }
       } else if (stack[i].isTensorList()) {
@@ -297,6 +297,9 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const c10::DeviceIndex device = meeting.device();
   const Stream stream = current_stream(device);
 
+  if (recipe_.check != nullptr) {
+    recipe_.check(op, arguments);
+  }
   // Shapes and types, or the errors in them.
   Stack results;
   if (recipe_.shape) {

@@ -30,6 +30,7 @@ class Operand {
   static Operand constant(const at::Tensor& host);  // a value of its own: what the host's tensor holds now
 
   bool defined() const { return dtype_ != c10::ScalarType::Undefined; }
+  bool holds_elements() const { return host_.defined() ? host_.numel() > 0 : address_ != nullptr; }
   // The tensor, for the CPU; in a stream's thread.
   at::Tensor tensor() const;
   // One that holds what the memory holds now, whoever may be writing there.
@@ -71,6 +72,8 @@ struct Recipe {
   Shape shape;                  // none: nothing is checked, and all results are arguments
   Body body;                    // none: the CPU's kernel of the same operator
   bool host_operands = false;   // whether tensors of the host of any size may stand among its operands
+  // Throws what the body would throw too late. Called first, with the device's tensors.
+  void (*check)(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) = nullptr;
   // Asked at each launch, with the arguments on top of the stack.
   using Question = bool (*)(const Stack& stack, std::size_t arguments);
   Question draws = nullptr;     // whether the body is given a generator as one argument more
