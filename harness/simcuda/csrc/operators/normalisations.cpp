@@ -22,7 +22,9 @@ void cudnn(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const auto [output, mean, deviation] =
       at::native_batch_norm(input, optional(a[1]), optional(a[2]), optional(a[3]), optional(a[4]), a[5].toBool(),
                             a[6].toDouble(), a[7].toDouble());
-  answer(stack, {output, mean, deviation, at::empty({0}, input.options().dtype(at::kByte))});
+  const at::Tensor none = tensor(a[1]).new_empty({0});
+  answer(stack, {output, a[5].toBool() ? mean : none, a[5].toBool() ? deviation : none,
+                 at::empty({0}, input.options().dtype(at::kByte))});
 }
 
 // The same with the four outputs given as well.

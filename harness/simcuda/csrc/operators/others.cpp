@@ -78,7 +78,7 @@ at::Tensor lower(std::int64_t rows, std::int64_t columns, std::int64_t offset, a
   return at::tril_indices(rows, columns, offset, options);
 }
 
-// Arguments: weight, indices, offsets, ..., and at the ninth place whether the last offset is the end of the last bag. The
+// Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag. The
 // CPU's kernel tells the bag of each index only where its own backward needs it.
 void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
@@ -86,7 +86,7 @@ void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   const at::Tensor indices = tensor(a[1]), bags = tensor((*stack)[1]);
   if (bags.numel() != indices.numel()) {
     at::Tensor offsets = tensor(a[2]).to(at::kLong);
-    if (a[8].toBool()) {
+    if (a[7].toBool()) {
       offsets = offsets.slice(0, 0, offsets.numel() - 1);
     }
     at::Tensor starts = at::zeros({indices.numel() + 1}, at::TensorOptions().dtype(at::kLong));
