@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import fixtures, options, scope
+from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
 from harness.ignored_marks import IgnoredMarks
@@ -46,6 +47,21 @@ _FAILURE = "harness_failure"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
+    early = options.EarlyConfig(early_config)
+    with contextlib.suppress(pytest.UsageError):  # an invalid option is reported once it is known who uses it
+        backend = BACKENDS.get(options.get(early, "device"))
+        inline = options.get(early, "isolation") == "none" or options.steps_aside(early)
+        if backend is not None and backend.from_start and inline and not _runs_nothing(early):
+            from harness.native import provider
+
+            with contextlib.suppress(HarnessError):  # the run reports it, when its turn comes
+                provider.of(backend).prepare(provider.of(backend).provide().variables)
+    return (yield)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -468,7 +484,7 @@ def _in_zygote(config: pytest.Config) -> bool:
     return any(getattr(plugin, "is_harness_zygote", False) for plugin in config.pluginmanager.get_plugins())
 
 
-def _runs_nothing(config: pytest.Config) -> bool:
+def _runs_nothing(config: pytest.Config | options.EarlyConfig) -> bool:
     """Whether this session runs no tests and only prints information."""
     showing = ("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
     return any(config.getoption(name, False) for name in showing)

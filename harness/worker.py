@@ -24,7 +24,7 @@ from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
-from harness.errors import WriteError
+from harness.errors import HarnessError, WriteError
 from harness.executor import seeding
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
@@ -147,7 +147,14 @@ class Worker:
             if self._pool.device.backend.injectable:
                 os.environ[faults.VARIABLE] = faults.joined(context.inject)
             if context.variables:
-                provider.of(self._pool.device.backend).prepare(context.variables)
+                self._prepare_process(context.variables)
+
+    def _prepare_process(self, variables: Mapping[str, str]) -> None:
+        """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
+        try:
+            provider.of(self._pool.device.backend).prepare(variables)
+        except HarnessError as error:
+            raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 
     def collected(self, ids: list[str], deselected: list[str]) -> None:
         """Record the collected and the deselected cases. The ids are left out if another worker has recorded them."""

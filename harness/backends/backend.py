@@ -39,6 +39,7 @@ class Backend:
       go through the whole teardown at their end, since drivers crash there.
     - `software`: this project builds and loads it. Every process has its own devices.
     - `provider`: of a software device, the module that builds and loads it (`harness.native.provider`).
+    - `from_start`: it must be in a process from its start on, or from before an import of torch.
     - `injectable`: faults can be injected.
     - `implied`: the conditions that hold on a machine of this kind, beside those that it declares.
 
@@ -74,6 +75,7 @@ class Backend:
     hardware: bool = False
     software: bool = False
     provider: str = ""
+    from_start: bool = False
     injectable: bool = False
     implied: Mapping[str, Any] = field(default_factory=dict)
     in_use: Callable[[], bool] = lambda: False

@@ -38,6 +38,7 @@ BACKEND = Backend(
     variables=(COUNT, MEMORY),
     software=True,
     provider="harness.simcuda.provider",
+    from_start=True,
     implied={"accelerator": True, "silicon": False},
     in_use=_in_use,
     is_initialized=is_initialized,

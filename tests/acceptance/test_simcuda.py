@@ -143,6 +143,7 @@ class TestRuns:
         project = make_project()
         cases = _CASES if how == "--isolation=case" else _CASES.replace("assert not torch.cuda.is_initialized()", "")
         project.write("suites/cuda/test_cuda.py", cases)
+        project.write("suites/conftest.py", "import torch\n")  # the runtime must come first, in every process
         result = run(project, "-n0", how)
         outcomes = verdicts(result)
         if how == "--isolation=none":  # the process is shown its first device only
@@ -196,6 +197,7 @@ class TestRuns:
             (["--inject=slow"], {}, "only the software device has faults; use --device=soft"),
             ([], {"SIMCUDA_DEVICE_COUNT": "no"}, "SIMCUDA_DEVICE_COUNT='no': expected a number from 1 to 64"),
             ([], {"CUDA_VISIBLE_DEVICES": ""}, "hides every GPU; unset CUDA_VISIBLE_DEVICES"),
+            (["--isolation=none", "-p", "torch"], {}, "cannot be loaded into a process that has imported torch"),
             ([], {"CXX": "/nonexistent/g++"}, "no C++ compiler to build the simulated CUDA"),
         ):
             refused(run(project, "-n0", *arguments, env=dict(env)), words)
