@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "driver.h"
+#include "green.h"
 #include "simcuda_machine.h"
 
 namespace simcuda::driver {
@@ -21,7 +22,8 @@ Context contexts[machine::most_devices];
 
 // Contexts that cuCtxPushCurrent has covered, of this thread; the one on top is the runtime's current device.
 thread_local std::vector<CUcontext> covered;
-thread_local bool none = false;  // cuCtxSetCurrent(0)
+thread_local bool none = false;           // cuCtxSetCurrent(0)
+thread_local CUcontext green = nullptr;   // the green context that was set, as long as its device is the current one
 
 int count() {
   int count = 0;
@@ -34,14 +36,22 @@ bool valid(CUdevice device) { return device >= 0 && device < count(); }
 CUcontext current() {
   int device = 0;
   if (none || cudaGetDevice(&device) != cudaSuccess || !simcudaHasContext(device)) return nullptr;
-  return context_of(device);
+  return green != nullptr && device_of_green(green) == device ? green : context_of(device);
+}
+
+// Of either kind of context.
+int device_of_any(CUcontext context) {
+  const int device = device_of(context);
+  return device < 0 ? device_of_green(context) : device;
 }
 
 CUresult set_current(CUcontext context) {
   none = context == nullptr;
   if (none) return CUDA_SUCCESS;
-  const int device = device_of(context);
-  return device < 0 ? CUDA_ERROR_INVALID_CONTEXT : result(cudaSetDevice(device));
+  const int device = device_of_any(context);
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  green = device_of(context) < 0 ? context : nullptr;
+  return result(cudaSetDevice(device));
 }
 
 }  // namespace
@@ -212,7 +222,7 @@ DRIVER_API CUresult cuCtxSetCurrent(CUcontext context) {
 
 DRIVER_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
   DRIVER_CALL({
-    if (device_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (device_of_any(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
     const CUcontext before = current();
     if (const CUresult error = set_current(context)) return error;
     covered.push_back(before);
@@ -236,7 +246,7 @@ DRIVER_API CUresult cuCtxGetDevice(CUdevice* device) {
     if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const CUcontext context = current();
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    *device = device_of(context);
+    *device = device_of_any(context);
     return CUDA_SUCCESS;
   });
 }

@@ -82,16 +82,6 @@ UNSUPPORTED(cuTensorMapReplaceAddress)
 
 UNSUPPORTED(cuGetExportTable)
 
-UNSUPPORTED(cuCtxFromGreenCtx)
-UNSUPPORTED(cuGreenCtxCreate)
-UNSUPPORTED(cuGreenCtxDestroy)
-UNSUPPORTED(cuGreenCtxStreamCreate)
-UNSUPPORTED(cuGreenCtxGetDevResource)
-UNSUPPORTED(cuDevSmResourceSplitByCount)
-UNSUPPORTED(cuDeviceGetDevResource)
-UNSUPPORTED(cuCtxGetDevResource)
-UNSUPPORTED(cuDevResourceGenerateDesc)
-
 UNSUPPORTED(cuMulticastAddDevice)
 UNSUPPORTED(cuMulticastBindMem)
 UNSUPPORTED(cuMulticastBindAddr)
