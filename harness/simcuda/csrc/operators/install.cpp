@@ -124,6 +124,7 @@ void install() {
   Registrar registrar(*library);
   add_all(registrar, names);
   add_recurrent_layers();
+  add_sparse();
   std::ostringstream out;
   for (const std::string& name : names) {
     if (!registrar.served(name)) {

@@ -16,4 +16,6 @@ void add_others(Registrar& registrar);
 // The recipe with what CUDA checks at the launch, and torch's rules for shapes do not.
 operators::Recipe checked(const std::string& name, operators::Recipe recipe);
 
+void add_sparse();  // for the keys of sparse tensors
+
 }  // namespace simcuda

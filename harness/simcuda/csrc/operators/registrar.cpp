@@ -22,7 +22,7 @@ const char* text(How how) {
 
 void Registrar::launched(const std::string& name, operators::Recipe recipe, How how) {
   if (operators::known(name) && !served(name)) {
-    if (!recipe.body && takes_zeros(name)) {
+    if (!recipe.body && takes_ones(name)) {
       recipe.check = rehearse;
     }
     boxed(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<operators::Launch>(std::move(recipe))), how);

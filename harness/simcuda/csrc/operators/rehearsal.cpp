@@ -1,12 +1,13 @@
 #include "rehearsal.h"
 
-#include <ATen/ops/empty_strided.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <c10/util/hash.h>
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <unordered_set>
@@ -115,35 +116,37 @@ Kinds& kinds() {
   return *all;
 }
 
-at::Tensor zeros_like(const at::Tensor& tensor) {
+at::Tensor ones_like(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return tensor;
   }
-  at::Tensor zeros = at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
-  std::memset(zeros.unsafeGetTensorImpl()->mutable_data(), 0, zeros.storage().nbytes());
-  zeros._set_conj(tensor.is_conj());
-  zeros._set_neg(tensor.is_neg());
+  const auto elements = static_cast<std::int64_t>(
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size()) / tensor.element_size());
+  at::Tensor ones = at::ones({elements}, at::TensorOptions().dtype(tensor.dtype()))
+                        .as_strided(tensor.sizes(), tensor.strides());
+  ones._set_conj(tensor.is_conj());
+  ones._set_neg(tensor.is_neg());
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    zeros.unsafeGetTensorImpl()->set_wrapped_number(true);
+    ones.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
-  return zeros;
+  return ones;
 }
 
-c10::IValue zeros_like(const c10::IValue& value) {
+c10::IValue ones_like(const c10::IValue& value) {
   if (value.isTensor()) {
-    return zeros_like(value.toTensor());
+    return ones_like(value.toTensor());
   }
   if (value.isTensorList()) {
     c10::List<at::Tensor> result;
     for (const at::Tensor& tensor : value.toTensorVector()) {
-      result.push_back(zeros_like(tensor));
+      result.push_back(ones_like(tensor));
     }
     return result;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> result;
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      result.push_back(tensor.has_value() ? std::optional(zeros_like(*tensor)) : std::nullopt);
+      result.push_back(tensor.has_value() ? std::optional(ones_like(*tensor)) : std::nullopt);
     }
     return result;
   }
@@ -172,7 +175,7 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   operators::Stack stack;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     stack.push_back(is_generator(op.schema().arguments()[i]) ? c10::IValue(operators::cpu_generator(0, 0))
-                                                             : zeros_like(arguments[i]));
+                                                             : ones_like(arguments[i]));
   }
   Silence silence;
   const c10::WarningUtils::WarningHandlerGuard guard(&silence);
@@ -180,13 +183,13 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   kinds().add(kind.number());
 }
 
-bool takes_zeros(const std::string& name) {
+bool takes_ones(const std::string& name) {
   static const std::unordered_set<std::string> refuse = {
-      "_assert_async", "_functional_assert_async", "multinomial", "index", "_index_put_impl_", "index_put",
+      "_assert_async", "_functional_assert_async", "searchsorted", "index", "_index_put_impl_", "index_put",
       "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "take", "put_",
       "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce", "index_reduce_", "index_select",
       "index_fill_", "embedding_dense_backward", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
-      "nll_loss2d_backward", "linalg_lu_solve", "lu_unpack", "linalg_ldl_solve", "_embedding_bag",
+      "nll_loss2d_backward", "linalg_ldl_solve", "_embedding_bag",
       "_embedding_bag_forward_only", "_embedding_bag_dense_backward", "_ctc_loss", "_ctc_loss_backward",
       "max_unpool2d", "max_unpool3d", "_cummax_helper", "_cummin_helper", "_linalg_eigh", "linalg_eig", "_linalg_svd",
       "ormqr", "histc"};
