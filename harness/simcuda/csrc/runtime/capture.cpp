@@ -246,9 +246,10 @@ SIMCUDA_EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cu
 
 SIMCUDA_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   SIMCUDA_CALL(driver, {
-    check(graph != nullptr);
-    *graph = nullptr;
-    *graph = end_capture(*find_stream(stream))->handle();
+    if (graph != nullptr) *graph = nullptr;
+    const auto captured = end_capture(*find_stream(stream));
+    // torch leaves it out for captures to a graph that it knows.
+    if (graph != nullptr) *graph = captured->handle();
   });
 }
 

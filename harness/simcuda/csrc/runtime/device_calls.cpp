@@ -109,8 +109,8 @@ SIMCUDA_EXPORT cudaError_t cudaGetDeviceFlags(unsigned* flags) {
 SIMCUDA_EXPORT cudaError_t cudaDeviceSynchronize() {
   SIMCUDA_CALL(device, {
     Device& device = current_device();
-    forbid_captured(device, __func__);
-    forbid_unsafe(__func__);
+    forbid_captured(device, "cudaDeviceSynchronize");
+    forbid_unsafe("cudaDeviceSynchronize");
     device.wake();
     device.drain();
     release_after_wait(device);
@@ -123,7 +123,7 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceSynchronize() {
 SIMCUDA_EXPORT cudaError_t cudaDeviceReset() {
   SIMCUDA_CALL(driver, {
     Device& device = current_device();
-    forbid_captured(device, __func__);
+    forbid_captured(device, "cudaDeviceReset");
     device.drain();
     return device.error();
   });

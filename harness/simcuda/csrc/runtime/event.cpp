@@ -179,7 +179,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventQuery(cudaEvent_t handle) {
   SIMCUDA_CALL(driver, {
     const auto event = find_event(handle);
     check(event->device().error());
-    forbid_captured(*event, __func__);
+    forbid_captured(*event, "cudaEventQuery");
     forbid_unsafe("cudaEventQuery");
     if (event->page) return event->page->done() ? cudaSuccess : cudaErrorNotReady;
     const auto mark = event->mark();
@@ -191,7 +191,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   SIMCUDA_CALL(driver, {
     const auto event = find_event(handle);
     check(event->device().error());
-    forbid_captured(*event, __func__);
+    forbid_captured(*event, "cudaEventSynchronize");
     forbid_unsafe("cudaEventSynchronize");
     if (const auto mark = last(*event)) mark->wait();
     release_after_wait(event->device());

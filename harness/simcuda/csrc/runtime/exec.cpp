@@ -41,12 +41,6 @@ Exec::Exec(const Graph& graph, unsigned long long flags) : flags_(flags) {
   forget_graph(source_->handle());
   collect(graph, conditionals_);
   for (const auto& conditional : conditionals_) values_[conditional->handle] = conditional->default_value;
-  user_objects_ = graph.user_objects;
-  for (const auto& [object, count] : user_objects_) retain(*object, count);
-}
-
-Exec::~Exec() {
-  for (const auto& [object, count] : user_objects_) release(*object, count);
 }
 
 void Exec::append(Program& program, const Graph& graph, const unsigned long long* child) {

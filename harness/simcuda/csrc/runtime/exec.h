@@ -15,7 +15,6 @@ namespace simcuda {
 class Exec : public std::enable_shared_from_this<Exec> {
  public:
   Exec(const Graph& graph, unsigned long long flags);
-  ~Exec();
   Exec(const Exec&) = delete;
   Exec& operator=(const Exec&) = delete;
 
@@ -62,11 +61,10 @@ class Exec : public std::enable_shared_from_this<Exec> {
   const unsigned long long flags_;
   mutable std::mutex mutex_;
   std::shared_ptr<Program> program_;  // launches share it: changes are made to a copy
-  std::shared_ptr<Graph> source_;     // for captures of a launch
+  std::shared_ptr<Graph> source_;     // for captures of a launch; keeps the user objects
   std::shared_ptr<Mark> last_;
   std::vector<std::shared_ptr<Conditional>> conditionals_;
   std::unordered_map<cudaGraphConditionalHandle, unsigned> values_;  // used by the launch that runs
-  UserReferences user_objects_;
 };
 
 void add_exec(std::shared_ptr<Exec> exec);

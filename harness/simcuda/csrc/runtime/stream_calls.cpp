@@ -75,7 +75,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
   SIMCUDA_CALL(device, {
     const auto found = find_stream(stream);
     check(found->device().error());
-    forbid_captured(*found, __func__);
+    forbid_captured(*found, "cudaStreamQuery");
     return found->idle() ? cudaSuccess : cudaErrorNotReady;
   });
 }
@@ -84,7 +84,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   SIMCUDA_CALL(device, {
     const auto found = find_stream(stream);
     check(found->device().error());
-    forbid_captured(*found, __func__);
+    forbid_captured(*found, "cudaStreamSynchronize");
     found->drain();
     release_after_wait(found->device());
     return found->device().error();
@@ -113,10 +113,10 @@ SIMCUDA_EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStream
     if (const auto capture = capture_of(*found)) {
       // Unlike a host function it gets the stream's state, which a captured stream does not have.
       const std::lock_guard lock(graphs_mutex());
-      capture->invalidate(__func__);
+      capture->invalidate("cudaStreamAddCallback");
       throw Error(cudaErrorStreamCaptureUnsupported);
     }
-    forbid_implicit(*found, __func__);
+    forbid_implicit(*found, "cudaStreamAddCallback");
     // It is called even when the device has failed, and told so.
     std::vector<Item> items;
     items.push_back({nullptr,
@@ -132,7 +132,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStream
 SIMCUDA_EXPORT cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void*, size_t, unsigned) {
   SIMCUDA_CALL(device, {
     const auto found = find_stream(stream);
-    forbid_captured(*found, __func__);
+    forbid_captured(*found, "cudaStreamAttachMemAsync");
   });
 }
 

@@ -293,6 +293,8 @@ TEST(a_capture_goes_to_a_graph_that_is_there) {
   OK(launch(stream, [] {}));
   OK(cudaStreamEndCapture(stream, &ended));
   CHECK(ended == graph);
+  OK(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, cudaStreamCaptureModeGlobal));
+  OK(cudaStreamEndCapture(stream, nullptr));
   std::size_t edges = 0;
   OK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
   EQUAL(edges, 1u);

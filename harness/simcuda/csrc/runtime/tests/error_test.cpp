@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -26,7 +27,7 @@ TEST(errors_have_the_names_and_texts_of_cuda) {
 TEST(the_last_error_is_the_threads_own_and_taken_once) {
   int value = 0;
   EQUAL(cudaGetDeviceProperties(nullptr, 0), cudaErrorInvalidValue);
-  EQUAL(cudaGetDevice(&value), cudaSuccess);  // a success does not hide it
+  EQUAL(cudaGetDeviceCount(&value), cudaSuccess);  // a success does not hide it
   EQUAL(cudaPeekAtLastError(), cudaErrorInvalidValue);
   cudaError_t elsewhere = cudaErrorUnknown;
   std::thread([&] { elsewhere = cudaGetLastError(); }).join();
@@ -115,6 +116,28 @@ TEST(work_that_is_left_ends_with_the_process) {
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
+TEST(work_that_runs_when_the_process_ends_is_waited_for) {
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::atomic<bool> begun{false};
+    launch(new_stream(), [&begun, out = ends[1]] {
+      begun = true;
+      usleep(50000);
+      [[maybe_unused]] const auto written = write(out, "x", 1);
+    });
+    while (!begun) usleep(100);
+    std::exit(0);
+  }
+  close(ends[1]);
+  char got = 0;
+  CHECK(read(ends[0], &got, 1) == 1);
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  EQUAL(status, 0);
 }
 
 TEST(devices_are_as_said) {

@@ -124,6 +124,8 @@ TEST(another_process_waits_for_an_event) {
     good = good && cudaIpcOpenEventHandle(&event, handle) == cudaSuccess && cudaStreamCreate(&stream) == cudaSuccess;
     good = good && cudaEventQuery(event) == cudaErrorNotReady;
     good = good && cudaStreamWaitEvent(stream, event, 0) == cudaSuccess && cudaStreamQuery(stream) == cudaErrorNotReady;
+    usleep(20000);
+    good = good && cudaStreamQuery(stream) == cudaErrorNotReady;
     good = good && write(back[1], &ready, 1) == 1;
     good = good && cudaStreamSynchronize(stream) == cudaSuccess && cudaEventQuery(event) == cudaSuccess;
     good = good && cudaEventSynchronize(event) == cudaSuccess && cudaEventDestroy(event) == cudaSuccess;
