@@ -25,17 +25,11 @@ thread_local std::vector<CUcontext> covered;
 thread_local bool none = false;           // cuCtxSetCurrent(0)
 thread_local CUcontext green = nullptr;   // the green context that was set, as long as its device is the current one
 
-int count() {
-  int count = 0;
-  cudaGetDeviceCount(&count);
-  return count;
-}
-
-bool valid(CUdevice device) { return device >= 0 && device < count(); }
+bool valid(CUdevice device) { return device >= 0 && device < simcudaDeviceCount(); }
 
 CUcontext current() {
-  int device = 0;
-  if (none || cudaGetDevice(&device) != cudaSuccess || !simcudaHasContext(device)) return nullptr;
+  const int device = simcudaCurrentDevice();
+  if (none || device < 0 || !simcudaHasContext(device)) return nullptr;
   return green != nullptr && device_of_green(green) == device ? green : context_of(device);
 }
 
@@ -62,7 +56,7 @@ void set_ready() { ready_ = true; }
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(&contexts[device]); }
 int device_of(CUcontext context) {
   const auto* const place = reinterpret_cast<const Context*>(context);
-  return place >= contexts && place < contexts + count() ? static_cast<int>(place - contexts) : -1;
+  return place >= contexts && place < contexts + simcudaDeviceCount() ? static_cast<int>(place - contexts) : -1;
 }
 
 }  // namespace simcuda::driver

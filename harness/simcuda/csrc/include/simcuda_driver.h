@@ -8,6 +8,11 @@
 
 extern "C" {
 
+// Of the visible devices; and the calling thread's. Unlike the functions of the runtime they are no calls of the program,
+// of which profilers tell.
+int simcudaDeviceCount();
+int simcudaCurrentDevice();  // -1 if there is none
+
 // The allocation that an address is in.
 struct SimcudaAllocation {
   void* base;

@@ -51,6 +51,9 @@ constexpr auto interval = std::chrono::microseconds(100);
 
 }  // namespace
 
+SIMCUDA_EXPORT int simcudaDeviceCount() { return forked() ? 0 : device_count(); }
+SIMCUDA_EXPORT int simcudaCurrentDevice() { return forked() ? -1 : current_index(); }
+
 SIMCUDA_EXPORT int simcudaFindAllocation(const void* address, SimcudaAllocation* allocation) {
   if (forked()) return 0;
   const auto found = find_allocation(address);
