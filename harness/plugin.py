@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import fixtures, options, scope
+from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
@@ -52,16 +53,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
     """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
-    early = options.EarlyConfig(early_config)
-    with contextlib.suppress(pytest.UsageError):  # an invalid option is reported once it is known who uses it
-        backend = BACKENDS.get(options.get(early, "device"))
-        inline = options.get(early, "isolation") == "none" or options.steps_aside(early)
-        if backend is not None and backend.from_start and inline and not _runs_nothing(early):
-            from harness.native import provider
+    backend = _needed_from_start(options.EarlyConfig(early_config))
+    if backend is not None:
+        from harness.native import provider
 
-            with contextlib.suppress(HarnessError):  # the run reports it, when its turn comes
-                provider.of(backend).prepare(provider.of(backend).provide().variables)
+        try:
+            provider.of(backend).prepare(provider.of(backend).provide().variables)
+        except HarnessError as error:
+            raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
     return (yield)
+
+
+def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
+    """The device that this process must have from its start on, because cases run in it. None for most sessions."""
+    try:
+        backend = BACKENDS.get(options.get(config, "device"))
+        inline = options.get(config, "isolation") == "none" or options.steps_aside(config)
+    except pytest.UsageError:
+        return None  # an invalid option is reported once it is known whether the session is ours
+    return backend if backend is not None and backend.from_start and inline and not _runs_nothing(config) else None
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

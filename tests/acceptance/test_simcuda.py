@@ -66,6 +66,7 @@ def test_leaves_a_tensor():
     KEPT.append(torch.ones(1 << 10, device="cuda"))
 
 def test_leaves_another_stream_current():
+    torch.ones(1, device="cuda")
     torch.cuda.set_stream(torch.cuda.Stream())
 
 def test_bad_index():
@@ -229,7 +230,8 @@ class TestRuns:
 
     def test_devices_are_told_of_as_what_they_are(self, make_project: MakeProject) -> None:
         env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-        status, said = command(make_project(), "devices", "--device", "simcuda", "--json", env=env)
+        project = make_project()
+        status, said = command(project, "devices", "--device", "simcuda", "--json", env=env)
         assert status == 0, said
         values = json.loads(said)
         assert [(each["uuid"], each["kind"]) for each in values["devices"]] == [
@@ -237,7 +239,7 @@ class TestRuns:
             (uuid(1), "simcuda"),
         ]
         assert values["capabilities"]["silicon"]["value"] is False
-        status, said = command(make_project(), "devices", "--device", "simcuda", "--health", env=env)
+        status, said = command(project, "devices", "--device", "simcuda", "--health", env=env)
         assert (status, "not on software devices" in said) == (4, True), said
 
 
