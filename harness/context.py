@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ class RunContext:
     - `controller`: a process id. `zygote`: its address. `plugin_argument`: the user named the harness with ``-p``, so
       every test is a case.
     - `device`: the value of ``--device``. For software devices, `inject` holds the faults to inject as they were
-      written, and `library` is the file of the built backend.
+      written, `library` is the file of the built backend, and `variables` are those that the environment of every
+      process that runs cases must have from its start on.
     - `health`: GPUs are examined. `leak_check`: off, fast or full. `start`: auto, fork or cold, see
       `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
@@ -63,6 +64,7 @@ class RunContext:
     device: str = "auto"
     inject: tuple[str, ...] = ()
     library: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
     start: str = "fork"
     under: str | None = None
 

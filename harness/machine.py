@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from harness.backends import cpu, cuda, soft
+from harness.backends import cpu, cuda, simcuda, soft
 from harness.devices import software
 from harness.devices.device import Inventory
 from harness.devices.inventory import discover
 from harness.errors import HarnessError
+from harness.native.toolchain import BuildError
+from harness.simcuda import machine as simulated
+from harness.simcuda import toolchain
 from harness.softdevice import faults, machine
 
 
@@ -20,12 +23,15 @@ class DeviceError(HarnessError):
 def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventory:
     """The devices for ``--device=wanted``. The masks in `environ`, such as ``CUDA_VISIBLE_DEVICES``, apply.
 
-    auto: GPUs, or the CPU if there are none; cuda: GPUs; cpu: the CPU, even if there are GPUs; soft: software devices.
+    auto: GPUs, or the CPU if there are none; cuda: GPUs; cpu: the CPU, even if there are GPUs; simcuda: simulated GPUs;
+    soft: software devices.
     `environ` defaults to ``os.environ``. Raises DeviceError, and MachineError for invalid variables.
     """
     environ = os.environ if environ is None else environ
     if wanted == soft.BACKEND.kind:
         return _software_devices(environ)
+    if wanted == simcuda.BACKEND.kind:
+        return _simulated_devices(environ)
     if wanted == cpu.BACKEND.kind:
         return discover({**environ, cuda.MASK: ""})
     found = discover(environ)
@@ -44,12 +50,25 @@ def _software_devices(environ: Mapping[str, str]) -> Inventory:
     visible, hidden = machine.devices(environ)
     if not visible:
         raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} hides all software devices; unset it")
+    _expect_compiler(wanted=soft.BACKEND.kind, noun="the software device")
+    return Inventory(devices=visible, hidden=hidden, nvml_error="not used: the run is on software devices")
+
+
+def _simulated_devices(environ: Mapping[str, str]) -> Inventory:
+    try:
+        toolchain.cuda_major()
+    except BuildError as error:
+        raise DeviceError(f"--device=simcuda: {error}") from None
+    _expect_compiler(wanted=simcuda.BACKEND.kind, noun=toolchain.NOUN)
+    return simulated.inventory(environ)
+
+
+def _expect_compiler(*, wanted: str, noun: str) -> None:
     compiler = software.cpp_compiler()
     if compiler.value is None:
         raise DeviceError(
-            f"--device=soft: no C++ compiler to build the software device: {compiler.detail}; install g++ or set CXX"
+            f"--device={wanted}: no C++ compiler to build {noun}: {compiler.detail}; install g++ or set CXX"
         )
-    return Inventory(devices=visible, hidden=hidden, nvml_error="not used: the run is on software devices")
 
 
 def _why_none(found: Inventory) -> str:

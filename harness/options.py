@@ -138,8 +138,8 @@ OPTIONS = {
             "--device",
             _one_of(DEVICES),
             "auto",
-            "device for the cases: auto (GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), soft (software "
-            "device)",
+            "device for the cases: auto (GPUs, or the CPU if there are none), cuda, cpu (hides GPUs), simcuda (a CUDA "
+            "build of torch on a simulated CUDA, no GPU), soft (software device)",
             "KIND",
         ),
         Option(
@@ -312,7 +312,19 @@ def resolve(
     return option.default
 
 
-def get(config: pytest.Config, name: str, profile: Any = None) -> Any:
+class EarlyConfig:
+    """The options of a session whose conftests are not loaded yet; `get` and `steps_aside` take it for its Config."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.option = config.known_args_namespace
+        self.getini = config.getini
+
+    def getoption(self, name: str, default: Any = None) -> Any:
+        """The value given on the command line."""
+        return getattr(self.option, name, default)
+
+
+def get(config: pytest.Config | EarlyConfig, name: str, profile: Any = None) -> Any:
     """The value of an option for a session; see `resolve`. Raises pytest.UsageError for an invalid value."""
     option = OPTIONS[name]
     try:
@@ -328,7 +340,7 @@ def given(config: pytest.Config) -> bool:
     )
 
 
-def steps_aside(config: pytest.Config) -> str | None:
+def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
     """The pytest option that switches isolation off, because it needs tests in pytest's own process. None if unset."""
     option = config.option
     for flag, wanted in (

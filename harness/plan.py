@@ -63,7 +63,8 @@ class Plan:
                 ]
             if self.profile is not None:
                 wanted = requirements.parse(self.profile.value.requires)
-                each = (requirements.evaluate([condition], capabilities) for condition in wanted)
+                each = [requirements.evaluate([condition], capabilities) for condition in wanted]
+                each.append(requirements.disguised(wanted, capabilities))
                 found += [
                     f"device {uuid} does not meet the requirements of profile {self.policy.profile}: {unmet.text}"
                     for unmet in each
@@ -135,9 +136,10 @@ def _make(config: pytest.Config) -> Plan:
     settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
     for option in ("waivers", "must_pass"):  # an option adds to the profile's files and does not replace them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
-    if settings["inject"] and not _is_software(settings["device"]):
+    if settings["inject"] and not _is_injectable(settings["device"]):
         raise options.OptionError(
-            f"--inject={'; '.join(settings['inject'])!r}: only the software device has faults; add --device=soft"
+            f"--inject={'; '.join(settings['inject'])!r}: only the software device has faults; "
+            + ("add --device=soft" if settings["device"] == "auto" else "use --device=soft")
         )
     kind = _load_hardware(settings["hardware"], configs, base) if settings["hardware"] else None
     return Plan(
@@ -153,8 +155,8 @@ def _make(config: pytest.Config) -> Plan:
     )
 
 
-def _is_software(kind: str) -> bool:
-    return kind in BACKENDS and BACKENDS[kind].software
+def _is_injectable(kind: str) -> bool:
+    return kind in BACKENDS and BACKENDS[kind].injectable
 
 
 def _preset(profile: Profile) -> dict[str, Any]:

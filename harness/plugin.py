@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import fixtures, options, scope
+from harness.backends.backend import Backend
+from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 from harness.fixtures import case_seed, device
 from harness.ignored_marks import IgnoredMarks
@@ -46,6 +48,30 @@ _FAILURE = "harness_failure"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
+    backend = _needed_from_start(options.EarlyConfig(early_config))
+    if backend is not None:
+        from harness.native import provider
+
+        try:
+            provider.of(backend).prepare(provider.of(backend).provide().variables)
+        except HarnessError as error:
+            raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
+    return (yield)
+
+
+def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
+    """The device that this process must have from its start on, because cases run in it. None for most sessions."""
+    try:
+        backend = BACKENDS.get(options.get(config, "device"))
+        inline = options.get(config, "isolation") == "none" or options.steps_aside(config)
+    except pytest.UsageError:
+        return None  # an invalid option is reported once it is known whether the session is ours
+    return backend if backend is not None and backend.from_start and inline and not _runs_nothing(config) else None
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -468,7 +494,7 @@ def _in_zygote(config: pytest.Config) -> bool:
     return any(getattr(plugin, "is_harness_zygote", False) for plugin in config.pluginmanager.get_plugins())
 
 
-def _runs_nothing(config: pytest.Config) -> bool:
+def _runs_nothing(config: pytest.Config | options.EarlyConfig) -> bool:
     """Whether this session runs no tests and only prints information."""
     showing = ("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
     return any(config.getoption(name, False) for name in showing)

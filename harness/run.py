@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,15 @@ from typing import Any
 import pytest
 
 from harness import linux, options, plan, stop_signals, temp_folder
+from harness.backends.table import labels
 from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
-from harness.devices.device import Inventory
+from harness.devices.device import Device, Inventory
 from harness.errors import HarnessError, WriteError, writing
 from harness.gating import patterns
+from harness.native import provider
+from harness.native.provider import Provided
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.plan import Machine
 from harness.reporting import environment, junit
@@ -79,7 +82,7 @@ class Run:
             undo.callback(temp_folder.remove, temp)
             machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
             self.plan.refuse_mismatches(machine)
-            software = _software_device() if any(device.backend.software for device in self.devices) else None
+            software = _software_device(self.devices)
             self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
             try:
                 self.signals = self._handle_signals(config, temp)
@@ -96,7 +99,7 @@ class Run:
         config: pytest.Config,
         temp: Path,
         isolation: str,
-        software: dict[str, str] | None,
+        software: Provided | None,
         *,
         plugin_argument: bool,
     ) -> RunContext:
@@ -136,7 +139,8 @@ class Run:
             policy=self.plan.policy.to_json(),
             device=settings["device"],
             inject=settings["inject"],
-            library=software["library"] if software else None,
+            library=software.library if software else None,
+            variables=dict(software.variables) if software else {},
             # A suite of this project that starts a thread at import is an error. Nobody here can change other suites.
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
@@ -154,7 +158,7 @@ class Run:
         signals.install(stop_signals.ALL if isolated else (signal.SIGTERM, signal.SIGHUP))
         return signals
 
-    def _begin(self, machine: Machine, software: dict[str, str] | None) -> None:
+    def _begin(self, machine: Machine, software: Provided | None) -> None:
         """Write down what the run is, and start the zygote. Raises WriteError."""
         context = self.context
         argv = ["pytest", *context.args]
@@ -170,6 +174,7 @@ class Run:
                 "host": platform.node(),
                 "pid": os.getpid(),
                 "devices": [device.uuid for device in self.devices],
+                "label": labels([device.uuid for device in self.devices]),
                 "fail_on_flaky": context.fail_on_flaky,
                 "rootdir": context.rootdir,
                 "profile": self.plan.policy.profile,
@@ -188,7 +193,7 @@ class Run:
             seed=context.seed,
             isolation=context.isolation,
             rootdir=Path(context.rootdir),
-            software_device=software,
+            software_device=software.facts if software else None,
             under=context.under,
         )
         environment.write(self.run_dir, facts)
@@ -358,18 +363,18 @@ def _make_temp_folder(config: pytest.Config) -> Path:
         pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
 
 
-def _software_device() -> dict[str, str]:
-    """Build the software device unless that was done before; what it was built with, and where the library is.
+def _software_device(devices: Sequence[Device]) -> Provided | None:
+    """Build the software device that the run is on unless that was done before. None for a run on others.
 
     Raises pytest.UsageError.
     """
-    from harness.softdevice import build
-
+    backend = next((device.backend for device in devices if device.backend.software), None)
+    if backend is None:
+        return None
     try:
-        library = build.build()
-        return {**build.describe(), "library": str(library)}
+        return provider.of(backend).provide()
     except HarnessError as error:
-        raise pytest.UsageError(f"--device=soft: {error}") from None
+        raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
 
 
 def _today() -> date:

@@ -24,13 +24,14 @@ from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
-from harness.errors import WriteError
+from harness.errors import HarnessError, WriteError
 from harness.executor import seeding
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
 from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
+from harness.native import provider
 from harness.options import case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
@@ -143,8 +144,17 @@ class Worker:
             )
         elif self._pool.device.backend.accelerator or context.device == CPU.kind:
             os.environ.update(masks_for([self._pool.device]))
-            if context.library is not None:
+            if self._pool.device.backend.injectable:
                 os.environ[faults.VARIABLE] = faults.joined(context.inject)
+            if context.variables:
+                self._prepare_process(context.variables)
+
+    def _prepare_process(self, variables: Mapping[str, str]) -> None:
+        """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
+        try:
+            provider.of(self._pool.device.backend).prepare(variables)
+        except HarnessError as error:
+            raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 
     def collected(self, ids: list[str], deselected: list[str]) -> None:
         """Record the collected and the deselected cases. The ids are left out if another worker has recorded them."""
@@ -225,9 +235,7 @@ class Worker:
         record = InlineCase(case, self.context, worker=self.name, device=self._pool.device.uuid, record=self._record)
         backend = self._pool.device.backend
         if self.context.library is not None:
-            from harness.softdevice import loading
-
-            loading.load(self.context.library)
+            provider.of(backend).enter_inline(self.context.library)
         item.config.stash[CURRENT] = Current(backend.kind, seed=case.seed)
         seeding.seed_everything(case.seed, backend)
         item.config.pluginmanager.register(record)
@@ -329,9 +337,10 @@ class Worker:
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
         visible: dict[str, str | None] = {**masks_for(devices)}
-        if self.context.library is not None:
-            # The values of this process: a conftest may have changed them in the zygote after the devices were counted.
-            visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
+        # The values of this process: a conftest may have changed them in the zygote after the devices were counted.
+        visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
+        visible |= self.context.variables
+        if devices[0].backend.injectable:
             visible[faults.VARIABLE] = faults.joined(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)
         return Binding(

@@ -37,12 +37,17 @@ class Backend:
     - `device_nodes`: files that a process holds open once it has initialised the driver.
     - `hardware`: a driver serves it. Its devices are examined and monitored, and workers take turns at them. Processes
       go through the whole teardown at their end, since drivers crash there.
-    - `software`: this project builds and loads it. Every process has its own devices, and faults can be injected.
+    - `software`: this project builds and loads it. Every process has its own devices.
+    - `provider`: of a software device, the module that builds and loads it (`harness.native.provider`).
+    - `from_start`: it must be in a process from its start on, or from before an import of torch.
+    - `injectable`: faults can be injected.
     - `implied`: the conditions that hold on a machine of this kind, beside those that it declares.
 
     Functions:
 
-    - `is_initialized`: whether this process uses the devices.
+    - `in_use`: whether anything in this process uses the devices, torch or not, as far as no device node tells. A fork
+      of the process could then not use them.
+    - `is_initialized`: whether torch uses the devices in this process.
     - `device_count`.
     - `synchronize` one device, by index. It raises RuntimeError for a sticky error.
     - `failures`: sticky errors that the devices report without a synchronisation.
@@ -69,7 +74,11 @@ class Backend:
     device_nodes: tuple[str, ...] = ()
     hardware: bool = False
     software: bool = False
+    provider: str = ""
+    from_start: bool = False
+    injectable: bool = False
     implied: Mapping[str, Any] = field(default_factory=dict)
+    in_use: Callable[[], bool] = lambda: False
     is_initialized: Callable[[ModuleType], bool] = lambda _: False
     device_count: Callable[[ModuleType], int] = lambda _: 0
     synchronize: Callable[[ModuleType, int], object] = lambda *_: None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from harness.backends import simulation
 from harness.backends.backend import Backend
 
 if TYPE_CHECKING:
@@ -81,9 +82,14 @@ def private_pools(segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {f"cuda_pools[{device}]": len(found) for device, found in owners.items()}
 
 
-def is_initialized(torch: ModuleType) -> bool:
-    """Whether this process uses CUDA. Does not initialise it."""
+def torch_uses_cuda(torch: ModuleType) -> bool:
+    """Whether torch uses CUDA in this process, be it simulated or not. Does not initialise it."""
     return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
+
+
+def is_initialized(torch: ModuleType) -> bool:
+    """Whether this process uses GPUs. Does not initialise any."""
+    return torch_uses_cuda(torch) and simulation.runtime() is None
 
 
 BACKEND = Backend(
@@ -95,6 +101,7 @@ BACKEND = Backend(
     mask=MASK,
     device_nodes=("/dev/nvidia-uvm",),
     hardware=True,
+    implied={"silicon": True},
     is_initialized=is_initialized,
     device_count=lambda torch: int(torch.cuda.device_count()),
     synchronize=lambda torch, index: torch.cuda.synchronize(index),

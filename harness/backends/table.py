@@ -4,20 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.backends import cpu, cuda, soft
+from harness.backends import cpu, cuda, simcuda, soft
 from harness.backends.backend import Backend, Kind
 
 #: By kind, in the order of reports.
-BACKENDS: Mapping[Kind, Backend] = {each.kind: each for each in (cuda.BACKEND, soft.BACKEND, cpu.BACKEND)}
+BACKENDS: Mapping[Kind, Backend] = {
+    each.kind: each for each in (cuda.BACKEND, simcuda.BACKEND, soft.BACKEND, cpu.BACKEND)
+}
 #: All environment variables that decide, together with the machine, which devices a process has.
 DEVICE_VARIABLES = tuple(
-    name for each in BACKENDS.values() for name in (each.mask, *each.variables) if name is not None
+    dict.fromkeys(name for each in BACKENDS.values() for name in (each.mask, *each.variables) if name is not None)
 )
 
 
 def backend_of(uuid: str) -> Backend | None:
-    """The kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness."""
-    return next((each for each in BACKENDS.values() if uuid.startswith(each.uuid_prefixes)), None)
+    """The kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness.
+
+    The longest prefix decides: UUIDs of simulated GPUs begin like those of GPUs.
+    """
+    fits = [
+        (len(prefix), each.kind)
+        for each in BACKENDS.values()
+        for prefix in each.uuid_prefixes
+        if uuid.startswith(prefix)
+    ]
+    return BACKENDS[max(fits)[1]] if fits else None
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """What a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
+    backend = BACKENDS.get(kind)
+    return (kind,) if backend is None else tuple(dict.fromkeys((kind, backend.torch_type)))
 
 
 def labels(uuids: tuple[str, ...] | list[str]) -> str:

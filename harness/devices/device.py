@@ -11,7 +11,7 @@ from harness.backends.table import BACKENDS
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, a MIG instance, a software device, or the CPU.
+    """A GPU, a MIG instance, a software device (a simulated GPU among them), or the CPU.
 
     `uuid` is its name everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…``, ``SOFT-…`` or
     ``cpu``. `index` is NVML's index of the physical GPU, or the index of the software device; None for the CPU. Memory

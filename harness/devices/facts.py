@@ -17,6 +17,7 @@ from harness.devices.visibility import combinable
 _BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
 _FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
 
+_SIMULATED = "simulated"
 _NOT_REPORTED = "nvml does not report it"
 
 
@@ -36,6 +37,11 @@ class Subject:
     def no_gpu(self) -> str:
         """Why the device has no GPU features; empty for a GPU."""
         return self.device.backend.no_gpu
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the device is a simulated GPU: it has what a GPU has, and no driver serves it."""
+        return self.device.backend.software and not self.no_gpu
 
     @property
     def together(self) -> tuple[Device, ...]:
@@ -73,6 +79,11 @@ def accelerator(subject: Subject) -> Detected:
     return Detected(True) if built.value is not None else Detected(False, built.detail)
 
 
+def silicon(subject: Subject) -> Detected:
+    backend = subject.device.backend
+    return Detected(backend.hardware, backend.no_gpu or backend.label)
+
+
 def device_count(subject: Subject) -> Detected:
     return Detected(1 if subject.is_cpu else len(subject.inventory.accelerators), subject.device.kind)
 
@@ -105,6 +116,8 @@ def peer_access(subject: Subject) -> Detected:
         return Detected(False, "a process sees only one mig instance")
     if len(subject.together) < 2:
         return Detected(False, "there is only one gpu")
+    if subject.simulated:
+        return Detected(True, _SIMULATED)
     return nvml_queries.peer_access(subject.together)
 
 
@@ -113,6 +126,8 @@ def nvlink(subject: Subject) -> Detected:
         return Detected(False, subject.no_gpu)
     if subject.device.mig_parent is not None:
         return Detected(False, "the device is a mig instance, and these do not use nvlink")
+    if subject.simulated:
+        return Detected(False, _SIMULATED)
     return nvml_queries.nvlink(subject.device)
 
 
@@ -170,6 +185,8 @@ def _from_driver(subject: Subject, name: str) -> Detected:
         return Detected(False, subject.no_gpu)
     if (built := software.cuda()).value is None:  # only torch's CUDA allocator would use it
         return Detected(False, built.detail)
+    if subject.simulated:
+        return Detected(True, _SIMULATED)
     return subject.prober.ask(Question.DRIVER)[name]
 
 
@@ -212,7 +229,7 @@ def nccl(subject: Subject) -> Detected:
 
 def _library(subject: Subject, name: str, installed: Detected) -> Detected:
     """The version from metadata; else from the library itself, if there is a GPU and torch is built for CUDA."""
-    if installed.value is not None or subject.no_gpu or software.cuda().value is None:
+    if installed.value is not None or subject.no_gpu or subject.simulated or software.cuda().value is None:
         return installed
     return subject.prober.ask(Question.LIBRARIES)[name]
 

@@ -24,11 +24,15 @@ _C_LIBRARY = ("libc.so", "libc-", "libc.musl", "libpthread", "ld-", "[vdso]")
 def cuda_touched(descriptors: Path = Path("/proc/self/fd")) -> str | None:
     """Why a fork of this process could not use CUDA, as text. None if it could.
 
-    Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open. Torch, another library, or a call that only counts the
-    devices may have initialised it. `descriptors` is a folder of links like ``/proc/self/fd``. If torch is imported,
-    its own state is checked too, also in a fork of an initialised process, where ``is_initialized`` returns False.
-    Raises OSError if the descriptors cannot be listed, because the answer is then unknown.
+    Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated one is asked. Torch, another library, or
+    a call that only counts the devices may have initialised it. `descriptors` is a folder of links like
+    ``/proc/self/fd``. If torch is imported, its own state is checked too, also in a fork of an initialised process,
+    where ``is_initialized`` returns False. Raises OSError if the descriptors cannot be listed, because the answer is
+    then unknown.
     """
+    for backend in BACKENDS.values():
+        if backend.in_use():
+            return f"{backend.label or backend.kind} is initialised"
     for number in os.listdir(descriptors):
         try:
             target = os.readlink(descriptors / number)

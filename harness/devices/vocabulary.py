@@ -53,7 +53,8 @@ _PROBE = "the probe asks the driver, in a separate process with a time limit tha
 VOCABULARY: Mapping[str, Capability] = {
     "device": Capability(
         ValueKind.TEXT,
-        "what the case runs on: a GPU, a software device or the cpu; every machine has a cpu",
+        "what the case runs on: a GPU, a simulated GPU, a software device or the cpu. Every machine has a cpu; a "
+        "simulated GPU meets `cuda` too, since torch does not tell them apart",
         "the device leased to the worker",
         _NO_CONTEXT,
         facts.kind,
@@ -65,6 +66,14 @@ VOCABULARY: Mapping[str, Capability] = {
         "the kind of the device, and torch/version.py, read as text",
         _NO_CONTEXT,
         facts.accelerator,
+    ),
+    "silicon": Capability(
+        ValueKind.BOOL,
+        "whether a real GPU computes: for cases about its arithmetic, its speed or NVIDIA's libraries; false on a "
+        "simulated GPU",
+        "the kind of the device",
+        _NO_CONTEXT,
+        facts.silicon,
     ),
     "devices": Capability(
         ValueKind.COUNT,
@@ -85,7 +94,7 @@ VOCABULARY: Mapping[str, Capability] = {
     "model": Capability(
         ValueKind.TEXT,
         "product name of the device, such as NVIDIA H100 80GB HBM3; for the cpu, of the processor",
-        "NVML; for the cpu, /proc/cpuinfo; for a software device, a fixed name",
+        "NVML; for the cpu, /proc/cpuinfo; for a software device or a simulated GPU, a fixed name",
         _NO_CONTEXT,
         facts.model,
     ),
@@ -100,7 +109,7 @@ VOCABULARY: Mapping[str, Capability] = {
         ValueKind.BYTES,
         "memory of the device, used or not",
         "NVML; for the cpu, the memory of the host or the limit of its control group; for a software device, "
-        "SOFT_DEVICE_MEMORY",
+        "SOFT_DEVICE_MEMORY; for a simulated GPU, SIMCUDA_DEVICE_MEMORY",
         _NO_CONTEXT,
         facts.memory,
         unit="bytes",

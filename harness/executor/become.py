@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from harness import linux
+from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.executor import failure, streams
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
+from harness.native import provider
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
 from harness.protocol.wire import Channel, Message
 
@@ -68,19 +70,16 @@ def _become(
     if cold:
         channel.send({"op": "ready"})
     if order["library"] is not None:
-        _load_software_device(order["library"])
+        _enter_software_device(BACKENDS[order["kind"]], order["library"])
     return Executor(
         collected, channel, (stacks, facts), backend=BACKENDS[order["kind"]], leak_check=order["leak_check"]
     )
 
 
-def _load_software_device(library: str) -> None:
-    """Load the software devices. If that fails, the process ends, because no case is the cause."""
-    from harness.softdevice import faults, loading, warming
-
+def _enter_software_device(backend: Backend, library: str) -> None:
+    """Make the software devices usable. If that fails, the process ends, because no case is the cause."""
     try:
-        loading.load(library)
-        warming.warm(os.environ.get(faults.VARIABLE, ""))
+        provider.of(backend).enter(library)
     except Exception:  # noqa: BLE001 - the error is printed to the executor's standard error
         sys.excepthook(*sys.exc_info())
         os._exit(EXIT_NO_DEVICE)

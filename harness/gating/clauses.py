@@ -8,7 +8,8 @@
 - ``True`` and ``False``: present or absent. For versions and booleans.
 - ``2``: at least two. For counts.
 - Texts: ``"linux-*|darwin-arm64"``. ``|`` separates alternatives; ``*`` is any run of characters.
-- ``device="cuda"`` or ``device="cpu"``: the latter holds everywhere, since every machine has a CPU.
+- ``device="cpu"`` holds everywhere, since every machine has a CPU. ``device="cuda"`` holds on a simulated GPU too,
+  which is ``cuda`` to torch; ``silicon=True`` asks for a real one.
 - ``devices=2``: the case gets two devices. Holds if the machine can give a number that meets the condition.
 
 An absent capability meets no condition except ``False``.
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from harness.backends.table import names
 from harness.devices.capabilities import VOCABULARY, ValueKind
 from harness.devices.detected import Detected, Value
 
@@ -119,7 +121,11 @@ def _holds(name: str, clause: Clause, finding: Detected) -> bool:
         return finding.present is clause.value
     if (name, clause.value) == ("device", "cpu"):
         return True
-    return finding.value is not None and compares(clause, finding.value)
+    if finding.value is None:
+        return False
+    if name == "device":
+        return clause.value in names(str(finding.value))
+    return compares(clause, finding.value)
 
 
 def least_count(clauses: Iterable[Clause]) -> int | None:

@@ -22,9 +22,10 @@ from harness.gating.waivers import Waiver, is_link
 #: How long before its last day lint warns that a waiver expires soon.
 WARNING = timedelta(days=14)
 
-#: Capabilities that only a GPU has; `accelerator` also a software device.
+#: Capabilities that only a GPU has; `accelerator` also a software device, and a simulated GPU all but `silicon`.
 OF_GPUS = (
     "accelerator",
+    "silicon",
     "compute_capability",
     "peer_access",
     "nvlink",
@@ -59,8 +60,8 @@ def known(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
     """
     backend = BACKENDS.get(str(declared.get("device")))
     implied: dict[str, Any] = {}
-    if backend is not None and backend.no_gpu:
-        implied = {**dict.fromkeys(OF_GPUS, False), **backend.implied}
+    if backend is not None:
+        implied = {**(dict.fromkeys(OF_GPUS, False) if backend.no_gpu else {}), **backend.implied}
     return requirements.parse({**implied, **declared})
 
 

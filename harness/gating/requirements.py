@@ -129,6 +129,21 @@ def devices_wanted(conditions: Iterable[Condition]) -> int:
     return 1
 
 
+def disguised(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
+    """The condition on the device that holds only because torch takes the device for another kind; None if none does.
+
+    ``device: cuda`` holds on a simulated GPU: enough for a case, and not for what a whole run claims.
+    """
+    for condition in conditions:
+        if not isinstance(condition, Requirement) or condition.capability != "device":
+            continue
+        kind = str(capabilities["device"])
+        meant = {clause.value for clause in condition.clauses} - {"cpu", kind}
+        if meant and evaluate([condition], capabilities) is None:
+            return Unmet("device", condition.wanted, capabilities.describe("device"), ("device",))
+    return None
+
+
 def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
     match condition:
         case Requirement(name, wanted, clauses):

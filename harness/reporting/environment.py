@@ -30,7 +30,9 @@ _DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-
 _GIT_TIMEOUT = 10.0  # seconds; git needs several seconds for a work tree on a slow network file system
 
 # Never record the whole environment: it holds secrets. The variables below change what cases measure.
-_RECORDED = re.compile(r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT)_.*|OMP_NUM_THREADS")
+_RECORDED = re.compile(
+    r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT|SIMCUDA)_.*|OMP_NUM_THREADS"
+)
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 

@@ -51,6 +51,8 @@ class RunStarted(_Line):
     """Process id of the controller."""
     devices: tuple[str, ...]
     """UUIDs of the devices that the run may use."""
+    label: str = ""
+    """What the devices are if they are no GPUs and not the CPU, such as ``simulated CUDA (no GPU)``."""
     fail_on_flaky: bool
     """Whether a flaky case makes the run red."""
     rootdir: str

@@ -40,7 +40,8 @@ def _named(inventory: Inventory) -> str:
     """The devices of the run. Software devices are marked as such."""
     devices = inventory.accelerators
     if label := labels([device.uuid for device in devices]):
-        return f"{label}, no GPU: {', '.join(device.uuid for device in devices)}"
+        plain = "" if "no GPU" in label else ", no GPU"
+        return f"{label}{plain}: {', '.join(device.uuid for device in devices)}"
     return ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
 
 

@@ -14,53 +14,31 @@ import re
 from collections.abc import Mapping
 
 from harness.backends import soft
+from harness.devices import declared
+from harness.devices.declared import MachineError
 from harness.devices.device import Device
-from harness.errors import HarnessError
 
-_MOST_DEVICES = 64
 _DEFAULT_DEVICES = 2
 _DEFAULT_MEMORY = 1 << 30
 _LEAST_MEMORY = 2 << 20  # one segment of the allocator
 _MOST_MEMORY = (1 << 63) - 1
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-class MachineError(HarnessError):
-    """An environment variable for software devices has an invalid value."""
 
 
 def devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """The visible devices, in the order of the variable, and the hidden devices. Raises MachineError."""
-    memory = _memory(environ.get(soft.MEMORY))
+    count = declared.count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
+    memory = declared.memory(
+        soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY, least=_LEAST_MEMORY, most=_MOST_MEMORY
+    )
     every = [
         Device(uuid=f"SOFT-{index}", kind=soft.BACKEND.kind, name=soft.BACKEND.label, index=index, memory=memory)
-        for index in range(_count(environ.get(soft.COUNT)))
+        for index in range(count)
     ]
     mask = environ.get(soft.MASK)
     if mask is None:
         return tuple(every), ()
     visible = _visible(mask, every)
     return visible, tuple(device for device in every if device not in visible)
-
-
-def _count(text: str | None) -> int:
-    if text is None:
-        return _DEFAULT_DEVICES
-    if not (re.fullmatch(r"[ \t]*\d{1,9}[ \t]*", text, re.ASCII) and 1 <= int(text) <= _MOST_DEVICES):
-        raise MachineError(f"{soft.COUNT}={text!r}: expected a number from 1 to {_MOST_DEVICES}")
-    return int(text)
-
-
-def _memory(text: str | None) -> int:
-    if text is None:
-        return _DEFAULT_MEMORY
-    found = re.fullmatch(r"[ \t]*(\d{1,19})[ \t]*(KiB|MiB|GiB)?[ \t]*", text, re.ASCII)
-    size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
-    if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
-        raise MachineError(
-            f"{soft.MEMORY}={text!r}: expected a number of bytes, at least 2 MiB, such as 268435456, 256MiB or 1GiB"
-        )
-    return size
 
 
 def _visible(mask: str, every: list[Device]) -> tuple[Device, ...]:

@@ -76,7 +76,7 @@ class ZygoteProcess:
                     stderr=output,
                     pass_fds=(listener.fileno(),),
                     cwd=folder,
-                    env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT},
+                    env={**os.environ, **waiting(os.environ), **COLLECTION_ENVIRONMENT, **spec.variables},
                     start_new_session=True,  # the supervisors handle a Ctrl-C at the terminal
                 )
             except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from harness.context import RunContext, tuples
 from harness.rootdir import Root, inserted
@@ -28,7 +28,7 @@ class ZygoteSpec:
     `many_forks`: one fork for each case, so that it pays to spend time at the start on cheaper forks.
     `start`: with ``fork``, executors are forks of the zygote, which refuses if it must not be forked. With ``cold``,
     each executor collects by itself, and the zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``.
-    `under` is the name of the wrapper around each test's call.
+    `under` is the name of the wrapper around each test's call. `variables` are set in its environment.
     """
 
     args: tuple[str, ...]
@@ -42,6 +42,7 @@ class ZygoteSpec:
     many_forks: bool
     start: str = "fork"
     under: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:
@@ -58,6 +59,7 @@ class ZygoteSpec:
             many_forks=context.isolation == "case",
             start=context.start,
             under=context.under,
+            variables=context.variables,
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 import pytest
@@ -83,11 +84,13 @@ def test_a_stream_tells_its_handle_by_the_protocol(device: torch.device) -> None
 
 
 def runtime_library() -> str:
-    """The file of the CUDA runtime that torch has loaded; skips the case when torch has it linked in."""
+    """The soname of the CUDA runtime that torch has loaded; skips the case when torch has it linked in.
+
+    No path: torch may have opened a second file of that name, which it does not call.
+    """
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        path = line.split(maxsplit=5)[-1]
-        if "/libcudart" in path:
-            return path
+        if found := re.search(r"/(libcudart[^/]*?\.so\.\d+)[^/]*$", line):
+            return found[1]
     pytest.skip("torch has loaded no library of the CUDA runtime")
 
 

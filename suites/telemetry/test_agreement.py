@@ -85,7 +85,12 @@ def test_the_temperature_is_below_the_shutdown(device: torch.device) -> None:
 def test_a_device_is_visible_by_its_uuid(device: torch.device) -> None:
     """Contract: CUDA_VISIBLE_DEVICES takes UUIDs, whole or by their first letters as far as they are unique; the
     process then sees that device alone. One that no device has shows none."""
-    uuid = text(library().nvmlDeviceGetUUID(nvml_handle(device)))
+    nvml = library()
+    uuid = text(nvml.nvmlDeviceGetUUID(nvml_handle(device)))
+    every = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    others = {text(nvml.nvmlDeviceGetUUID(each)) for each in every} - {uuid}
+    lengths = range(20, len(uuid) + 1)
+    short = next(uuid[:length] for length in lengths if not any(each.startswith(uuid[:length]) for each in others))
     script = """
 import torch
 count = torch.cuda.device_count()
@@ -94,6 +99,6 @@ print(count, *(str(torch.cuda.get_device_properties(index).uuid) for index in ra
     expected = f"1 {uuid.removeprefix('GPU-')}"
 
     assert children.run(script, environ={"CUDA_VISIBLE_DEVICES": uuid}).lines() == [expected]
-    assert children.run(script, environ={"CUDA_VISIBLE_DEVICES": uuid[:20]}).lines() == [expected]
+    assert children.run(script, environ={"CUDA_VISIBLE_DEVICES": short}).lines() == [expected]
     nobody = "GPU-00000000-0000-0000-0000-000000000000"
     assert children.run(script, environ={"CUDA_VISIBLE_DEVICES": nobody}).lines() == ["0"]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from tests.acceptance.project import PATIENCE, Project, Result
@@ -37,12 +38,17 @@ def refused(result: Result, *words: str) -> None:
     assert list((result.run_dir.parent / "tmp").iterdir()) == []
 
 
-def command(project: Project, *arguments: str, patience: float = PATIENCE) -> tuple[int, str]:
-    """Exit status and output of ``harness ARGUMENTS`` in the project's folder; given up after `patience` seconds."""
+def command(
+    project: Project, *arguments: str, patience: float = PATIENCE, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Exit status and output of ``harness ARGUMENTS`` in the project's folder; given up after `patience` seconds.
+
+    `env`: the whole environment; by default that of this process, with all GPUs hidden.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "harness.cli", *arguments],
         cwd=project.folder,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"},
+        env={**({**os.environ, "CUDA_VISIBLE_DEVICES": ""} if env is None else env), "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -174,7 +174,7 @@ def test_the_device_without_isolation(make_project: MakeProject) -> None:
         (["--device=soft", "--inject=slwo"], {}, ["--inject='slwo': expected the name of", "did you mean 'slow'?"]),
         (["--inject=slow"], {}, ["--inject='slow': only the software device has faults; add --device=soft"]),
         (["--device=cuda"], {}, ["--device=cuda: there is no usable GPU"]),
-        (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, soft, cpu"]),
+        (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, simcuda, soft, cpu"]),
     ],
 )
 def test_what_cannot_be_is_refused(

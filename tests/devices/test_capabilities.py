@@ -132,7 +132,7 @@ def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     names = """
         device accelerator model devices device_count compute_capability memory free_memory peer_access nvlink mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
-        nccl torch torchvision triton cpp_compiler cpu_bf16 python numpy platform
+        nccl silicon torch torchvision triton cpp_compiler cpu_bf16 python numpy platform
     """
     assert sorted(VOCABULARY) == sorted(names.split())
 

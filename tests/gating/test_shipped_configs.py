@@ -20,6 +20,7 @@ from harness.gating.hardware import Hardware, load_hardware, mismatches
 from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle
 from harness.gating.profiles import Profile, load_profile
+from harness.simcuda import machine as simulated
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -52,6 +53,7 @@ MACHINES = {
     "a100-40gb": [gpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0)), gpu("NVIDIA A100-PCIE-40GB", 40960, (8, 0))],
     "l4": [gpu("NVIDIA L4", 23034, (8, 9))],
     "cpu": [CPU],
+    "simcuda": list(simulated.devices({})),
     "soft": [Device(uuid="SOFT-1", kind="soft", name=soft.BACKEND.label, index=1, memory=1 << 30)],
     "none of them": [
         gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
@@ -106,6 +108,9 @@ def test_hardware_names_models_in_full(name: str) -> None:
         ("cpu", {"device": "cuda"}, False),
         ("soft", {"accelerator": True, "devices": 2, "memory": ">=512MiB"}, True),
         ("soft", {"device": "cuda"}, False),
+        ("simcuda", {"device": "cuda", "compute_capability": ">=8.0", "cuda_graphs": True, "devices": 2}, True),
+        ("simcuda", {"silicon": True}, False),
+        ("h200", {"device": "cuda", "silicon": True}, True),
         ("soft", {"cuda_graphs": True}, False),
     ],
 )
@@ -117,7 +122,7 @@ def test_hardware_promises_what_cases_require_of_it(name: str, requires: dict[st
 
 def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> None:
     strict = profile("driver-validation")
-    assert strict.requires["device"] == "cuda"
+    assert (strict.requires["device"], strict.requires["silicon"]) == ("cuda", True)
     assert (strict.isolation, strict.shuffle, strict.repeats, strict.retries) == ("case", True, 3, 0)
     assert strict.skips == "forbidden"
     assert strict.fail_on_flaky

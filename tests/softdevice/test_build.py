@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.softdevice import build, toolchain
-from harness.softdevice.toolchain import BuildError, Toolchain
+from harness.native import build as native
+from harness.native import toolchain
+from harness.native.toolchain import BuildError, Toolchain
+from harness.softdevice import build
 from tests.softdevice import inside
 
 #: Concatenates its inputs into its output, and logs them. With $HELD, the path of a pipe, it writes there that it has
@@ -69,6 +71,10 @@ class Place:
         calls = [line.partition(" <- ")[2] for line in self.calls.read_text().splitlines()]
         self.calls.write_text("")
         return sorted("link" if call.endswith(".o") else call for call in calls)
+
+
+def objects(plan: native.Plan) -> set[str]:
+    return {key for _, _, key in plan.objects()}
 
 
 @pytest.fixture
@@ -133,7 +139,7 @@ def test_another_toolchain_makes_another_library(place: Place, change: Callable[
     before = build.plan_for(place.tools, place.csrc)
     after = build.plan_for(change(place.tools), place.csrc)
     assert after.key != before.key
-    assert not set(after.objects.values()) & set(before.objects.values())
+    assert not objects(after) & objects(before)
     assert build.plan_for(place.tools, place.csrc) == before
 
 
@@ -144,7 +150,7 @@ def test_two_processes_at_once_build_once(place: Place) -> None:
     os.mkfifo(go)
     script = (
         "import sys; from pathlib import Path; from harness.softdevice import build; "
-        "from harness.softdevice.toolchain import Toolchain; "
+        "from harness.native.toolchain import Toolchain; "
         "one = lambda line: print(line, flush=True); "
         f"print(build.build(one, csrc=Path({str(place.csrc)!r}), tools={place.tools!r}))"
     )
@@ -185,6 +191,21 @@ def test_a_compile_error_is_shown(place: Place) -> None:
     assert "mended" in place.build().read_text()
 
 
+def test_a_source_that_changes_while_it_is_compiled_is_not_kept(place: Place) -> None:
+    """Otherwise the object of the new text would be kept under the key of the old one."""
+    old = (place.csrc / "core/one.cpp").read_text()
+    place.compiler.write_text(f"{_COMPILER}echo changed >> {place.csrc / 'core/one.cpp'}\n")
+    with pytest.raises(
+        BuildError, match=r"core/one.cpp, a source of the software device, changed while it was compiled"
+    ):
+        place.build()
+    place.compiler.write_text(_COMPILER)
+    place.write("core/one.cpp", old)
+    place.compiled()
+    place.build()
+    assert "core/one.cpp" in place.compiled()
+
+
 def test_a_link_error_is_shown(place: Place) -> None:
     place.tools = replace(place.tools, link=(str(place.csrc / "none.o"),))
     with pytest.raises(BuildError, match=r"linking for the software device failed with status 1"):
@@ -209,8 +230,8 @@ def test_what_was_not_used_for_a_month_is_removed(place: Place) -> None:
     assert not old.exists()
     assert new.exists()
     assert other.exists()
-    objects = {entry.stem for entry in (old.parent.parent / "objects").iterdir()}
-    assert objects == set(build.plan_for(place.tools, place.csrc).objects.values())
+    kept = {entry.stem for entry in (old.parent.parent / "objects").iterdir()}
+    assert kept == objects(build.plan_for(place.tools, place.csrc))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +245,7 @@ def test_what_was_not_used_for_a_month_is_removed(place: Place) -> None:
     ],
 )
 def test_where_libraries_are_kept(environ: dict[str, str], folder: str) -> None:
-    assert str(build.cache_folder(environ)) == folder
+    assert str(native.cache_folder(environ, build.recipe(Toolchain((), "", (), ())))) == folder
 
 
 def test_a_cache_that_cannot_be_used_is_named(place: Place) -> None:
@@ -273,7 +294,7 @@ def test_missing_headers_are_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     [(7, {"MAX_JOBS": "3"}, 3), (2, {"MAX_JOBS": "3"}, 2), (0, {}, 1), (9, {"MAX_JOBS": "1"}, 1)],
 )
 def test_as_many_compilers_run_as_are_allowed(files: int, environ: dict[str, str], jobs: int) -> None:
-    assert build._jobs(files, environ) == jobs
+    assert native._jobs(files, environ) == jobs
 
 
 def test_flags_come_from_the_environment_too() -> None:

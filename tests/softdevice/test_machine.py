@@ -6,9 +6,10 @@ import pytest
 
 from harness import machine as chosen
 from harness.backends import soft
+from harness.devices.declared import MachineError
 from harness.devices.device import CPU, Device, Inventory
 from harness.machine import DeviceError
-from harness.softdevice.machine import MachineError, devices
+from harness.softdevice.machine import devices
 
 
 @pytest.mark.parametrize(

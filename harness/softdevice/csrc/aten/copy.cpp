@@ -12,12 +12,14 @@
 
 #include "../core/faults.h"
 #include "../core/pinned.h"
+#include "../operators/launch.h"
 #include "common.h"
 #include "factories.h"
-#include "launch.h"
 
 namespace soft::aten {
 namespace {
+
+using operators::Operand;
 
 bool on_device(const at::Tensor& tensor) { return tensor.device().type() == kSoft; }
 
@@ -44,7 +46,7 @@ void transfer(const Operand& to, const Operand& from) {
 }
 
 void launch_transfer(Stream& stream, Operand to, Operand from) {
-  enqueue(stream, "aten::copy_", [to = std::move(to), from = std::move(from)] { transfer(to, from); });
+  operators::enqueue(operators::Stream(stream), "aten::copy_", [to = std::move(to), from = std::move(from)] { transfer(to, from); });
 }
 
 // On the source's current stream, behind what the target's has been given, which goes on behind the copy.

@@ -1,6 +1,5 @@
 #include "generator.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Utils.h>
 #include <c10/core/DispatchKeySet.h>
 
@@ -9,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "../operators/random.h"
+
 namespace soft::aten {
 namespace {
 
@@ -16,21 +17,6 @@ namespace {
 constexpr std::uint64_t numbers_per_draw = 4;
 
 using State = std::array<std::uint64_t, 2>;  // seed, offset
-
-// A well mixed function of both (Steele, Lea and Flood's splitmix64 twice): neighbouring places share no numbers.
-std::uint64_t mixed(std::uint64_t seed, std::uint64_t place) {
-  const auto mix = [](std::uint64_t value) {
-    value += 0x9e3779b97f4a7c15u;
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-    return value ^ (value >> 31);
-  };
-  return mix(mix(seed) ^ place);
-}
-
-at::Generator cpu_generator(std::uint64_t seed, std::uint64_t place) {
-  return at::detail::createCPUGenerator(mixed(seed, place));
-}
 
 }  // namespace
 
@@ -112,12 +98,12 @@ std::function<at::Generator()> draw(const std::optional<at::Generator>& generato
       const std::uint64_t offset = capture->take(counter, numbers_per_draw);
       capture->take(seed, 0);
       return [counter, seed, offset] {
-        return cpu_generator(replay_place(seed.get()), replay_place(counter.get()) + offset);
+        return operators::cpu_generator(replay_place(seed.get()), replay_place(counter.get()) + offset);
       };
     }
     const std::uint64_t seed = of->current_seed();
     const std::uint64_t place = of->counter()->take(numbers_per_draw);
-    return [seed, place] { return cpu_generator(seed, place); };
+    return [seed, place] { return operators::cpu_generator(seed, place); };
   });
 }
 

@@ -1,0 +1,54 @@
+"""Simulated CUDA devices: torch's own CUDA build on this project's CUDA runtime, without a GPU (`harness.simcuda`)."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from harness.backends import cuda, simulation
+from harness.backends.backend import Backend
+
+COUNT = "SIMCUDA_DEVICE_COUNT"
+MEMORY = "SIMCUDA_DEVICE_MEMORY"
+
+NAME = "Simulated H100 (no GPU)"
+
+
+def is_initialized(torch: ModuleType) -> bool:
+    """Whether this process uses simulated devices. Does not initialise any."""
+    return cuda.torch_uses_cuda(torch) and simulation.runtime() is not None
+
+
+def _own_threads(_: ModuleType) -> int:
+    runtime = simulation.runtime()
+    return 0 if runtime is None else int(runtime.simcudaThreadCount())
+
+
+def _in_use() -> bool:
+    runtime = simulation.runtime()
+    return runtime is not None and bool(runtime.simcudaIsInitialized())
+
+
+BACKEND = Backend(
+    kind="simcuda",
+    torch_type=cuda.BACKEND.torch_type,
+    label="simulated CUDA (no GPU)",
+    no_gpu="",
+    uuid_prefixes=("GPU-51ed0000-0000-4000-8000-",),
+    mask=cuda.MASK,
+    variables=(COUNT, MEMORY),
+    software=True,
+    provider="harness.simcuda.provider",
+    from_start=True,
+    implied={"accelerator": True, "silicon": False},
+    in_use=_in_use,
+    is_initialized=is_initialized,
+    device_count=cuda.BACKEND.device_count,
+    synchronize=cuda.BACKEND.synchronize,
+    seed=cuda.BACKEND.seed,
+    empty_cache=cuda.BACKEND.empty_cache,
+    counters=cuda.CudaCounters,
+    objects=cuda.BACKEND.objects,
+    own_threads=_own_threads,
+    # Device memory is host memory. Libraries keep buffers for each thread of the runtime that calls them.
+    ignored_meters=("heap_bytes", "mapped_bytes"),
+)

@@ -1,0 +1,39 @@
+"""Software devices as environment variables declare them: how many, and how much memory each has. Plain values only."""
+
+from __future__ import annotations
+
+import re
+
+from harness.errors import HarnessError
+
+#: Devices at most: torch keeps their indices in 8 bits, and each has threads of its own.
+MOST_DEVICES = 64
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+class MachineError(HarnessError):
+    """An environment variable for software devices has an invalid value."""
+
+
+def count(name: str, text: str | None, default: int) -> int:
+    """The number of devices. `text`: the value of the variable `name`, None if it is not set. Raises MachineError."""
+    if text is None:
+        return default
+    if not (re.fullmatch(r"[ \t]*\d{1,9}[ \t]*", text, re.ASCII) and 1 <= int(text) <= MOST_DEVICES):
+        raise MachineError(f"{name}={text!r}: expected a number from 1 to {MOST_DEVICES}")
+    return int(text)
+
+
+def memory(name: str, text: str | None, default: int, *, least: int, most: int) -> int:
+    """The bytes of each device, from `least`, a multiple of 1 MiB, to `most`. Raises MachineError."""
+    if text is None:
+        return default
+    found = re.fullmatch(r"[ \t]*(\d{1,19})[ \t]*(KiB|MiB|GiB)?[ \t]*", text, re.ASCII)
+    size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
+    if not least <= size <= most:
+        raise MachineError(
+            f"{name}={text!r}: expected a number of bytes, at least {least >> 20} MiB, "
+            "such as 268435456, 256MiB or 1GiB"
+        )
+    return size

@@ -1,0 +1,47 @@
+"""What a software device offers to the rest of the harness: its build for a run, and its use in a process.
+
+Each kind has a module with the functions of `Provider`; `Backend.provider` names it. Rooms above need no other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from harness.backends.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """What a run needs of a software device.
+
+    `library`: what executors load. `facts`: how it was built, for reports. `variables`: what the environment of every
+    process that runs cases must have from its start on.
+    """
+
+    library: str
+    facts: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """The functions of the module of one kind."""
+
+    def provide(self) -> Provided:
+        """Build it unless that was done before. Raises HarnessError."""
+
+    def enter(self, library: str) -> None:
+        """Make this executor, forked or fresh, ready for cases. Any exception means that it cannot be used."""
+
+    def enter_inline(self, library: str) -> None:
+        """The same for a pytest process that runs cases itself. Called before each case. Raises HarnessError."""
+
+    def prepare(self, variables: Mapping[str, str]) -> None:
+        """Make up in this process, which was started without them, for the variables. Raises HarnessError."""
+
+
+def of(backend: Backend) -> Provider:
+    """The provider of a software device."""
+    return cast(Provider, importlib.import_module(backend.provider))

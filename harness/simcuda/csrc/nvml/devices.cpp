@@ -1,0 +1,196 @@
+// Handles, and what a device is: its name, place and capabilities.
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "nvml.h"
+
+namespace simcuda::nvml {
+
+namespace {
+
+struct Pci {
+  char legacy_bus_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char bus_id[32];
+};
+static_assert(sizeof(Pci) == 68);
+
+// The fields that all versions have; later ones have more behind them.
+struct Fabric {
+  unsigned version;
+  unsigned char cluster[16];
+  Status status;
+  unsigned clique;
+  unsigned char state;
+};
+constexpr unsigned char fabric_not_supported = 0;
+
+constexpr unsigned enabled = 1, disabled = 0;
+constexpr unsigned h100_device_id = 0x233010de;
+constexpr unsigned p2p_ok = 0, p2p_not_supported = 5, p2p_nvlink = 2, p2p_atomics = 3, p2p_most = 5;
+
+Status text(Device device, const std::string& value, char* to, unsigned length) {
+  if (const Status status = check(device)) return status;
+  if (to == nullptr) return invalid_argument;
+  if (value.size() >= length) return insufficient_size;
+  std::memcpy(to, value.c_str(), value.size() + 1);
+  return success;
+}
+
+template <typename Value>
+Status give(Device device, Value* to, Value value) {
+  if (const Status status = check(device)) return status;
+  if (to == nullptr) return invalid_argument;
+  *to = value;
+  return success;
+}
+
+}  // namespace
+
+NVML_API Status nvmlDeviceGetCount_v2(unsigned* count) {
+  if (const Status status = ready()) return status;
+  if (count == nullptr) return invalid_argument;
+  *count = static_cast<unsigned>(device_count());
+  return success;
+}
+NVML_API Status nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
+
+NVML_API Status nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* device) {
+  if (const Status status = ready()) return status;
+  if (device == nullptr || index >= static_cast<unsigned>(device_count())) return invalid_argument;
+  *device = device_at(static_cast<int>(index));
+  return check(*device);
+}
+NVML_API Status nvmlDeviceGetHandleByIndex(unsigned index, Device* device) {
+  return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+NVML_API Status nvmlDeviceGetHandleByUUID(const char* uuid, Device* device) {
+  if (const Status status = ready()) return status;
+  if (uuid == nullptr || device == nullptr) return invalid_argument;
+  for (int index = 0; index < device_count(); ++index) {
+    if (machine::uuid(index) == uuid) {
+      *device = device_at(index);
+      return check(*device);
+    }
+  }
+  return not_found;
+}
+
+// "domain:bus:device.function", with any number of digits; the domain and the function may be left out.
+NVML_API Status nvmlDeviceGetHandleByPciBusId_v2(const char* id, Device* device) {
+  if (const Status status = ready()) return status;
+  if (id == nullptr || device == nullptr) return invalid_argument;
+  unsigned domain = 0, bus = 0, slot = 0;
+  if (std::sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+    domain = 0;
+    if (std::sscanf(id, "%x:%x", &bus, &slot) != 2) return invalid_argument;
+  }
+  for (int index = 0; index < device_count(); ++index) {
+    if (domain == machine::pci_domain && slot == machine::pci_device &&
+        bus == static_cast<unsigned>(machine::pci_bus(index))) {
+      *device = device_at(index);
+      return check(*device);
+    }
+  }
+  return not_found;
+}
+NVML_API Status nvmlDeviceGetHandleByPciBusId(const char* id, Device* device) {
+  return nvmlDeviceGetHandleByPciBusId_v2(id, device);
+}
+
+NVML_API Status nvmlDeviceGetName(Device device, char* to, unsigned length) {
+  return text(device, machine::name, to, length);
+}
+
+// Answered for a lost device too, as NVIDIA's library does.
+NVML_API Status nvmlDeviceGetUUID(Device device, char* to, unsigned length) {
+  if (const Status status = check(device); status != success && status != gpu_is_lost) return status;
+  const std::string uuid = machine::uuid(device->index);
+  if (to == nullptr) return invalid_argument;
+  if (uuid.size() >= length) return insufficient_size;
+  std::memcpy(to, uuid.c_str(), uuid.size() + 1);
+  return success;
+}
+
+NVML_API Status nvmlDeviceGetSerial(Device device, char* to, unsigned length) {
+  return device == nullptr ? invalid_argument : text(device, "51ed" + std::to_string(device->index), to, length);
+}
+NVML_API Status nvmlDeviceGetVbiosVersion(Device device, char* to, unsigned length) {
+  return text(device, "96.00.00.00.00", to, length);
+}
+
+NVML_API Status nvmlDeviceGetIndex(Device device, unsigned* index) {
+  return device == nullptr ? invalid_argument : give(device, index, static_cast<unsigned>(device->index));
+}
+NVML_API Status nvmlDeviceGetMinorNumber(Device device, unsigned* minor) { return nvmlDeviceGetIndex(device, minor); }
+
+NVML_API Status nvmlDeviceGetPciInfo_v3(Device device, Pci* pci) {
+  if (const Status status = check(device)) return status;
+  if (pci == nullptr) return invalid_argument;
+  *pci = {};
+  pci->domain = machine::pci_domain;
+  pci->bus = static_cast<unsigned>(machine::pci_bus(device->index));
+  pci->device = machine::pci_device;
+  pci->device_id = pci->subsystem_id = h100_device_id;
+  std::snprintf(pci->legacy_bus_id, sizeof pci->legacy_bus_id, "%04X:%02X:%02X.0", pci->domain, pci->bus & 0xff,
+                pci->device & 0xff);
+  std::snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+  return success;
+}
+NVML_API Status nvmlDeviceGetPciInfo_v2(Device device, Pci* pci) { return nvmlDeviceGetPciInfo_v3(device, pci); }
+NVML_API Status nvmlDeviceGetPciInfo(Device device, Pci* pci) { return nvmlDeviceGetPciInfo_v3(device, pci); }
+
+NVML_API Status nvmlDeviceGetCudaComputeCapability(Device device, int* major, int* minor) {
+  const Status status = give(device, major, machine::compute_major);
+  return status ? status : give(device, minor, machine::compute_minor);
+}
+
+NVML_API Status nvmlDeviceGetArchitecture(Device device, unsigned* architecture) {
+  return give(device, architecture, 9U);  // Hopper
+}
+NVML_API Status nvmlDeviceGetBrand(Device device, unsigned* brand) { return give(device, brand, 14U); }  // NVIDIA
+NVML_API Status nvmlDeviceGetComputeMode(Device device, unsigned* mode) { return give(device, mode, 0U); }  // default
+NVML_API Status nvmlDeviceGetPersistenceMode(Device device, unsigned* mode) { return give(device, mode, enabled); }
+NVML_API Status nvmlDeviceGetDisplayActive(Device device, unsigned* state) { return give(device, state, disabled); }
+NVML_API Status nvmlDeviceGetDisplayMode(Device device, unsigned* state) { return give(device, state, disabled); }
+NVML_API Status nvmlDeviceGetMultiGpuBoard(Device device, unsigned* multiple) { return give(device, multiple, 0U); }
+NVML_API Status nvmlDeviceGetMemoryBusWidth(Device device, unsigned* bits) { return give(device, bits, 5120U); }
+NVML_API Status nvmlDeviceGetNumGpuCores(Device device, unsigned* cores) { return give(device, cores, 16896U); }
+NVML_API Status nvmlDeviceIsMigDeviceHandle(Device device, unsigned* is) { return give(device, is, 0U); }
+NVML_API Status nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned* count) { return give(device, count, 0U); }
+
+NVML_API Status nvmlDeviceGetEccMode(Device device, unsigned* current, unsigned* pending) {
+  const Status status = give(device, current, enabled);
+  return status ? status : give(device, pending, enabled);
+}
+NVML_API Status nvmlDeviceGetDefaultEccMode(Device device, unsigned* mode) { return give(device, mode, enabled); }
+
+// Devices reach each other's memory, over no NVLink; the host's atomics are not between devices.
+NVML_API Status nvmlDeviceGetP2PStatus(Device device, Device peer, unsigned way, unsigned* answer) {
+  if (const Status status = check(peer)) return status;
+  if (way >= p2p_most || device == peer) return invalid_argument;
+  return give(device, answer, way == p2p_nvlink || way == p2p_atomics ? p2p_not_supported : p2p_ok);
+}
+
+NVML_API Status nvmlDeviceGetTopologyCommonAncestor(Device device, Device peer, unsigned* level) {
+  if (const Status status = check(peer)) return status;
+  return give(device, level, device == peer ? 0U : 30U);  // internal, or the same CPU
+}
+
+// It is no error that there is no fabric: the state tells it, and torch accepts no other answer.
+NVML_API Status nvmlDeviceGetGpuFabricInfoV(Device device, Fabric* fabric) {
+  if (const Status status = check(device)) return status;
+  if (fabric == nullptr) return invalid_argument;
+  *fabric = {fabric->version, {}, success, 0, fabric_not_supported};
+  return success;
+}
+
+NVML_API Status nvmlDeviceOnSameBoard(Device device, Device other, int* same) {
+  if (const Status status = check(other)) return status;
+  return give(device, same, device == other ? 1 : 0);
+}
+
+}  // namespace simcuda::nvml

@@ -1,0 +1,84 @@
+// Events: the Xids that the file of states has, from the creation of a set on.
+
+#include <chrono>
+#include <thread>
+
+#include "nvml.h"
+#include "state.h"
+
+namespace simcuda::nvml {
+
+namespace {
+
+struct Event {
+  Device device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+struct EventSet {
+  bool watched[machine::most_devices] = {};
+  std::size_t told = 0;  // of the Xids
+};
+
+constexpr unsigned long long xid_events = 8;
+constexpr std::chrono::milliseconds interval{10};
+
+// Whether there was an event that nobody has heard of.
+bool next(EventSet& set, Event& event) {
+  const auto all = xids();
+  while (set.told < all.size()) {
+    const Xid& xid = all[set.told++];
+    if (xid.device < 0 || xid.device >= device_count() || !set.watched[xid.device]) continue;
+    event = {device_at(xid.device), xid_events, static_cast<unsigned long long>(xid.number), no_instance, no_instance};
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+NVML_API Status nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long* types) {
+  if (const Status status = check(device)) return status;
+  if (types == nullptr) return invalid_argument;
+  *types = xid_events;
+  return success;
+}
+
+NVML_API Status nvmlEventSetCreate(EventSet** set) {
+  if (const Status status = ready()) return status;
+  if (set == nullptr) return invalid_argument;
+  *set = new EventSet;
+  (*set)->told = xids().size();
+  return success;
+}
+
+NVML_API Status nvmlDeviceRegisterEvents(Device device, unsigned long long types, EventSet* set) {
+  if (const Status status = check(device)) return status;
+  if (set == nullptr) return invalid_argument;
+  if ((types & ~xid_events) != 0) return not_supported;
+  if (types != 0) set->watched[device->index] = true;
+  return success;
+}
+
+// The file tells nobody that it has changed, so it is read again and again.
+NVML_API Status nvmlEventSetWait_v2(EventSet* set, Event* event, unsigned milliseconds) {
+  if (const Status status = ready()) return status;
+  if (set == nullptr || event == nullptr) return invalid_argument;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+  while (!next(*set, *event)) {
+    if (std::chrono::steady_clock::now() >= end) return timeout;
+    std::this_thread::sleep_for(interval);
+  }
+  return success;
+}
+NVML_API Status nvmlEventSetWait(EventSet* set, Event* event, unsigned milliseconds) {
+  return nvmlEventSetWait_v2(set, event, milliseconds);
+}
+
+NVML_API Status nvmlEventSetFree(EventSet* set) {
+  if (const Status status = ready()) return status;
+  delete set;
+  return success;
+}
+
+}  // namespace simcuda::nvml

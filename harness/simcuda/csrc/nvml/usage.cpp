@@ -1,0 +1,100 @@
+#include "usage.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+#include <string>
+
+#include "simcuda_ledger.h"
+
+namespace simcuda::nvml {
+
+namespace {
+
+constexpr std::int64_t window = 500'000'000, least = 50'000'000;  // nanoseconds
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Copies the page of one device out of a file; false if the file is no page, or not yet.
+struct Copied {
+  std::uint64_t magic, used, busy;
+  std::int64_t since;
+  std::uint32_t running, context;
+};
+bool read_page(const char* path, int device, Copied& copy) {
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  alignas(LedgerPage) std::byte bytes[sizeof(LedgerPage)];
+  const bool whole = pread(file, bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes);
+  close(file);
+  if (!whole) return false;
+  const auto& page = *reinterpret_cast<const LedgerPage*>(bytes);
+  const LedgerDevice& of = page.devices[device];
+  copy = {page.magic, of.used, of.busy, of.since, of.running, of.context};
+  return copy.magic == LedgerPage::magic_value;
+}
+
+struct Sample {
+  std::int64_t time;
+  std::uint64_t busy;
+};
+
+}  // namespace
+
+Usage usage(int device) {
+  Usage all;
+  std::error_code error;
+  const std::int64_t time = now();
+  for (const auto& file : std::filesystem::directory_iterator(ledger_folder(), error)) {
+    const std::string name = file.path().filename();
+    const auto dash = name.find('-');
+    unsigned pid = 0;
+    if (dash == std::string::npos || std::from_chars(name.data(), name.data() + dash, pid).ec != std::errc()) continue;
+    if (process_start(name.substr(0, dash)) != name.substr(dash + 1)) {
+      unlink(file.path().c_str());  // of a process that was killed
+      continue;
+    }
+    Copied page;
+    if (!read_page(file.path().c_str(), device, page)) continue;
+    all.used += page.used;
+    all.busy += page.busy;
+    if (page.running != 0) {
+      all.running = true;
+      all.busy += static_cast<std::uint64_t>(std::max<std::int64_t>(time - page.since, 0));
+    }
+    if (page.context != 0) all.processes.push_back({pid, page.used});
+  }
+  return all;
+}
+
+unsigned utilization(int device) {
+  static std::mutex mutex;
+  static std::deque<Sample> samples[machine::most_devices];
+  const Usage read = usage(device);
+  const std::int64_t time = now();
+  const std::lock_guard lock(mutex);
+  auto& known = samples[device];
+  // The latest sample that is older than the window stays, so that there is always one to compare with.
+  while (known.size() > 1 && known[1].time < time - window) known.pop_front();
+  unsigned share = read.running ? 100 : 0;
+  if (!known.empty() && known.front().time <= time - least) {
+    const double passed = static_cast<double>(time - known.front().time);
+    // Processes that ended take what they did with them.
+    const double worked = static_cast<double>(read.busy) - static_cast<double>(known.front().busy);
+    share = static_cast<unsigned>(std::clamp(100 * worked / passed, 0.0, 100.0));
+  }
+  known.push_back({time, read.busy});
+  return share;
+}
+
+}  // namespace simcuda::nvml

@@ -1,0 +1,108 @@
+#include "front.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/EmptyTensor.h>
+#include <ATen/native/cuda/Resize.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#include <simcuda.h>
+
+#include <algorithm>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "random.h"
+
+namespace operators {
+namespace {
+
+// How far one launch moves a generator: `calc_execution_policy` in ATen/native/cuda/DistributionTemplates.h.
+std::uint64_t numbers_for(std::int64_t elements, const Stream& stream) {
+  constexpr std::int64_t threads = 256, per_thread = 4, per_call = 4;
+  int processors = 0, resident = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, stream.device()));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&resident, cudaDevAttrMaxThreadsPerMultiProcessor, stream.device()));
+  const std::int64_t wanted = (std::max<std::int64_t>(elements, 1) + threads - 1) / threads;
+  const std::int64_t blocks = std::max<std::int64_t>(std::min(wanted, std::int64_t{processors} * (resident / threads)), 1);
+  return static_cast<std::uint64_t>(((std::max<std::int64_t>(elements, 1) - 1) / (threads * blocks * per_thread) + 1) *
+                                    per_call);
+}
+
+}  // namespace
+
+void Stream::launch(const char* name, std::function<void()> work) const {
+  const c10::cuda::CUDAGuard guard(stream_.device());  // the default stream's handle does not tell the device
+  // What the runtime prints of an error is a line, without the stack of torch's.
+  std::function<void()> brief = [work = std::move(work)] {
+    try {
+      work();
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(error.what_without_backtrace());
+    }
+  };
+  const auto status = static_cast<cudaError_t>(simcudaLaunch(stream_.stream(), name, &brief));
+  if (status != cudaSuccess) {
+    C10_CUDA_CHECK(status);
+  }
+}
+
+void Stream::synchronize() const {
+  const c10::cuda::CUDAGuard guard(stream_.device());
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream_.stream()));
+}
+
+bool Stream::capturing() const {
+  const c10::cuda::CUDAGuard guard(stream_.device());
+  return simcudaIsCapturing(stream_.stream()) != 0;
+}
+
+void Stream::refuse(const std::string& why) const {
+  const c10::cuda::CUDAGuard guard(stream_.device());
+  simcudaInvalidateCapture(stream_.stream(), why.c_str());
+  constexpr cudaError_t status = cudaErrorStreamCaptureUnsupported;
+  throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, status,
+                              std::string("CUDA error: ") + cudaGetErrorString(status) + "\n" + why);
+}
+
+Stream current_stream(c10::DeviceIndex device) { return Stream(c10::cuda::getCurrentCUDAStream(device)); }
+
+at::Tensor make_strided(c10::DeviceIndex device, at::IntArrayRef sizes, at::IntArrayRef strides,
+                        c10::ScalarType dtype) {
+  return at::Tensor(at::detail::empty_strided_cuda(sizes, strides, dtype, c10::Device(kDevice, device)));
+}
+
+void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  const std::size_t bytes = at::detail::computeStorageNbytes(
+      sizes, strides, tensor.element_size(), static_cast<std::size_t>(tensor.storage_offset()));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  if (tensor.numel() > 0 && bytes > tensor.storage().nbytes()) {
+    const c10::cuda::CUDAGuard guard(tensor.device());
+    at::native::resize_bytes_cuda(tensor.storage().unsafeGetStorageImpl(), bytes);
+  }
+}
+
+// torch's generator gives plain numbers, or in a capture the places in device memory where a replay finds them.
+std::function<at::Generator()> draw(const std::optional<at::Generator>& generator, const Stream& stream,
+                                    std::int64_t elements) {
+  const c10::cuda::CUDAGuard guard(c10::Device(kDevice, stream.device()));
+  auto* of = at::get_generator_or_default<at::CUDAGeneratorImpl>(
+      generator, at::cuda::detail::getDefaultCUDAGenerator(stream.device()));
+  at::PhiloxCudaState state;
+  {
+    const std::lock_guard<std::mutex> lock(of->mutex_);
+    state = of->philox_cuda_state(numbers_for(elements, stream));
+  }
+  return [state] {
+    const std::uint64_t seed = state.captured_ ? static_cast<std::uint64_t>(*state.seed_.ptr) : state.seed_.val;
+    const std::uint64_t place = state.captured_
+                                    ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_
+                                    : state.offset_.val;
+    return cpu_generator(seed, place);
+  };
+}
+
+}  // namespace operators

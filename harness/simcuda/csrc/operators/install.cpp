@@ -1,0 +1,159 @@
+// Puts all operators in the place of torch's kernels for CUDA.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "copy.h"
+#include "fallback.h"
+#include "own.h"
+#include "registrar.h"
+
+namespace simcuda {
+namespace {
+
+using operators::Recipe;
+using operators::Stack;
+
+// The composite kernel of an operator, on CUDA's tensors: what it calls comes back through the dispatcher.
+void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+struct Refusal final : c10::OperatorKernel {
+  explicit Refusal(std::string reason) : reason(std::move(reason)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* /*stack*/) const {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "the simulated CUDA has no ", op.operator_name(), ": it ", reason);
+  }
+  const std::string reason;
+};
+
+Recipe by_meta() {
+  Recipe recipe;
+  recipe.shape = [](const c10::OperatorHandle& op, Stack* stack) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  };
+  return recipe;
+}
+
+c10::OperatorHandle find(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  return c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name.substr(0, dot)).c_str(),
+                                                        dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+}
+
+// The operators of namespace aten that this torch has a kernel of its own for.
+std::set<std::string> registered() {
+  std::set<std::string> names;
+  for (const auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(c10::DispatchKey::CUDA)) {
+    if (name.name.rfind("aten::", 0) == 0) {
+      names.insert(name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name));
+    }
+  }
+  return names;
+}
+
+void add_rest(Registrar& registrar, const std::string& name) {
+  const c10::OperatorHandle op = find(name);
+  if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    return;  // in no class: the list of operators tells
+  }
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    registrar.boxed(name, torch::CppFunction::makeFromBoxedFunction<&decompose>(), How::composite);
+  } else if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    registrar.launched(name, by_meta(), How::meta);
+  } else {
+    registrar.boxed(name, torch::CppFunction::makeFromBoxedFunction<&operators::fallback>(), How::synchronous);
+  }
+}
+
+void add_all(Registrar& registrar, const std::set<std::string>& names) {
+#define KEPT(name, reason) registrar.kept(name, reason);
+#include "kept.def"
+#undef KEPT
+#define UNSERVED(name, reason) \
+  registrar.boxed(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Refusal>(reason)), How::unserved, reason);
+#include "unserved.def"
+#undef UNSERVED
+#define WAITING(name) \
+  registrar.boxed(name, torch::CppFunction::makeFromBoxedFunction<&operators::fallback>(), How::waiting);
+#include "waiting.def"
+#undef WAITING
+  registrar.composed("copy_", &copy_);
+  add_attention(registrar);
+  add_convolutions(registrar);
+  add_normalisations(registrar);
+  add_recurrent(registrar);
+  add_products(registrar);
+  add_others(registrar);
+  const operators::Add add = [&](const std::string& name, Recipe recipe) {
+    if (names.count(name) != 0) {
+      registrar.launched(name, checked(name, std::move(recipe)), How::shaped);
+    }
+  };
+  operators::add_operators(add);
+  operators::add_pointwise(add);
+  for (const std::string& name : names) {
+    if (!registrar.served(name)) {
+      add_rest(registrar, name);
+    }
+  }
+}
+
+// torch warns at the first kernel that takes the place of another; here all of them do.
+class Silence final : public c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+std::string& listed() {
+  static auto* text = new std::string();
+  return *text;
+}
+
+void install() {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  const std::set<std::string> names = registered();
+  Registrar registrar(*library);
+  add_all(registrar, names);
+  add_recurrent_layers();
+  add_sparse();
+  std::ostringstream out;
+  for (const std::string& name : names) {
+    if (!registrar.served(name)) {
+      out << name << "\tunknown\t\n";
+    }
+  }
+  for (const auto& [name, served] : registrar.all()) {
+    out << name << '\t' << text(served.how) << '\t' << served.reason << '\n';
+  }
+  listed() = out.str();
+}
+
+}  // namespace
+}  // namespace simcuda
+
+extern "C" {
+
+// Called once, in a process that has imported torch. Returns 0, or 1 with a line on stderr.
+__attribute__((visibility("default"))) int simcuda_install_operators() {
+  try {
+    simcuda::install();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: the simulated CUDA's operators cannot be registered: %s\n", error.what());
+    return 1;
+  }
+}
+
+// A line for each operator: its name, how it is served, and the reason if there is one, with tabs between. "unknown" are
+// those that this torch has a kernel for and that are in no class here.
+__attribute__((visibility("default"))) const char* simcuda_list_operators() { return simcuda::listed().c_str(); }
+}

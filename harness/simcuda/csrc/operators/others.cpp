@@ -1,0 +1,118 @@
+// Single operators that CUDA alone has.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/tril_indices.h>
+#include <ATen/ops/triu_indices.h>
+#include <ATen/ops/zeros.h>
+
+#include "bodies.h"
+#include "own.h"
+#include "random.h"
+
+namespace simcuda {
+namespace {
+
+// Arguments: input, the probability to keep a value, the generator. The mask is of bytes.
+void dropout(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const Stack a = *stack;
+  const at::Tensor input = tensor(a[0]);
+  const double kept = a[1].toDouble();
+  at::Tensor mask = at::empty_like(input, input.options().dtype(at::kByte));
+  if (!a[2].isNone()) {
+    mask.bernoulli_(kept, a[2].toGenerator());
+  }
+  answer(stack, {kept == 0 ? input * 0 : input * mask.to(input.scalar_type()) / kept, mask});
+}
+
+// Arguments: input, mask, scale.
+void masked_scale(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const Stack a = *stack;
+  const at::Tensor input = tensor(a[0]);
+  answer(stack, {input * tensor(a[1]).to(input.scalar_type()) * a[2].toDouble()});
+}
+
+// Arguments: mask, probability, seed, offset. Which values are below the probability is what its callers look at.
+void dropout_mask(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const Stack a = *stack;
+  const at::Tensor mask = tensor(a[0]);
+  if (!mask.is_meta()) {
+    mask.uniform_(0, 1, operators::cpu_generator(static_cast<std::uint64_t>(a[2].toInt()),
+                                                 static_cast<std::uint64_t>(a[3].toInt())));
+  }
+  answer(stack, {mask});
+}
+
+// torch's own kernels for this loss are served; cuDNN's would give the same numbers.
+void never(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  stack->emplace_back(false);
+}
+
+// Arguments: dropout, training, seed, type, layout, device. cuDNN keeps a generator's state there; here nobody reads it.
+void dropout_state(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  const std::size_t count = op.schema().arguments().size();
+  const c10::IValue device = (*stack)[stack->size() - count + 5];
+  torch::jit::drop(*stack, count);
+  constexpr std::int64_t bytes = 1 << 20;
+  const c10::Device place = device.isNone() ? c10::Device(c10::kCUDA) : device.toDevice();
+  stack->emplace_back(at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(place)));
+}
+
+// Computed on the host, since no argument tells the device's kernel anything.
+template <at::Tensor (*function)(std::int64_t, std::int64_t, std::int64_t, at::TensorOptions)>
+void indices(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  const std::size_t count = op.schema().arguments().size();
+  const Stack a(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  torch::jit::drop(*stack, count);
+  const at::Tensor host = function(a[0].toInt(), a[1].toInt(), a[2].toInt(),
+                                   at::TensorOptions().dtype(a[3].isNone() ? at::kLong : a[3].toScalarType()));
+  const c10::Device place = a[5].isNone() ? c10::Device(c10::kCUDA) : a[5].toDevice();
+  stack->emplace_back(host.to(place, /*non_blocking=*/true));
+}
+at::Tensor upper(std::int64_t rows, std::int64_t columns, std::int64_t offset, at::TensorOptions options) {
+  return at::triu_indices(rows, columns, offset, options);
+}
+at::Tensor lower(std::int64_t rows, std::int64_t columns, std::int64_t offset, at::TensorOptions options) {
+  return at::tril_indices(rows, columns, offset, options);
+}
+
+// Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag. The
+// CPU's kernel tells the bag of each index only where its own backward needs it.
+void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
+  const Stack a = *stack;
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  const at::Tensor indices = tensor(a[1]), bags = tensor((*stack)[1]);
+  if (bags.numel() != indices.numel()) {
+    at::Tensor offsets = tensor(a[2]).to(at::kLong);
+    if (a[7].toBool()) {
+      offsets = offsets.slice(0, 0, offsets.numel() - 1);
+    }
+    at::Tensor starts = at::zeros({indices.numel() + 1}, at::TensorOptions().dtype(at::kLong));
+    starts.index_add_(0, offsets, at::ones_like(offsets));
+    (*stack)[1] = (starts.cumsum(0) - 1).slice(0, 0, indices.numel()).to(bags.scalar_type());
+  }
+}
+
+}  // namespace
+
+void add_others(Registrar& registrar) {
+  registrar.body("_fused_dropout", dropout);
+  registrar.body("_masked_scale", masked_scale);
+  registrar.body("_fill_mem_eff_dropout_mask_", dropout_mask);
+  operators::Recipe bags;
+  bags.shape = [](const c10::OperatorHandle& op, Stack* stack) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  };
+  bags.body = embedding_bag;
+  registrar.launched("_embedding_bag", bags, How::own);
+  registrar.launched("_embedding_bag_forward_only", bags, How::own);
+  registrar.boxed("triu_indices", torch::CppFunction::makeFromBoxedFunction<&indices<upper>>(), How::own);
+  registrar.boxed("tril_indices", torch::CppFunction::makeFromBoxedFunction<&indices<lower>>(), How::own);
+  registrar.boxed("_use_cudnn_ctc_loss", torch::CppFunction::makeFromBoxedFunction<&never>(), How::own);
+  registrar.boxed("_use_cudnn_ctc_loss.Tensor", torch::CppFunction::makeFromBoxedFunction<&never>(), How::own);
+  registrar.boxed("_cudnn_init_dropout_state", torch::CppFunction::makeFromBoxedFunction<&dropout_state>(), How::own);
+}
+
+}  // namespace simcuda

@@ -1,0 +1,21 @@
+// Operators of CUDA alone, for which the CPU has no kernel.
+#pragma once
+
+#include "registrar.h"
+
+namespace simcuda {
+
+void add_attention(Registrar& registrar);
+void add_convolutions(Registrar& registrar);
+void add_normalisations(Registrar& registrar);
+void add_recurrent(Registrar& registrar);
+void add_recurrent_layers();  // for other keys too, and so by libraries of its own
+void add_products(Registrar& registrar);
+void add_others(Registrar& registrar);
+
+// The recipe with what CUDA checks at the launch, and torch's rules for shapes do not.
+operators::Recipe checked(const std::string& name, operators::Recipe recipe);
+
+void add_sparse();  // for the keys of sparse tensors
+
+}  // namespace simcuda

@@ -1,0 +1,52 @@
+#include "registrar.h"
+
+#include <memory>
+
+#include "rehearsal.h"
+
+namespace simcuda {
+
+const char* text(How how) {
+  switch (how) {
+    case How::shaped: return "shaped";
+    case How::meta: return "meta";
+    case How::own: return "own";
+    case How::composite: return "composite";
+    case How::synchronous: return "synchronous";
+    case How::waiting: return "waiting";
+    case How::kept: return "kept";
+    case How::unserved: return "unserved";
+  }
+  return "";
+}
+
+void Registrar::launched(const std::string& name, operators::Recipe recipe, How how) {
+  if (operators::known(name) && !served(name)) {
+    if (!recipe.body && takes_ones(name)) {
+      recipe.check = rehearse;
+    }
+    boxed(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<operators::Launch>(std::move(recipe))), how);
+  }
+}
+
+void Registrar::boxed(const std::string& name, torch::CppFunction kernel, How how, std::string reason) {
+  if (operators::known(name) && !served(name)) {
+    library_.impl(name.c_str(), std::move(kernel));
+    served_.emplace(name, Served{how, std::move(reason)});
+  }
+}
+
+void Registrar::kept(const std::string& name, std::string reason) {
+  if (operators::known(name)) {
+    served_.emplace(name, Served{How::kept, std::move(reason)});
+  }
+}
+
+void Registrar::body(const std::string& name, operators::Body body) {
+  operators::Recipe recipe;
+  recipe.shape = body;
+  recipe.body = std::move(body);
+  launched(name, std::move(recipe), How::own);
+}
+
+}  // namespace simcuda

@@ -1,0 +1,199 @@
+#include "rehearsal.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <c10/util/hash.h>
+
+#include <cmath>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "launch.h"
+#include "random.h"
+
+namespace simcuda {
+namespace {
+
+constexpr std::int64_t most_elements = 1 << 14;  // of all tensors of a launch: trying it must not cost much
+constexpr std::size_t most_kinds = 1 << 16;      // that are remembered
+
+// The kind of a launch: what its checks can depend on, as one number.
+class Kind {
+ public:
+  explicit Kind(const c10::OperatorHandle& op) { add(std::hash<c10::OperatorHandle>()(op)); }
+
+  void add(const c10::IValue& value) {
+    if (value.isTensor()) {
+      add(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        add(tensor);
+      }
+    } else if (value.isOptionalTensorList()) {
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        add(tensor.value_or(at::Tensor()));
+      }
+    } else if (value.isInt()) {
+      add(static_cast<std::size_t>(value.toInt()));
+    } else if (value.isBool()) {
+      add(std::size_t{value.toBool() ? 2u : 1u});
+    } else if (value.isDouble()) {
+      add(value.toDouble());
+    } else if (value.isIntList()) {
+      add(value.toIntVector());
+    } else if (value.isDoubleList()) {
+      for (const double one : value.toDoubleVector()) {
+        add(one);
+      }
+    } else if (value.isString()) {
+      add(std::hash<std::string>()(value.toStringRef()));
+    } else {
+      add(value.isNone() ? std::size_t{1} : std::size_t{3});
+    }
+  }
+
+  std::size_t number() const { return number_; }
+  std::int64_t elements() const { return elements_; }
+
+ private:
+  void add(std::size_t part) { number_ = c10::hash_combine(number_, part); }
+  // Numbers that change at each step of a program must not make a new kind each time: sign and size in rough steps.
+  void add(double value) {
+    int exponent = 0;
+    const double fraction = std::frexp(value, &exponent);
+    add(static_cast<std::size_t>(std::isfinite(value) ? exponent / 8 + 1000 : 5000));
+    add(static_cast<std::size_t>(fraction < 0 ? 1 : fraction > 0 ? 2 : 3));
+    add(static_cast<std::size_t>(value == 1.0 ? 1 : std::floor(value) == value ? 2 : 3));
+  }
+  void add(at::IntArrayRef sizes) {
+    add(sizes.size());
+    for (const std::int64_t size : sizes) {
+      add(static_cast<std::size_t>(size));
+    }
+  }
+  void add(const std::vector<std::int64_t>& sizes) { add(at::IntArrayRef(sizes)); }
+  void add(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      add(std::size_t{7});
+      return;
+    }
+    elements_ += tensor.numel();
+    add(static_cast<std::size_t>(tensor.scalar_type()) * 4 + (tensor.is_conj() ? 2 : 0) + (tensor.is_neg() ? 1 : 0));
+    add(tensor.sizes());
+    add(static_cast<std::size_t>(tensor.is_contiguous() ? 1 : 2));
+  }
+
+  std::size_t number_ = 0;
+  std::int64_t elements_ = 0;
+};
+
+class Kinds {
+ public:
+  bool known(std::size_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return numbers_.count(number) != 0;
+  }
+  void add(std::size_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (numbers_.size() >= most_kinds) {
+      numbers_.clear();
+    }
+    numbers_.insert(number);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<std::size_t> numbers_;
+};
+
+Kinds& kinds() {
+  static auto* all = new Kinds();
+  return *all;
+}
+
+at::Tensor ones_like(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return tensor;
+  }
+  const auto elements = static_cast<std::int64_t>(
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size()) / tensor.element_size());
+  at::Tensor ones = at::ones({elements}, at::TensorOptions().dtype(tensor.dtype()))
+                        .as_strided(tensor.sizes(), tensor.strides());
+  ones._set_conj(tensor.is_conj());
+  ones._set_neg(tensor.is_neg());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    ones.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return ones;
+}
+
+c10::IValue ones_like(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return ones_like(value.toTensor());
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> result;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      result.push_back(ones_like(tensor));
+    }
+    return result;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> result;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      result.push_back(tensor.has_value() ? std::optional(ones_like(*tensor)) : std::nullopt);
+    }
+    return result;
+  }
+  return value.isGenerator() ? c10::IValue(operators::cpu_generator(0, 0)) : value;
+}
+
+class Silence final : public c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+bool is_generator(const c10::Argument& argument) {
+  const auto optional = argument.type()->cast<c10::OptionalType>();
+  return (optional ? optional->getElementType() : argument.type())->kind() == c10::TypeKind::GeneratorType;
+}
+
+}  // namespace
+
+void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  Kind kind(op);
+  for (const c10::IValue& argument : arguments) {
+    kind.add(argument);
+  }
+  if (kind.elements() > most_elements || kinds().known(kind.number())) {
+    return;
+  }
+  operators::Stack stack;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    stack.push_back(is_generator(op.schema().arguments()[i]) ? c10::IValue(operators::cpu_generator(0, 0))
+                                                             : ones_like(arguments[i]));
+  }
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  kinds().add(kind.number());
+}
+
+bool takes_ones(const std::string& name) {
+  static const std::unordered_set<std::string> refuse = {
+      "_assert_async", "_functional_assert_async", "searchsorted", "index", "_index_put_impl_", "index_put",
+      "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "take", "put_",
+      "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce", "index_reduce_", "index_select",
+      "index_fill_", "embedding_dense_backward", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
+      "nll_loss2d_backward", "linalg_ldl_solve", "_embedding_bag",
+      "_embedding_bag_forward_only", "_embedding_bag_dense_backward", "_ctc_loss", "_ctc_loss_backward",
+      "max_unpool2d", "max_unpool3d", "_cummax_helper", "_cummin_helper", "_linalg_eigh", "linalg_eig", "_linalg_svd",
+      "ormqr", "histc"};
+  return refuse.count(name.substr(0, name.find('.'))) == 0;
+}
+
+}  // namespace simcuda

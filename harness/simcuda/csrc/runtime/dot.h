@@ -1,0 +1,12 @@
+// Graphs in the language of Graphviz.
+#pragma once
+
+#include <string>
+
+#include "graph.h"
+
+namespace simcuda {
+
+std::string dot(const Graph& graph, bool verbose);
+
+}  // namespace simcuda

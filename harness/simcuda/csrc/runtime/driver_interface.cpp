@@ -1,0 +1,117 @@
+// What the driver, libcuda, asks the runtime for.
+
+#include "simcuda_driver.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "call.h"
+#include "capture.h"
+#include "copy.h"
+#include "memory.h"
+#include "process.h"
+
+using namespace simcuda;
+
+namespace {
+
+template <typename Body>
+CUresult driver_call(const char* name, Body body) {
+  if (const cudaError_t refused = begin_call(name, Needs::device)) return static_cast<CUresult>(refused);
+  try {
+    return static_cast<CUresult>(body());
+  } catch (const Error& error) {
+    return static_cast<CUresult>(error.code);
+  }
+}
+
+unsigned long long read(const void* address, unsigned size) {
+  return size == 4 ? __atomic_load_n(static_cast<const std::uint32_t*>(address), __ATOMIC_ACQUIRE)
+                   : __atomic_load_n(static_cast<const std::uint64_t*>(address), __ATOMIC_ACQUIRE);
+}
+
+// CUDA Driver API, CUstreamWaitValue_flags: the comparison is one of values that go round.
+bool holds(unsigned long long found, unsigned long long wanted, unsigned size, unsigned flags) {
+  const auto difference = size == 4 ? static_cast<std::int32_t>(static_cast<std::uint32_t>(found - wanted))
+                                    : static_cast<std::int64_t>(found - wanted);
+  switch (flags & 3U) {
+    case CU_STREAM_WAIT_VALUE_EQ: return difference == 0;
+    case CU_STREAM_WAIT_VALUE_AND: return (found & wanted) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR: return (size == 4 ? static_cast<std::uint32_t>(~(found | wanted))
+                                                     : ~(found | wanted)) != 0;
+    default: return difference >= 0;
+  }
+}
+
+constexpr auto interval = std::chrono::microseconds(100);
+
+}  // namespace
+
+SIMCUDA_EXPORT int simcudaDeviceCount() { return forked() ? 0 : device_count(); }
+SIMCUDA_EXPORT int simcudaCurrentDevice() { return forked() ? -1 : current_index(); }
+
+SIMCUDA_EXPORT int simcudaFindAllocation(const void* address, SimcudaAllocation* allocation) {
+  if (forked()) return 0;
+  const auto found = find_allocation(address);
+  if (!found) return 0;
+  *allocation = {found->base, found->size, found->type(), found->device->index, found->id,
+                 found->kind == Allocation::Kind::pool, found->kind == Allocation::Kind::mapped};
+  return 1;
+}
+
+SIMCUDA_EXPORT CUresult simcudaStreamWriteValue(cudaStream_t handle, void* address, unsigned long long value,
+                                                unsigned size) {
+  return driver_call(__func__, [&] {
+    const auto stream = find_stream(handle);
+    check(find_allocation(address) && reinterpret_cast<std::uintptr_t>(address) % size == 0);
+    Operation operation;
+    operation.name = "write value";
+    operation.work = [address, value, size] {
+      if (size == 4) {
+        __atomic_store_n(static_cast<std::uint32_t*>(address), static_cast<std::uint32_t>(value), __ATOMIC_RELEASE);
+      } else {
+        __atomic_store_n(static_cast<std::uint64_t*>(address), value, __ATOMIC_RELEASE);
+      }
+    };
+    return submit(*stream, std::move(operation));
+  });
+}
+
+// The memory tells nobody that it is written, so somebody must look: once the stream has come here, a thread does, and
+// ends with the wait.
+SIMCUDA_EXPORT CUresult simcudaStreamWaitValue(cudaStream_t handle, const void* address, unsigned long long value,
+                                               unsigned size, unsigned flags) {
+  return driver_call(__func__, [&]() -> cudaError_t {
+    const auto stream = find_stream(handle);
+    check(find_allocation(address) && reinterpret_cast<std::uintptr_t>(address) % size == 0);
+    check(!capture_of(*stream), cudaErrorNotSupported);
+    auto mark = std::make_shared<Mark>();
+    Item look;
+    look.task = [=] {
+      if (holds(read(address, size), value, size, flags)) return mark->finish();
+      std::thread([=] {
+        while (!holds(read(address, size), value, size, flags) && !pool().abandoned()) {
+          std::this_thread::sleep_for(interval);
+        }
+        mark->finish();
+      }).detach();
+    };
+    stream->push(std::vector<Item>{std::move(look)});
+    stream->wait(std::move(mark));
+    return cudaSuccess;
+  });
+}
+
+SIMCUDA_EXPORT CUresult simcudaFill(void* address, size_t pitch, unsigned value, unsigned element, size_t width,
+                                    size_t height, cudaStream_t handle, int synchronous) {
+  return driver_call(__func__, [&]() -> cudaError_t {
+    if (width == 0 || height == 0) return cudaSuccess;
+    const auto stream = find_stream(handle);
+    if (synchronous) forbid_implicit(*stream, "cuMemset");
+    return submit(*stream, fill_operation({address, pitch, value, element, width, height}));
+  });
+}

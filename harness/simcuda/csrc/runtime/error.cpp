@@ -1,0 +1,82 @@
+#include "error.h"
+
+#include "call.h"
+#include "device.h"
+#include "process.h"
+
+namespace simcuda {
+
+namespace {
+
+thread_local cudaError_t last = cudaSuccess;
+
+struct Row {
+  int number;
+  const char* name;
+  const char* text;
+};
+
+constexpr Row rows[] = {
+#define ERROR(number, name, text) {number, #name, text},
+#include "errors.def"
+#undef ERROR
+};
+
+const Row* row(cudaError_t error) {
+  for (const Row& one : rows) {
+    if (one.number == static_cast<int>(error)) return &one;
+  }
+  return nullptr;
+}
+
+// The sticky error of the current device, without initialising anything.
+cudaError_t sticky() {
+  if (!initialized()) return cudaSuccess;
+  const int index = current_index();
+  return index < 0 ? cudaSuccess : device(index).error();
+}
+
+}  // namespace
+
+const char* error_name(cudaError_t error) {
+  const Row* const found = row(error);
+  return found ? found->name : "unrecognized error code";
+}
+
+const char* error_text(cudaError_t error) {
+  const Row* const found = row(error);
+  return found ? found->text : "unrecognized error code";
+}
+
+cudaError_t fail(cudaError_t error) {
+  if (error != cudaSuccess) last = error;
+  return error;
+}
+
+cudaError_t last_error() { return last; }
+
+cudaError_t take_last_error() {
+  const cudaError_t error = last;
+  last = cudaSuccess;
+  return error;
+}
+
+}  // namespace simcuda
+
+using namespace simcuda;
+
+SIMCUDA_EXPORT const char* cudaGetErrorName(cudaError_t error) { return error_name(error); }
+SIMCUDA_EXPORT const char* cudaGetErrorString(cudaError_t error) { return error_text(error); }
+
+SIMCUDA_EXPORT cudaError_t cudaGetLastError() {
+  begin_call(__func__, Needs::nothing);
+  const cudaError_t error = take_last_error();
+  const cudaError_t stays = sticky();
+  return stays != cudaSuccess ? stays : error;
+}
+
+SIMCUDA_EXPORT cudaError_t cudaPeekAtLastError() {
+  begin_call(__func__, Needs::nothing);
+  const cudaError_t stays = sticky();
+  return stays != cudaSuccess ? stays : last_error();
+}

@@ -1,0 +1,45 @@
+// Events: what was queued on a stream when they were last recorded, in this process or in another one.
+#pragma once
+
+#include <driver_types.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "stream.h"
+
+namespace simcuda {
+
+struct IpcEventPage;  // ipc_event.h
+
+class Event : public std::enable_shared_from_this<Event> {
+ public:
+  Event(Device& device, unsigned flags) : device_(device), flags_(flags) {}
+
+  Device& device() const { return device_; }
+  unsigned flags() const { return flags_; }
+  bool timing() const { return !(flags_ & cudaEventDisableTiming); }
+  cudaEvent_t handle() { return reinterpret_cast<cudaEvent_t>(this); }
+
+  // What was last recorded; null if nothing was, or in a capture.
+  std::shared_ptr<Mark> mark() const;
+  void set_mark(std::shared_ptr<Mark> mark);  // it was recorded, by a stream or by a graph
+
+  // Of the capture that it was last recorded in; under the mutex of graphs.
+  bool captured = false;  // stays true when the capture is gone
+  std::weak_ptr<Capture> capture;
+  std::vector<Node*> nodes;
+
+  std::shared_ptr<IpcEventPage> page;  // of an interprocess event
+
+ private:
+  Device& device_;
+  const unsigned flags_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Mark> mark_;
+};
+
+std::shared_ptr<Event> find_event(cudaEvent_t handle);  // throws Error(cudaErrorInvalidResourceHandle)
+
+}  // namespace simcuda

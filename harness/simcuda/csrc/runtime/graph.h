@@ -1,0 +1,119 @@
+// Graphs: operations with their dependencies, as they were captured or added.
+#pragma once
+
+#include <driver_types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device.h"
+#include "event.h"
+#include "handles.h"
+#include "stream.h"
+
+namespace simcuda {
+
+class Exec;
+struct Graph;
+
+// What a call asks a stream to do: it is queued, or becomes a node of the stream's capture.
+struct Operation {
+  cudaGraphNodeType type = cudaGraphNodeTypeKernel;
+  const char* name = "kernel";  // lives for ever
+  Work work;                    // may be run more than once, as part of a graph
+  cudaGraphNodeParams params{};  // what the node's parameters are asked for; pointers in it must stay valid
+  // Of a node: called by the launching thread at each launch of a graph that has it, before anything is queued. An error
+  // that it returns is the launch's. For memory.
+  std::function<cudaError_t()> at_launch;
+  // Of a node: kept as long as the node, or a graph made of it, or a replay.
+  std::shared_ptr<void> kept;
+};
+
+// One that has no work.
+inline Operation bare_operation(cudaGraphNodeType type, const char* name) {
+  Operation operation;
+  operation.type = type;
+  operation.name = name;
+  return operation;
+}
+
+// A function of the program, for an operation's work. Calls of CUDA from it fail.
+Work host_work(cudaHostFn_t function, void* data);
+
+struct Conditional;
+
+struct Node {
+  Operation operation;
+  Graph* graph = nullptr;
+  int device = 0;
+  unsigned long long id = 0;        // in its graph
+  std::vector<Node*> needs;         // each once
+  std::shared_ptr<Event> event;     // of event record and wait nodes
+  std::shared_ptr<Graph> child;     // of a child graph node
+  // Of a conditional node.
+  std::shared_ptr<Conditional> conditional;
+  cudaGraphConditionalNodeType condition = cudaGraphCondTypeIf;
+  std::vector<std::shared_ptr<Graph>> bodies;
+  std::vector<cudaGraph_t> body_handles;
+  Node* cloned_from = nullptr;  // only for comparison
+
+  cudaGraphNode_t handle() { return reinterpret_cast<cudaGraphNode_t>(this); }
+  cudaGraphNodeType type() const { return operation.type; }
+};
+
+// The value that a conditional node looks at.
+struct Conditional {
+  cudaGraphConditionalHandle handle;
+  unsigned default_value;
+  bool assign_default;  // at each launch
+};
+
+// An object of the program that lives as long as graphs need it. CUDA Runtime API, "CUDA user objects".
+struct UserObject {
+  void* object;
+  cudaHostFn_t destroy;
+  std::atomic<long long> references;
+};
+
+using UserReferences = std::map<UserObject*, unsigned>;
+void retain(UserObject& object, unsigned count);
+void release(UserObject& object, unsigned count);  // calls `destroy` for the last one, in a thread of the pool
+
+struct Graph {
+  Graph() = default;
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  std::vector<std::shared_ptr<Node>> nodes;
+  UserReferences user_objects;
+  std::map<cudaGraphConditionalHandle, std::shared_ptr<Conditional>> conditionals;
+  bool part = false;  // of another graph, which owns it
+  unsigned long long next_id = 0;
+
+  cudaGraph_t handle() { return reinterpret_cast<cudaGraph_t>(this); }
+  // Throws Error(cudaErrorInvalidValue) if one of `needs` is no node of this graph.
+  Node& add(Operation operation, int device, const std::vector<Node*>& needs);
+  void remove(Node& node);
+  bool has(const Node* node) const;
+  std::shared_ptr<Graph> clone() const;
+  // The nodes, each behind what it needs. Throws Error(cudaErrorInvalidValue) for a circle.
+  std::vector<Node*> sorted() const;
+};
+
+// Guards all graphs, captures, and what streams and events have of captures. Whoever holds it waits for no work.
+std::recursive_mutex& graphs_mutex();
+
+std::shared_ptr<Graph> new_graph();
+void forget_graph(cudaGraph_t handle);  // and its nodes; whoever holds it still can use it
+std::shared_ptr<Graph> find_graph(cudaGraph_t handle);  // throws Error(cudaErrorInvalidValue)
+Node& find_node(cudaGraphNode_t handle);                // the same
+
+
+}  // namespace simcuda

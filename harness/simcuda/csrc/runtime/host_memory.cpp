@@ -1,0 +1,109 @@
+// Pinned host memory: allocated as such, or registered. CUDA Runtime API, "Memory Management".
+
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "arena.h"
+#include "call.h"
+#include "capture.h"
+#include "memory.h"
+#include "pools.h"
+
+using namespace simcuda;
+using Kind = Allocation::Kind;
+
+namespace {
+
+cudaError_t allocate_host(void** address, std::size_t bytes, unsigned flags, const char* call) {
+  check(address != nullptr);
+  check((flags & ~(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined)) == 0);
+  Device& device = current_device();
+  device.wake();
+  *address = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  forbid_unsafe(call);
+  void* const memory = mmap(nullptr, round_up(bytes, Arena::page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                            -1, 0);
+  check(memory != MAP_FAILED, cudaErrorMemoryAllocation);
+  add_allocation({static_cast<char*>(memory), bytes, Kind::host, &device, flags});
+  *address = memory;
+  return cudaSuccess;
+}
+
+// Whether the program may read the range: the driver pins pages, and cannot pin what is not there.
+bool mapped(const void* address, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(address) / Arena::page * Arena::page;
+  const auto last = reinterpret_cast<std::uintptr_t>(address) + bytes;
+  // msync fails with ENOMEM where nothing is mapped, and does nothing otherwise.
+  return msync(reinterpret_cast<void*>(first), last - first, MS_ASYNC) == 0;
+}
+
+}  // namespace
+
+SIMCUDA_EXPORT cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned flags) {
+  SIMCUDA_CALL(device, { return allocate_host(address, bytes, flags, "cudaHostAlloc"); });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaMallocHost(void** address, size_t bytes) {
+  SIMCUDA_CALL(device, { return allocate_host(address, bytes, cudaHostAllocDefault, "cudaMallocHost"); });
+}
+
+// It waits for the devices, which may be copying from or to the memory.
+SIMCUDA_EXPORT cudaError_t cudaFreeHost(void* address) {
+  SIMCUDA_CALL(device, {
+    if (address == nullptr) return;
+    const auto found = find_allocation(address);
+    check(found && found->base == address && found->kind == Kind::host);
+    forbid_unsafe("cudaFreeHost");
+    for (int index = 0; index < device_count(); ++index) {
+      if (Device& each = device(index); each.awake()) each.drain();
+    }
+    const auto allocation = remove_allocation(address, {Kind::host});
+    check(allocation.has_value());
+    munmap(allocation->base, round_up(allocation->size, Arena::page));
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned flags) {
+  SIMCUDA_CALL(device, {
+    check(address != nullptr && bytes != 0);
+    check((flags & ~(cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory |
+                     cudaHostRegisterReadOnly)) == 0);
+    check(!(flags & cudaHostRegisterIoMemory), cudaErrorNotSupported);
+    Device& device = current_device();
+    device.wake();
+    forbid_unsafe("cudaHostRegister");
+    check(mapped(address, bytes));
+    add_allocation({static_cast<char*>(address), bytes, Kind::registered, &device, flags});
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaHostUnregister(void* address) {
+  SIMCUDA_CALL(device, {
+    check(address != nullptr);
+    forbid_unsafe("cudaHostUnregister");
+    const auto found = find_allocation(address);
+    check(found && found->kind == Kind::registered, cudaErrorHostMemoryNotRegistered);
+    check(found->base == address);
+    remove_allocation(address, {Kind::registered});
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaHostGetDevicePointer(void** to, void* address, unsigned flags) {
+  SIMCUDA_CALL(device, {
+    check(to != nullptr && flags == 0);
+    const auto found = find_allocation(address);
+    check(found && found->pinned());
+    *to = address;
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaHostGetFlags(unsigned* flags, void* address) {
+  SIMCUDA_CALL(device, {
+    check(flags != nullptr);
+    const auto found = find_allocation(address);
+    check(found && found->kind == Kind::host);
+    *flags = found->flags | cudaHostAllocMapped;  // with unified addressing all of it is mapped
+  });
+}

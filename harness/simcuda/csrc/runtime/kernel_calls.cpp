@@ -1,0 +1,235 @@
+// The interface: launches of kernels, and what kernels and variables of modules are asked for.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <vector>
+
+#include "call.h"
+#include "capture.h"
+#include "device.h"
+#include "kernels.h"
+#include "stream.h"
+
+using namespace simcuda;
+
+namespace {
+
+struct Configuration {
+  dim3 grid, block;
+  std::size_t shared;
+  cudaStream_t stream;
+};
+
+thread_local std::vector<Configuration> configurations;
+
+constexpr unsigned most_threads = 1024;
+
+cudaError_t launch(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t shared,
+                   cudaStream_t handle) {
+  check(function != nullptr, cudaErrorInvalidDeviceFunction);
+  const auto stream = find_stream(handle);
+  // CUDA Programming Guide, "Stream and Event Behavior": a launch fails if the stream is not one of the current device.
+  check(&stream->device() == &current_device(), cudaErrorInvalidResourceHandle);
+  const auto filled = [](dim3 size) { return size.x > 0 && size.y > 0 && size.z > 0; };
+  check(filled(grid) && filled(block) && grid.y <= 65535 && grid.z <= 65535 && block.z <= 64 &&
+            static_cast<unsigned long long>(block.x) * block.y * block.z <= most_threads,
+        cudaErrorInvalidConfiguration);
+  check(shared <= 232448);
+  auto operation = kernel_operation(function, grid, block, shared, arguments);
+  if (!operation) return cudaErrorNotSupported;
+  return submit(*stream, std::move(*operation));
+}
+
+}  // namespace
+
+SIMCUDA_EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+
+SIMCUDA_EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  if (configurations.empty()) return fail(cudaErrorMissingConfiguration);
+  const Configuration& last = configurations.back();
+  *grid = last.grid;
+  *block = last.block;
+  *shared = last.shared;
+  *static_cast<cudaStream_t*>(stream) = last.stream;
+  configurations.pop_back();
+  return cudaSuccess;
+}
+
+// A kernel's handle is the address of its host function.
+SIMCUDA_EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+SIMCUDA_EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared,
+                                             cudaStream_t stream) {
+  SIMCUDA_CALL(device, { return launch(kernel, grid, block, arguments, shared, stream); });
+}
+
+SIMCUDA_EXPORT cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                                                  size_t shared, cudaStream_t stream) {
+  return __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream ? stream : cudaStreamPerThread);
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared,
+                                           cudaStream_t stream) {
+  SIMCUDA_CALL(device, { return launch(function, grid, block, arguments, shared, stream); });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                                      size_t shared, cudaStream_t stream) {
+  SIMCUDA_CALL(device, { return launch(function, grid, block, arguments, shared, stream); });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  SIMCUDA_CALL(device, {
+    check(config != nullptr);
+    return launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream);
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  SIMCUDA_CALL(device, {
+    check(attributes != nullptr);
+    kernel_name(function);
+    *attributes = {};
+    attributes->maxThreadsPerBlock = static_cast<int>(most_threads);
+    attributes->numRegs = 32;
+    attributes->ptxVersion = attributes->binaryVersion = 90;
+    attributes->maxDynamicSharedSizeBytes = 49152;
+    attributes->preferredShmemCarveout = -1;
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  SIMCUDA_CALL(device, {
+    kernel_name(function);
+    check(attribute >= cudaFuncAttributeMaxDynamicSharedMemorySize && attribute < cudaFuncAttributeMax);
+    check(attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || (value >= 0 && value <= 232448));
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribute attribute, int value,
+                                                          int) {
+  return cudaFuncSetAttribute(kernel, attribute, value);
+}
+
+SIMCUDA_EXPORT cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
+  SIMCUDA_CALL(device, { kernel_name(function); });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaFuncGetName(const char** name, const void* function) {
+  SIMCUDA_CALL(device, {
+    check(name != nullptr);
+    *name = kernel_name(function).c_str();
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  SIMCUDA_CALL(device, {
+    check(kernel != nullptr);
+    kernel_name(function);
+    *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaGetFuncBySymbol(cudaFunction_t* result, const void* symbol) {
+  SIMCUDA_CALL(device, {
+    check(result != nullptr);
+    kernel_name(symbol);
+    *result = static_cast<cudaFunction_t>(const_cast<void*>(symbol));
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int size,
+                                                                                 size_t shared, unsigned) {
+  SIMCUDA_CALL(device, {
+    check(blocks != nullptr && size > 0);
+    int most = 2048 / ((size + 31) / 32 * 32);
+    if (shared > 0) most = std::min(most, static_cast<int>(233472 / (shared + 1024)));
+    *blocks = size > static_cast<int>(most_threads) ? 0 : std::min(most, 32);
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int size,
+                                                                        size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, size, shared, 0);
+}
+
+SIMCUDA_EXPORT cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int blocks, int) {
+  SIMCUDA_CALL(device, {
+    check(bytes != nullptr && blocks > 0);
+    *bytes = std::min<size_t>(232448, 233472 / static_cast<size_t>(blocks) - 1024);
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const cudaLaunchConfig_t*) {
+  SIMCUDA_CALL(device, {
+    check(size != nullptr);
+    *size = 8;
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t*) {
+  SIMCUDA_CALL(device, {
+    check(clusters != nullptr);
+    *clusters = 16;
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {
+  SIMCUDA_CALL(device, {
+    check(address != nullptr);
+    *address = find_variable(symbol).address;
+  });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaGetSymbolSize(size_t* size, const void* symbol) {
+  SIMCUDA_CALL(device, {
+    check(size != nullptr);
+    *size = find_variable(symbol).size;
+  });
+}
+
+// Modules that are compiled while the program runs: nothing here could run their kernels.
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned,
+                                              cudaLibraryOption*, void**, unsigned) {
+  SIMCUDA_CALL(device, { return cudaErrorNotSupported; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t*, const char*, cudaJitOption*, void**, unsigned,
+                                                  cudaLibraryOption*, void**, unsigned) {
+  SIMCUDA_CALL(device, { return cudaErrorNotSupported; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t) {
+  SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char*) {
+  SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryGetKernelCount(unsigned*, cudaLibrary_t) {
+  SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryEnumerateKernels(cudaKernel_t*, unsigned, cudaLibrary_t) {
+  SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryGetGlobal(void**, size_t*, cudaLibrary_t, const char*) {
+  SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryGetManaged(void**, size_t*, cudaLibrary_t, const char*) {
+  SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}
+
+SIMCUDA_EXPORT cudaError_t cudaLibraryGetUnifiedFunction(void**, cudaLibrary_t, const char*) {
+  SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}

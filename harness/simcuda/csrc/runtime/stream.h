@@ -1,0 +1,82 @@
+// Streams: queues of work on a device, in the order that CUDA gives them.
+//
+// CUDA Runtime API, "Stream synchronization behavior": the legacy default stream waits for all blocking streams of its
+// device and they wait for it; streams made with cudaStreamNonBlocking do not take part.
+#pragma once
+
+#include <driver_types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../../../softdevice/csrc/core/queue.h"
+
+namespace simcuda {
+
+using Work = work::Task;
+using work::Item;
+using work::Mark;
+
+struct Capture;
+class Device;
+class Event;
+struct Node;
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  enum class Kind { created, legacy, per_thread };
+
+  // Made by Device (legacy), `find_stream` (per thread) and `create`.
+  Stream(Device& device, Kind kind, unsigned flags, int priority);
+  static std::shared_ptr<Stream> create(Device& device, unsigned flags, int priority, Kind kind = Kind::created);
+  void destroy();  // it is no stream any longer; what is queued goes on
+
+  Device& device() const { return device_; }
+  cudaStream_t handle() { return reinterpret_cast<cudaStream_t>(this); }
+  bool legacy() const { return kind_ == Kind::legacy; }
+  bool blocking() const { return kind_ == Kind::per_thread || (kind_ == Kind::created && !(flags_ & cudaStreamNonBlocking)); }
+  unsigned flags() const { return flags_; }
+  int priority() const { return priority_; }
+  unsigned long long id() const { return id_; }
+  unsigned long long activity_id() const { return legacy() ? 0 : id_; }  // for observers of activities
+
+  // These three neither look at captures nor at the device's error.
+  void push(const char* name, Work work);  // guarded, see below
+  void push(std::vector<Item> items);      // as they are
+  void wait(std::shared_ptr<Mark> mark);   // what is pushed from now on begins after it
+  // A mark behind what was pushed so far; done if nothing is left to do.
+  std::shared_ptr<Mark> mark();
+
+  // Whether nothing is left to do; for the legacy stream, in the blocking streams as well.
+  bool idle();
+  void drain() { mark()->wait(); }
+
+  std::map<int, cudaStreamAttrValue> attributes;  // those that were set; under the mutex of captures
+
+ private:
+  friend struct Capture;
+  friend class Device;
+
+  Device& device_;
+  const Kind kind_;
+  const unsigned flags_;
+  const int priority_;
+  const unsigned long long id_;
+  const std::shared_ptr<work::Queue> queue_;
+};
+
+// 0 and cudaStreamLegacy are the current device's legacy stream, cudaStreamPerThread the calling thread's own. Throws
+// Error(cudaErrorInvalidResourceHandle).
+std::shared_ptr<Stream> find_stream(cudaStream_t handle);
+
+// Runs work in a thread of the pool: with the device as the current one, not at all if the device has failed, and with
+// what it throws as the device's sticky error.
+void run_guarded(Device& device, const char* name, const Work& work);
+
+constexpr int lowest_priority = 0, highest_priority = -5;  // as on an H100
+
+}  // namespace simcuda

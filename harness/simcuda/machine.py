@@ -1,0 +1,67 @@
+"""The simulated GPUs of this machine, from environment variables. Needs neither torch nor the libraries.
+
+The rules are those of ``csrc/include/simcuda_machine.h``, which reads the same variables where the devices are used:
+
+- ``SIMCUDA_DEVICE_COUNT``: how many devices the machine has, 1 to 64; default 2;
+- ``SIMCUDA_DEVICE_MEMORY``: memory of each device in bytes, or with the suffix KiB, MiB or GiB, at least 2 MiB; default
+  2 GiB;
+- ``CUDA_VISIBLE_DEVICES``: the visible devices, by index or UUID, by the rules of CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.backends import cuda, simcuda
+from harness.devices import declared, software
+from harness.devices.capabilities import written
+from harness.devices.declared import MachineError
+from harness.devices.device import Device, Inventory
+from harness.devices.visibility import select
+
+#: The version of the driver that NVML reports.
+DRIVER = "580.00"
+
+_COMPUTE_CAPABILITY = (9, 0)
+_DEFAULT_DEVICES = 2
+_DEFAULT_MEMORY = 2 << 30
+_LEAST_MEMORY = 2 << 20  # one segment of torch's allocator
+_MOST_MEMORY = 1 << 62
+
+
+def devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
+    """All devices of the machine, masked or not. Raises MachineError."""
+    count = declared.count(simcuda.COUNT, environ.get(simcuda.COUNT), _DEFAULT_DEVICES)
+    memory = declared.memory(
+        simcuda.MEMORY, environ.get(simcuda.MEMORY), _DEFAULT_MEMORY, least=_LEAST_MEMORY, most=_MOST_MEMORY
+    )
+    (prefix,) = simcuda.BACKEND.uuid_prefixes
+    return tuple(
+        Device(
+            uuid=f"{prefix}{index:012d}",
+            kind=simcuda.BACKEND.kind,
+            name=simcuda.NAME,
+            index=index,
+            memory=memory,
+            compute_capability=_COMPUTE_CAPABILITY,
+            pci_bus_id=f"00000000:{index + 1:02X}:00.0",
+            ecc=True,
+        )
+        for index in range(count)
+    )
+
+
+def inventory(environ: Mapping[str, str]) -> Inventory:
+    """The devices that a run may use. Raises MachineError for an invalid variable, and if no device is visible."""
+    selection = select(devices(environ), environ)
+    if not selection.visible:
+        why = "; ".join(selection.notes)
+        raise MachineError(f"{why or f'{cuda.MASK}={environ.get(cuda.MASK)!r} hides every GPU'}; unset {cuda.MASK}")
+    built_for = software.cuda().value
+    return Inventory(
+        devices=selection.visible,
+        hidden=selection.hidden,
+        driver=DRIVER,
+        cuda_driver=None if built_for is None else written("cuda", built_for),
+        notes=(f"{simcuda.BACKEND.label}: driver and NVML are simulated too", *selection.notes),
+    )

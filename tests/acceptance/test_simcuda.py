@@ -1,0 +1,256 @@
+"""Whole runs on the simulated CUDA: who is refused, and, with a CUDA build of torch, what runs and what is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from harness.devices import software
+from harness.simcuda import build
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.project import Project, Result
+from tests.acceptance.rules import command, configure, refused
+
+_CACHE = {name: value for name, value in os.environ.items() if name in ("HARNESS_CACHE_DIR", "XDG_CACHE_HOME")}
+_BUILT_FOR = software.cuda()
+
+needs_cuda_build = pytest.mark.skipif(
+    _BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail or 'there is one'}"
+)
+
+_CASES = """
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.requires(device="cuda")
+
+def test_a_stream(device):
+    assert not torch.cuda.is_initialized()
+    assert device == torch.device("cuda", 0)
+    stream, event = torch.cuda.Stream(device), torch.cuda.Event()
+    event.record(stream)
+    stream.synchronize()
+    assert event.query()
+    print("sees", os.environ["CUDA_VISIBLE_DEVICES"], torch.cuda.device_count(), torch.cuda.get_device_name(0))
+
+def test_a_process_that_a_case_starts_has_the_device_too():
+    script = "import torch; print(torch.cuda.get_device_name(0), torch.ones(2, device='cuda').sum().item())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "Simulated H100 (no GPU) 2.0\\n"
+
+@pytest.mark.requires(devices=2)
+def test_two_devices():
+    assert [torch.cuda.get_device_properties(index).name for index in range(2)] == 2 * ["Simulated H100 (no GPU)"]
+
+@pytest.mark.requires(silicon=True)
+def test_needs_a_real_gpu():
+    raise AssertionError("ran on a simulated one")
+"""
+
+_BAD = """
+import pytest
+import torch
+
+KEPT = []
+pytestmark = pytest.mark.requires(device="cuda")
+
+def test_leaves_a_tensor():
+    KEPT.append(torch.ones(1 << 10, device="cuda"))
+
+def test_leaves_another_stream_current():
+    torch.ones(1, device="cuda")
+    torch.cuda.set_stream(torch.cuda.Stream())
+
+def test_bad_index():
+    torch.zeros(2, device="cuda")[torch.tensor([7], device="cuda")]
+
+def test_after_the_others():
+    assert torch.ones(8, device="cuda").sum().item() == 8
+"""
+
+
+@pytest.fixture(scope="module")
+def libraries() -> build.Built:
+    """The libraries. A run would build them as well, but a build may take longer than these tests wait for a run."""
+    return build.build()
+
+
+def run(project: Project, *arguments: str, env: dict[str, str | None] | None = None) -> Result:
+    return project.run("--device=simcuda", *arguments, env={**_CACHE, "CUDA_VISIBLE_DEVICES": None, **(env or {})})
+
+
+def uuid(index: int) -> str:
+    return f"GPU-51ed0000-0000-4000-8000-{index:012d}"
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    return {case.rpartition("::")[2]: outcome for case, outcome in result.verdicts.items()}
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is not None, reason="this torch is a CUDA build")
+def test_a_cpu_build_of_torch_is_refused(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/plain/test_plain.py", "def test_plain():\n    pass\n")
+    refused(
+        run(project, "-n0"), "--device=simcuda: the simulated CUDA needs a CUDA build of torch", "pip install torch"
+    )
+    status, said = command(project, "devices", "--device", "simcuda")
+    assert (status, "needs a CUDA build of torch" in said) == (4, True), said
+
+
+@needs_cuda_build
+@pytest.mark.usefixtures("libraries")
+class TestRuns:
+    """Runs that need the libraries."""
+
+    def test_everything_says_that_it_is_simulated(self, make_project: MakeProject, libraries: build.Built) -> None:
+        project = make_project()
+        project.write("suites/cuda/test_cuda.py", _CASES)
+        result = run(project, "-n0", env={"SIMCUDA_DEVICE_COUNT": "3", "SIMCUDA_DEVICE_MEMORY": "256MiB"})
+        assert result.status == 0, result.tail()
+        assert verdicts(result) == {
+            "test_a_stream": "passed",
+            "test_a_process_that_a_case_starts_has_the_device_too": "passed",
+            "test_two_devices": "passed",
+            "test_needs_a_real_gpu": "gated",
+        }
+        three = [uuid(index) for index in range(3)]
+        assert f"devices simulated CUDA (no GPU): {', '.join(three)}; driver 580.00" in result.terminal
+        assert "silicon: wanted True, found False (simulated CUDA (no GPU))" in result.terminal
+        suite = result.junit.find("testsuite")
+        assert suite is not None
+        properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
+        assert properties["device"] == "simulated CUDA (no GPU)"
+        assert properties["devices"] == " ".join(three)
+        environment = json.loads((result.run_dir / "environment.json").read_text())
+        assert {(each["kind"], each["name"]) for each in environment["devices"]} == {
+            ("simcuda", "Simulated H100 (no GPU)")
+        }
+        assert environment["software_device"]["library"] == str(libraries.folder)
+        assert environment["environment"]["SIMCUDA_DEVICE_COUNT"] == "3"
+        assert result.lines[0]["label"] == "simulated CUDA (no GPU)"
+        assert result.lines[0]["settings"]["device"] == "simcuda"
+
+    @pytest.mark.parametrize("how", ["--isolation=case", "--start=cold", "--isolation=none"])
+    def test_cases_run_in_every_way(self, make_project: MakeProject, how: str) -> None:
+        project = make_project()
+        cases = _CASES if how == "--isolation=case" else _CASES.replace("assert not torch.cuda.is_initialized()", "")
+        project.write("suites/cuda/test_cuda.py", cases)
+        project.write("suites/conftest.py", "import torch\n")  # the runtime must come first, in every process
+        result = run(project, "-n0", how)
+        outcomes = verdicts(result)
+        if how == "--isolation=none":  # the process is shown its first device only
+            outcomes.pop("test_two_devices")
+        assert set(outcomes.values()) == {"passed", "gated"}, result.tail()
+
+    def test_two_workers_have_a_device_each(self, make_project: MakeProject) -> None:
+        project = make_project()
+        case = "\n@pytest.mark.parametrize('n', range(12))\ndef test_many(n, device):\n    " + (
+            "print('sees', os.environ['CUDA_VISIBLE_DEVICES'], torch.cuda.device_count())\n"
+        )
+        project.write("suites/cuda/test_cuda.py", "import os\nimport pytest\nimport torch\n" + case)
+        env = {"SIMCUDA_DEVICE_COUNT": "3", "CUDA_VISIBLE_DEVICES": "2,0"}
+        result = run(project, "-n2", "--dist=load", env=dict(env))
+        assert result.status == 0, result.tail()
+        seen: dict[str, set[str]] = defaultdict(set)
+        for line in result.lines:
+            if line["event"] == "finish":
+                seen[line["worker"]].add(line["stdout"].strip())
+        assert sorted(text for each in seen.values() for text in each) == [f"sees {uuid(0)} 1", f"sees {uuid(2)} 1"]
+
+    def test_what_a_case_leaves_is_found(self, make_project: MakeProject) -> None:
+        project = make_project()
+        project.write("suites/bad/test_bad.py", _BAD)
+        result = run(project, "-n0", "--seed=5")
+        assert verdicts(result) == {
+            "test_leaves_a_tensor": "leaked",
+            "test_leaves_another_stream_current": "contaminated",
+            "test_bad_index": "poisoned",
+            "test_after_the_others": "passed",
+        }, result.tail()
+        finishes = {line["case"].rpartition("::")[2]: line for line in result.lines if line["event"] == "finish"}
+        reproduce = finishes["test_bad_index"]["reproduce"]
+        assert reproduce.startswith(f"CUDA_VISIBLE_DEVICES={uuid(0)} pytest suites/bad/test_bad.py::test_bad_index ")
+        assert "--device=simcuda --seed=5" in reproduce
+        assert "device-side assert" in finishes["test_bad_index"]["message"]
+        assert "the current stream of cuda:0" in finishes["test_leaves_another_stream_current"]["message"]
+
+    def test_no_claim_about_gpus_accepts_it(self, make_project: MakeProject) -> None:
+        project = make_project()
+        project.write("suites/cuda/test_cuda.py", _CASES)
+        configure(project, "hardware/gpus", description="GPUs", device={"device": "cuda"})
+        configure(project, "profiles/gpus", description="GPUs", requires={"device": "cuda"})
+        for option in ("--hardware=gpus", "--profile=gpus"):
+            refused(run(project, "-n0", option), "device: wanted cuda, found simcuda")
+
+    def test_what_cannot_be_is_refused(self, make_project: MakeProject) -> None:
+        project = make_project()
+        project.write("suites/cuda/test_cuda.py", _CASES)
+        for arguments, env, words in (
+            (["--inject=slow"], {}, "only the software device has faults; use --device=soft"),
+            ([], {"SIMCUDA_DEVICE_COUNT": "no"}, "SIMCUDA_DEVICE_COUNT='no': expected a number from 1 to 64"),
+            ([], {"CUDA_VISIBLE_DEVICES": ""}, "hides every GPU; unset CUDA_VISIBLE_DEVICES"),
+            (["--isolation=none", "-p", "torch"], {}, "cannot be loaded into a process that has imported torch"),
+            ([], {"CXX": "/nonexistent/g++"}, "no C++ compiler to build the simulated CUDA"),
+        ):
+            refused(run(project, "-n0", *arguments, env=dict(env)), words)
+
+    def test_what_the_driver_says_is_what_the_capabilities_say(self, make_project: MakeProject) -> None:
+        """The capabilities are fixed, since asking costs a process. Here a process asks."""
+        project = make_project()
+        project.write(
+            "suites/cuda/test_cuda.py",
+            "import pytest\nimport pynvml\nimport torch\nfrom harness.devices import probe\n"
+            "from harness.simcuda import machine\n\n"
+            "@pytest.mark.requires(device='cuda')\ndef test_the_driver():\n"
+            "    torch.cuda.init()\n"
+            "    found = {name: each['value'] for name, each in probe.driver().items()}\n"
+            "    assert found == {'cuda_malloc_async': True, 'expandable_segments': True}\n"
+            "    pynvml.nvmlInit()\n"
+            "    handle = pynvml.nvmlDeviceGetHandleByIndex(1)\n"
+            "    device = machine.devices({})[1]\n"
+            "    assert pynvml.nvmlSystemGetDriverVersion() == machine.DRIVER\n"
+            "    assert pynvml.nvmlDeviceGetUUID(handle) == device.uuid\n"
+            "    assert pynvml.nvmlDeviceGetName(handle) == device.name\n"
+            "    assert pynvml.nvmlDeviceGetMemoryInfo(handle).total == device.memory\n"
+            "    assert pynvml.nvmlDeviceGetPciInfo(handle).busId == device.pci_bus_id\n"
+            "    assert pynvml.nvmlDeviceGetCurrentEccMode(handle) == 1\n"
+            "    pynvml.nvmlShutdown()\n",
+        )
+        result = run(project, "-n0")
+        assert result.status == 0, result.tail()
+
+    def test_devices_are_told_of_as_what_they_are(self, make_project: MakeProject) -> None:
+        env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        project = make_project()
+        status, said = command(project, "devices", "--device", "simcuda", "--json", env=env)
+        assert status == 0, said
+        values = json.loads(said)
+        assert [(each["uuid"], each["kind"]) for each in values["devices"]] == [
+            (uuid(0), "simcuda"),
+            (uuid(1), "simcuda"),
+        ]
+        assert values["capabilities"]["silicon"]["value"] is False
+        status, said = command(project, "devices", "--device", "simcuda", "--health", env=env)
+        assert (status, "not on software devices" in said) == (4, True), said
+
+
+@needs_cuda_build
+def test_a_library_is_built_by_hand_without_torch(libraries: build.Built) -> None:
+    assert build.build() == libraries
+    assert all(library.is_file() for library in (*libraries.runtime, libraries.operators))
+    assert [library.name.split(".so")[0] for library in libraries.runtime] == [
+        "libcudart",
+        "libcuda",
+        "libnvidia-ml",
+        "libcupti",
+    ]
+    assert build.describe()["key"] == Path(libraries.folder).name

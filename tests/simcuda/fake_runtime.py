@@ -1,0 +1,38 @@
+"""A library that this process takes for the simulated CUDA runtime, with fixed answers, and a process that has it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.devices.compiled import compile_library
+
+_SOURCE = """
+int simcudaIsInitialized(void) { return %d; }
+int simcudaThreadCount(void) { return %d; }
+static int installed = 0;
+int simcuda_installed(void) { return installed; }
+int simcuda_install_operators(void) { installed += 1; return %d; }
+"""
+
+
+def fake_runtime(folder: Path, *, initialized: bool = False, threads: int = 0, installs: bool = True) -> Path:
+    """The library; it can also stand for that of the operators, which can be installed or not."""
+    source = folder / "runtime.c"
+    source.write_text(_SOURCE % (initialized, threads, not installs))
+    return compile_library(source, folder / "libruntime.so")
+
+
+def run_python(script: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process with these variables in addition."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
