@@ -216,9 +216,10 @@ Rehearsal rehearsal(const std::string& name) {
       "index", "_index_put_impl_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
       "scatter_reduce_", "take", "put_", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce",
       "index_reduce_", "index_select", "index_fill_", "embedding_dense_backward", "nll_loss_forward",
-      "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "max_unpool2d", "max_unpool3d", "searchsorted"};
+      "multi_margin_loss", "multi_margin_loss_backward",
+      "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "max_unpool2d", "max_unpool3d", "searchsorted"};
   static const std::unordered_set<std::string> without = {
-      "_assert_async", "_functional_assert_async", "linalg_ldl_solve", "_embedding_bag_dense_backward", "_ctc_loss",
+      "_assert_async", "_functional_assert_async", "masked_scatter_", "linalg_ldl_solve", "_embedding_bag_dense_backward", "_ctc_loss",
       "_ctc_loss_backward"};
   const std::string base = name.substr(0, name.find('.'));
   return without.count(base) != 0 ? nullptr : with_indices.count(base) != 0 ? &rehearse<true> : &rehearse<false>;
