@@ -172,8 +172,9 @@ std::uint8_t memory_kind(bool host, bool pinned) {
 void observe_copy(const SimcudaActivity& activity) {
   if (!enabled(CUPTI_ACTIVITY_KIND_MEMCPY)) return;
   auto record = record_of<Memcpy>(activity, CUPTI_ACTIVITY_KIND_MEMCPY);
-  record.copyKind = activity.from_host ? (activity.to_host ? CUPTI_ACTIVITY_MEMCPY_KIND_HTOH : CUPTI_ACTIVITY_MEMCPY_KIND_HTOD)
-                                       : (activity.to_host ? CUPTI_ACTIVITY_MEMCPY_KIND_DTOH : CUPTI_ACTIVITY_MEMCPY_KIND_DTOD);
+  constexpr std::uint8_t copies[2][2] = {{CUPTI_ACTIVITY_MEMCPY_KIND_DTOD, CUPTI_ACTIVITY_MEMCPY_KIND_DTOH},
+                                         {CUPTI_ACTIVITY_MEMCPY_KIND_HTOD, CUPTI_ACTIVITY_MEMCPY_KIND_HTOH}};
+  record.copyKind = copies[activity.from_host][activity.to_host];
   record.srcKind = memory_kind(activity.from_host, activity.from_pinned);
   record.dstKind = memory_kind(activity.to_host, activity.to_pinned);
   record.bytes = activity.bytes;

@@ -9,7 +9,8 @@ namespace simcuda::cupti {
 
 void enable(CUpti_ActivityKind kind, bool enabled);
 bool enabled(CUpti_ActivityKind kind);
-void enable_call(CUpti_CallbackId id, bool enabled);  // of the runtime's functions, single ones of which may be left out
+// Single functions of the runtime may be left out.
+void enable_call(CUpti_CallbackId id, bool enabled);
 
 void set_callbacks(CUpti_BuffersCallbackRequestFunc request, CUpti_BuffersCallbackCompleteFunc complete);
 void set_clock(CUpti_TimestampCallbackFunc clock);

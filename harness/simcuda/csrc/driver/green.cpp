@@ -111,7 +111,8 @@ DRIVER_API CUresult cuDevSmResourceSplitByCount(CUdevResource* groups, unsigned*
   });
 }
 
-DRIVER_API CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource* resources, unsigned count) {
+DRIVER_API CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource* resources,
+                                              unsigned count) {
   DRIVER_CALL({
     if (description == nullptr || resources == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
     auto made = std::make_unique<Description>();

@@ -1,5 +1,5 @@
-// Green contexts: parts of a device's multiprocessors. Here they are contexts like others, and no part of anything: work
-// in them is right and ordered, but as fast as elsewhere. CUDA Driver API, "Green Contexts".
+// Green contexts: parts of a device's multiprocessors. Here they are contexts like others, and no part of anything:
+// work in them is right and ordered, but as fast as elsewhere. CUDA Driver API, "Green Contexts".
 #pragma once
 
 #include <cuda.h>

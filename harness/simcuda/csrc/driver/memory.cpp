@@ -40,7 +40,9 @@ DRIVER_API CUresult cuMemAllocManaged(CUdeviceptr* to, size_t bytes, unsigned fl
 DRIVER_API CUresult cuMemFree_v2(CUdeviceptr address) { FORWARD(cudaFree(pointer(address))); }
 
 DRIVER_API CUresult cuMemAllocHost_v2(void** to, size_t bytes) { FORWARD(cudaMallocHost(to, bytes)); }
-DRIVER_API CUresult cuMemHostAlloc(void** to, size_t bytes, unsigned flags) { FORWARD(cudaHostAlloc(to, bytes, flags)); }
+DRIVER_API CUresult cuMemHostAlloc(void** to, size_t bytes, unsigned flags) {
+  FORWARD(cudaHostAlloc(to, bytes, flags));
+}
 DRIVER_API CUresult cuMemFreeHost(void* address) { FORWARD(cudaFreeHost(address)); }
 DRIVER_API CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
   FORWARD(cudaHostRegister(address, bytes, flags));
@@ -212,7 +214,8 @@ CUresult attribute(void* value, CUpointer_attribute which, CUdeviceptr address) 
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return give(static_cast<unsigned>(found.mapped ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give(0U);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return give(static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return give(static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(static_cast<CUmemoryPool>(nullptr));
     default: return CUDA_ERROR_INVALID_VALUE;
   }

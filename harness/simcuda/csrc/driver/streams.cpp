@@ -20,7 +20,9 @@ CUresult wait(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned size, 
 
 }  // namespace
 
-DRIVER_API CUresult cuStreamCreate(CUstream* stream, unsigned flags) { FORWARD(cudaStreamCreateWithFlags(stream, flags)); }
+DRIVER_API CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  FORWARD(cudaStreamCreateWithFlags(stream, flags));
+}
 DRIVER_API CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   FORWARD(cudaStreamCreateWithPriority(stream, flags, priority));
 }
@@ -30,10 +32,14 @@ DRIVER_API CUresult cuStreamSynchronize(CUstream stream) { FORWARD(cudaStreamSyn
 DRIVER_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   FORWARD(cudaStreamWaitEvent(stream, event, flags));
 }
-DRIVER_API CUresult cuStreamGetPriority(CUstream stream, int* priority) { FORWARD(cudaStreamGetPriority(stream, priority)); }
+DRIVER_API CUresult cuStreamGetPriority(CUstream stream, int* priority) {
+  FORWARD(cudaStreamGetPriority(stream, priority));
+}
 DRIVER_API CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) { FORWARD(cudaStreamGetFlags(stream, flags)); }
 DRIVER_API CUresult cuStreamGetId(CUstream stream, unsigned long long* id) { FORWARD(cudaStreamGetId(stream, id)); }
-DRIVER_API CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) { FORWARD(cudaStreamGetDevice(stream, device)); }
+DRIVER_API CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
+  FORWARD(cudaStreamGetDevice(stream, device));
+}
 DRIVER_API CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   DRIVER_CALL({
     int device = 0;
@@ -49,7 +55,9 @@ DRIVER_API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* 
 DRIVER_API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   FORWARD(cudaStreamBeginCapture(stream, static_cast<cudaStreamCaptureMode>(mode)));
 }
-DRIVER_API CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) { FORWARD(cudaStreamEndCapture(stream, graph)); }
+DRIVER_API CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  FORWARD(cudaStreamEndCapture(stream, graph));
+}
 DRIVER_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   FORWARD(cudaThreadExchangeStreamCaptureMode(reinterpret_cast<cudaStreamCaptureMode*>(mode)));
 }

@@ -8,8 +8,8 @@
 
 extern "C" {
 
-// Of the visible devices; and the calling thread's. Unlike the functions of the runtime they are no calls of the program,
-// of which profilers tell.
+// Of the visible devices; and the calling thread's. Unlike the functions of the runtime they are no calls of the
+// program, of which profilers tell.
 int simcudaDeviceCount();
 int simcudaCurrentDevice();  // -1 if there is none
 

@@ -1,4 +1,5 @@
-// The machine that is simulated: how many devices it has, and what each is called. CUDA, the driver and NVML must agree.
+// The machine that is simulated: how many devices it has, and what each is called. CUDA, the driver and NVML must
+// agree.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The parts of NVML's public interface that are answered here. The wheels bring no nvml.h; names, layouts and numbers are
-// those of the NVML API Reference, as nvidia-ml-py has them.
+// The parts of NVML's public interface that are answered here. The wheels bring no nvml.h; names, layouts and numbers
+// are those of the NVML API Reference, as nvidia-ml-py has them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The functions of NVML that a simulated device does not support. A caller asks with arguments of all kinds, none of which
-// is looked at.
+// The functions of NVML that a simulated device does not support. A caller asks with arguments of all kinds, none of
+// which is looked at.
 
 #include "nvml.h"
 

@@ -32,6 +32,20 @@ bool bytes_alone(const at::Tensor& self, const at::Tensor& source) {
 }  // namespace
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (self.device() != source.device() && (self.is_conj() != source.is_conj() || self.is_neg() != source.is_neg())) {
+    // torch would run a kernel of its own on the target, behind a copy of memory.
+    at::Tensor to = self, from = source;
+    if (to.is_conj()) {
+      to = to.conj();
+      from = from.conj();
+    }
+    if (to.is_neg()) {
+      to = to._neg_view();
+      from = from._neg_view();
+    }
+    to.copy_(from.resolve_conj().resolve_neg(), non_blocking);
+    return self;
+  }
   if (!plain(self) || !plain(source) || bytes_alone(self, source)) {
     return at::native::copy_(self, source, non_blocking);
   }

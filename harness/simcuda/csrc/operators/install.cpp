@@ -92,9 +92,10 @@ void add_all(Registrar& registrar, const std::set<std::string>& names) {
   add_recurrent(registrar);
   add_products(registrar);
   add_others(registrar);
+  add_shapes(registrar);
   const operators::Add add = [&](const std::string& name, Recipe recipe) {
     if (names.count(name) != 0) {
-      registrar.launched(name, checked(name, std::move(recipe)), How::shaped);
+      registrar.launched(name, std::move(recipe), How::shaped);
     }
   };
   operators::add_operators(add);

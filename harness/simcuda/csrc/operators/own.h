@@ -12,8 +12,9 @@ void add_recurrent(Registrar& registrar);
 void add_recurrent_layers();  // for other keys too, and so by libraries of its own
 void add_products(Registrar& registrar);
 void add_others(Registrar& registrar);
+void add_shapes(Registrar& registrar);
 
-// The recipe with what CUDA checks at the launch, and torch's rules for shapes do not.
+// The recipe with what is different on CUDA: checks at the launch, and bodies.
 operators::Recipe checked(const std::string& name, operators::Recipe recipe);
 
 void add_sparse();  // for the keys of sparse tensors

@@ -1,11 +1,10 @@
-// Products of matrices: those with a type of their own for the result, and what CUDA checks at the launch.
+// Products of matrices with a type of their own for the result.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 
-#include <set>
 #include <string>
 
 #include "bodies.h"
@@ -55,33 +54,6 @@ void add_products(Registrar& registrar) {
   add<bmm>(registrar, "bmm");
   add<addmm>(registrar, "addmm");
   add<baddbmm>(registrar, "baddbmm");
-}
-
-operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
-  static const std::set<std::string> products = {
-      "mm",       "mm.out",  "bmm",       "bmm.out",             "addmm",     "addmm.out",   "addmm_",     "baddbmm",
-      "baddbmm.out", "baddbmm_", "addmv", "addmv.out", "addmv_", "_addmm_activation", "addbmm", "addbmm.out", "addbmm_"};
-  if (products.count(name) == 0) {
-    return recipe;
-  }
-  recipe.shape = [shape = std::move(recipe.shape)](const c10::OperatorHandle& op, Stack* stack) {
-    at::ScalarType first = at::ScalarType::Undefined;
-    const std::size_t count = op.schema().arguments().size();
-    for (const c10::IValue& value : Arguments(*stack).slice(stack->size() - count)) {
-      if (!tensor(value).defined()) {
-        continue;
-      }
-      const at::ScalarType dtype = tensor(value).scalar_type();
-      TORCH_CHECK(first == at::ScalarType::Undefined || dtype == first,
-                  "expected m1 and m2 to have the same dtype, but got: ", c10::toString(first),
-                  " != ", c10::toString(dtype));
-      TORCH_CHECK_NOT_IMPLEMENTED(!at::isIntegralType(dtype, true), "\"addmm_cuda\" not implemented for '",
-                                  c10::toString(dtype), "'");
-      first = dtype;
-    }
-    shape(op, stack);
-  };
-  return recipe;
 }
 
 }  // namespace simcuda

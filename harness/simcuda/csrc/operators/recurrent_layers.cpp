@@ -39,6 +39,7 @@ void layers(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* 
   std::vector<std::int64_t> batch_sizes;
   if (packed) {
     const at::Tensor sizes = tensor(a[1]).contiguous();
+    TORCH_CHECK(sizes.is_cpu(), "batch_sizes tensor should be on CPU, but got on GPU");
     batch_sizes.assign(sizes.const_data_ptr<std::int64_t>(), sizes.const_data_ptr<std::int64_t>() + sizes.numel());
     a.erase(a.begin() + 1);
     a.emplace_back(false);

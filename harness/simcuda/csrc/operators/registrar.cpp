@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "own.h"
 #include "rehearsal.h"
 
 namespace simcuda {
@@ -22,8 +23,9 @@ const char* text(How how) {
 
 void Registrar::launched(const std::string& name, operators::Recipe recipe, How how) {
   if (operators::known(name) && !served(name)) {
-    if (!recipe.body && takes_ones(name)) {
-      recipe.check = rehearse;
+    recipe = checked(name, std::move(recipe));
+    if (!recipe.body) {
+      recipe.check = rehearsal(name);
     }
     boxed(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<operators::Launch>(std::move(recipe))), how);
   }

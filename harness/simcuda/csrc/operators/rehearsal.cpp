@@ -1,8 +1,7 @@
 #include "rehearsal.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <c10/util/hash.h>
 
@@ -19,8 +18,8 @@
 namespace simcuda {
 namespace {
 
-constexpr std::int64_t most_elements = 1 << 14;  // of all tensors of a launch: trying it must not cost much
-constexpr std::size_t most_kinds = 1 << 16;      // that are remembered
+constexpr std::size_t most_bytes = 1 << 16;  // of all storages of a launch: trying it must not cost much
+constexpr std::size_t most_kinds = 1 << 16;  // that are remembered
 
 // The kind of a launch: what its checks can depend on, as one number.
 class Kind {
@@ -50,6 +49,9 @@ class Kind {
       for (const double one : value.toDoubleVector()) {
         add(one);
       }
+    } else if (value.isComplexDouble()) {
+      add(value.toComplexDouble().real());
+      add(value.toComplexDouble().imag());
     } else if (value.isString()) {
       add(std::hash<std::string>()(value.toStringRef()));
     } else {
@@ -58,7 +60,8 @@ class Kind {
   }
 
   std::size_t number() const { return number_; }
-  std::int64_t elements() const { return elements_; }
+  std::size_t bytes() const { return bytes_; }
+  bool has_empty() const { return empty_; }
 
  private:
   void add(std::size_t part) { number_ = c10::hash_combine(number_, part); }
@@ -82,14 +85,16 @@ class Kind {
       add(std::size_t{7});
       return;
     }
-    elements_ += tensor.numel();
+    bytes_ += tensor.storage().nbytes();
+    empty_ = empty_ || tensor.numel() == 0;
     add(static_cast<std::size_t>(tensor.scalar_type()) * 4 + (tensor.is_conj() ? 2 : 0) + (tensor.is_neg() ? 1 : 0));
     add(tensor.sizes());
     add(static_cast<std::size_t>(tensor.is_contiguous() ? 1 : 2));
   }
 
   std::size_t number_ = 0;
-  std::int64_t elements_ = 0;
+  std::size_t bytes_ = 0;
+  bool empty_ = false;
 };
 
 class Kinds {
@@ -116,42 +121,63 @@ Kinds& kinds() {
   return *all;
 }
 
-at::Tensor ones_like(const at::Tensor& tensor) {
-  if (!tensor.defined()) {
-    return tensor;
-  }
-  const auto elements = static_cast<std::int64_t>(
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size()) / tensor.element_size());
-  at::Tensor ones = at::ones({elements}, at::TensorOptions().dtype(tensor.dtype()))
-                        .as_strided(tensor.sizes(), tensor.strides());
-  ones._set_conj(tensor.is_conj());
-  ones._set_neg(tensor.is_neg());
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    ones.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  return ones;
-}
+// Stand-ins for the tensors of a launch. Those that share a storage keep sharing one, so that overlaps are found.
+class Props {
+ public:
+  explicit Props(bool indices) : indices_(indices) {}
 
-c10::IValue ones_like(const c10::IValue& value) {
-  if (value.isTensor()) {
-    return ones_like(value.toTensor());
+  c10::IValue stand_in(const c10::IValue& value) {
+    if (value.isTensor()) {
+      return stand_in(value.toTensor());
+    }
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> result;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        result.push_back(stand_in(tensor));
+      }
+      return result;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> result;
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        result.push_back(tensor.has_value() ? std::optional(stand_in(*tensor)) : std::nullopt);
+      }
+      return result;
+    }
+    return value;
   }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> result;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      result.push_back(ones_like(tensor));
+
+ private:
+  at::Tensor stand_in(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      return tensor;
+    }
+    at::Tensor result =
+        whole(tensor.storage(), tensor.scalar_type()).as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+    result._set_conj(tensor.is_conj());
+    result._set_neg(tensor.is_neg());
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      result.unsafeGetTensorImpl()->set_wrapped_number(true);
     }
     return result;
   }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> result;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      result.push_back(tensor.has_value() ? std::optional(ones_like(*tensor)) : std::nullopt);
+
+  at::Tensor whole(const c10::Storage& storage, at::ScalarType dtype) {
+    for (const auto& [known, tensor] : storages_) {
+      if (known == storage.unsafeGetStorageImpl()) {
+        return tensor.scalar_type() == dtype ? tensor : tensor.view(dtype);
+      }
     }
-    return result;
+    const auto elements = static_cast<std::int64_t>(storage.nbytes() / c10::elementSize(dtype));
+    const bool index = indices_ && at::isIntegralType(dtype, /*includeBool=*/false);
+    storages_.emplace_back(storage.unsafeGetStorageImpl(),
+                           at::full({elements}, index ? 0 : 1, at::TensorOptions().dtype(dtype)));
+    return storages_.back().second;
   }
-  return value.isGenerator() ? c10::IValue(operators::cpu_generator(0, 0)) : value;
-}
+
+  const bool indices_;
+  std::vector<std::pair<const void*, at::Tensor>> storages_;
+};
 
 class Silence final : public c10::WarningHandler {
   void process(const c10::Warning& /*warning*/) override {}
@@ -162,20 +188,20 @@ bool is_generator(const c10::Argument& argument) {
   return (optional ? optional->getElementType() : argument.type())->kind() == c10::TypeKind::GeneratorType;
 }
 
-}  // namespace
-
+template <bool indices>
 void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   Kind kind(op);
   for (const c10::IValue& argument : arguments) {
     kind.add(argument);
   }
-  if (kind.elements() > most_elements || kinds().known(kind.number())) {
+  if (kind.bytes() > most_bytes || (indices && kind.has_empty()) || kinds().known(kind.number())) {
     return;
   }
   operators::Stack stack;
+  Props props(indices);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     stack.push_back(is_generator(op.schema().arguments()[i]) ? c10::IValue(operators::cpu_generator(0, 0))
-                                                             : ones_like(arguments[i]));
+                                                             : props.stand_in(arguments[i]));
   }
   Silence silence;
   const c10::WarningUtils::WarningHandlerGuard guard(&silence);
@@ -183,17 +209,20 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   kinds().add(kind.number());
 }
 
-bool takes_ones(const std::string& name) {
-  static const std::unordered_set<std::string> refuse = {
-      "_assert_async", "_functional_assert_async", "searchsorted", "index", "_index_put_impl_", "index_put",
-      "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "take", "put_",
-      "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce", "index_reduce_", "index_select",
-      "index_fill_", "embedding_dense_backward", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
-      "nll_loss2d_backward", "linalg_ldl_solve", "_embedding_bag",
-      "_embedding_bag_forward_only", "_embedding_bag_dense_backward", "_ctc_loss", "_ctc_loss_backward",
-      "max_unpool2d", "max_unpool3d", "_cummax_helper", "_cummin_helper", "_linalg_eigh", "linalg_eig", "_linalg_svd",
-      "ormqr", "histc"};
-  return refuse.count(name.substr(0, name.find('.'))) == 0;
+}  // namespace
+
+Rehearsal rehearsal(const std::string& name) {
+  static const std::unordered_set<std::string> with_indices = {
+      "index", "_index_put_impl_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
+      "scatter_reduce_", "take", "put_", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce",
+      "index_reduce_", "index_select", "index_fill_", "embedding_dense_backward", "nll_loss_forward",
+      "multi_margin_loss", "multi_margin_loss_backward",
+      "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "max_unpool2d", "max_unpool3d", "searchsorted"};
+  static const std::unordered_set<std::string> without = {
+      "_assert_async", "_functional_assert_async", "masked_scatter_", "linalg_ldl_solve", "_embedding_bag_dense_backward", "_ctc_loss",
+      "_ctc_loss_backward"};
+  const std::string base = name.substr(0, name.find('.'));
+  return without.count(base) != 0 ? nullptr : with_indices.count(base) != 0 ? &rehearse<true> : &rehearse<false>;
 }
 
 }  // namespace simcuda

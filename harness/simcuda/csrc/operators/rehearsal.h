@@ -1,5 +1,6 @@
 // What a kernel refuses: CUDA's kernels are launched behind checks on the host, the CPU's check when they run, which is too
-// late here. Each new kind of launch is tried on the host first, with ones in the place of all values.
+// late here. Each new kind of launch is tried on the host first, with ones in the place of all values, and zeros in the
+// place of indices.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,9 +12,9 @@ namespace simcuda {
 
 // Throws what the CPU's kernel throws for arguments of these types, sizes and numbers. Nothing for large tensors, nor for
 // a kind of launch that was tried before.
-void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+using Rehearsal = void (*)(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
-// Whether ones are values that the operator takes: not where they are indices, which may be too large.
-bool takes_ones(const std::string& name);
+// That of one operator; null for one that takes neither ones nor zeros.
+Rehearsal rehearsal(const std::string& name);
 
 }  // namespace simcuda

@@ -1,8 +1,8 @@
 // The memory of a device: one file without a name, mapped once, from which allocations are cut.
 //
-// One file for all keeps descriptors few, and other processes can map any part of it (CUDA IPC). The file is larger than
-// the device's memory, so that scattered allocations do not use it up: what counts is the number of bytes taken. Pages
-// that are given back go back to the system.
+// One file for all keeps descriptors few, and other processes can map any part of it (CUDA IPC). The file is larger
+// than the device's memory, so that scattered allocations do not use it up: what counts is the number of bytes taken.
+// Pages that are given back go back to the system.
 #pragma once
 
 #include <atomic>
@@ -24,16 +24,16 @@ class Arena {
 
   static constexpr std::size_t page = 4096, huge_page = std::size_t{2} << 20;
 
-  // Addresses without memory behind them as yet; as long as nothing is written they cost nothing. Large ranges begin at a
-  // multiple of 2 MiB. Null if there is no room.
+  // Addresses without memory behind them as yet; as long as nothing is written they cost nothing. Large ranges begin
+  // at a multiple of 2 MiB. Null if there is no room.
   void* reserve(std::size_t bytes);
   // The range of `reserve`, whole. What was written is gone.
   void release(void* address, std::size_t bytes);
   // Gives the pages back to the system; the range stays reserved, and reads as zeros.
   void discard(void* address, std::size_t bytes);
 
-  // Counts bytes against the device's memory; false if there are not as many. Memory that is not cut from the file, as of
-  // virtual memory management, is counted as well.
+  // Counts bytes against the device's memory; false if there are not as many. Memory that is not cut from the file,
+  // as of virtual memory management, is counted as well.
   bool take(std::size_t bytes);
   void give_back(std::size_t bytes);
   std::size_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -42,7 +42,9 @@ class Arena {
   // The name of the file of a device, by its number in the machine: a process that got the file knows whose it is.
   static std::string file_name(int number);
   int file() const { return file_; }
-  std::size_t offset(const void* address) const { return static_cast<std::size_t>(static_cast<const char*>(address) - base_); }
+  std::size_t offset(const void* address) const {
+    return static_cast<std::size_t>(static_cast<const char*>(address) - base_);
+  }
 
  private:
   Device& device_;

@@ -3,6 +3,7 @@
 
 #include <driver_types.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -27,7 +28,7 @@ class Event : public std::enable_shared_from_this<Event> {
   void set_mark(std::shared_ptr<Mark> mark);  // it was recorded, by a stream or by a graph
 
   // Of the capture that it was last recorded in; under the mutex of graphs.
-  bool captured = false;  // stays true when the capture is gone
+  std::atomic<bool> captured{false};  // stays true when the capture is gone
   std::weak_ptr<Capture> capture;
   std::vector<Node*> nodes;
 

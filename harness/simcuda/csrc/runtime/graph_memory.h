@@ -1,8 +1,8 @@
 // Memory of graphs: nodes that allocate and free, and the memory of a device that they use.
 //
-// CUDA Programming Guide, "Graph Memory Nodes". The address is fixed when the node is made; the memory behind it is taken
-// at the first launch, and kept for later ones until cudaDeviceGraphMemTrim. A graph that allocates without freeing cannot
-// be launched again before the program, or another graph, has freed what it allocated.
+// CUDA Programming Guide, "Graph Memory Nodes". The address is fixed when the node is made; the memory behind it is
+// taken at the first launch, and kept for later ones until cudaDeviceGraphMemTrim. A graph that allocates without
+// freeing cannot be launched again before the program, or another graph, has freed what it allocated.
 #pragma once
 
 #include <driver_types.h>

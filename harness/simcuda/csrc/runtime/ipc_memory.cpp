@@ -1,4 +1,5 @@
-// Device memory of one process in another: CUDA Runtime API, "Device Management", the functions with Ipc in their names.
+// Device memory of one process in another: CUDA Runtime API, "Device Management", the functions with Ipc in their
+// names.
 //
 // A handle names a part of the file that the exporting process has its device's memory in. Another process of the same
 // user opens that file through /proc, and maps the part.

@@ -206,7 +206,8 @@ SIMCUDA_EXPORT cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cuda
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation* location) {
+SIMCUDA_EXPORT cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool,
+                                                cudaMemLocation* location) {
   SIMCUDA_CALL(driver, {
     check(flags != nullptr && location != nullptr && location->type == cudaMemLocationTypeDevice);
     *flags = find_pool(pool)->access(device(location->id).index);

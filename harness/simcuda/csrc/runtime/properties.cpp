@@ -97,7 +97,7 @@ cudaDeviceProp properties_of(const Device& device) {
   p.hostRegisterSupported = 1;
   p.hostRegisterReadOnlySupported = 1;
   p.memoryPoolsSupported = 1;
-  p.memoryPoolSupportedHandleTypes = cudaMemHandleTypePosixFileDescriptor;
+  p.memoryPoolSupportedHandleTypes = cudaMemHandleTypeNone;  // see pool_calls.cpp
   p.ipcEventSupported = 1;
   p.clusterLaunch = 1;
   p.unifiedFunctionPointers = 1;

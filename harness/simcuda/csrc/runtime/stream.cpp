@@ -75,7 +75,8 @@ void Stream::destroy() {
 void Stream::push(const char* name, Work work) {
   std::vector<Item> items;
   items.push_back({nullptr,
-                   [&device = device_, name, work = std::move(work), ticket = activity::ticket(activity_id())]() mutable {
+                   [&device = device_, name, work = std::move(work),
+                    ticket = activity::ticket(activity_id())]() mutable {
                      const activity::Scope scope(ticket);
                      run_guarded(device, name, work);
                      work = nullptr;

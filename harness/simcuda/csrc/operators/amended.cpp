@@ -1,0 +1,111 @@
+// What is different on CUDA in operators that the CPU has too.
+#include <ATen/Context.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/_softmax_backward_data.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "bodies.h"
+#include "own.h"
+
+namespace simcuda {
+namespace {
+
+using operators::Recipe;
+using operators::Shape;
+
+// Has `check` called at the launch, with tensors of the device "meta", before shapes are asked for.
+template <typename Check>
+void guard(Recipe& recipe, Check check) {
+  recipe.shape = [check, shape = std::move(recipe.shape)](const c10::OperatorHandle& op, Stack* stack) {
+    check(Arguments(*stack).slice(stack->size() - op.schema().arguments().size()));
+    if (shape) {
+      shape(op, stack);
+    }
+  };
+}
+
+void check_product(Arguments arguments) {
+  at::ScalarType first = at::ScalarType::Undefined;
+  for (const c10::IValue& value : arguments) {
+    if (!tensor(value).defined()) {
+      continue;
+    }
+    const at::ScalarType dtype = tensor(value).scalar_type();
+    TORCH_CHECK(first == at::ScalarType::Undefined || dtype == first,
+                "expected m1 and m2 to have the same dtype, but got: ", c10::toString(first), " != ",
+                c10::toString(dtype));
+    TORCH_CHECK_NOT_IMPLEMENTED(!at::isIntegralType(dtype, true), "\"addmm_cuda\" not implemented for '",
+                                c10::toString(dtype), "'");
+    first = dtype;
+  }
+}
+
+void check_multinomial(Arguments arguments) {
+  TORCH_CHECK(tensor(arguments[0]).dim() == 0 || tensor(arguments[0]).size(-1) <= std::int64_t{1} << 24,
+              "number of categories cannot exceed 2^24");
+}
+
+// Arguments: input, dimension, whether half becomes float, and maybe the output. The CPU has no such conversion.
+void softmax(const c10::OperatorHandle& op, Stack* stack) {
+  if ((*stack)[2].toBool()) {
+    (*stack)[0] = tensor((*stack)[0]).to(at::kFloat);
+    (*stack)[2] = false;
+  }
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+// Arguments: the result's gradient, the result, dimension, the input's type, and maybe the output.
+template <at::Tensor (*function)(const at::Tensor&, const at::Tensor&, std::int64_t, at::ScalarType)>
+void softmax_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const Stack a = *stack;
+  const at::Tensor grad = tensor(a[0]);
+  const at::Tensor result = function(grad, tensor(a[1]), a[2].toInt(), grad.scalar_type()).to(a[3].toScalarType());
+  if (a.size() > 4) {
+    tensor(a[4]).copy_(result);
+    answer(stack, {a[4]});
+  } else {
+    answer(stack, {result});
+  }
+}
+
+}  // namespace
+
+operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
+  static const std::set<std::string> products = {
+      "mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_", "addmv",
+      "addmv.out", "addmv_", "_addmm_activation", "_addmm_activation.out", "addbmm", "addbmm.out", "addbmm_"};
+  static const std::map<std::string, const char*> nondeterministic = {
+#define NONDETERMINISTIC(name, as) {name, as}, {std::string(name) + ".grad_input", as}, {std::string(name) + ".out", as},
+#include "nondeterministic.def"
+#undef NONDETERMINISTIC
+  };
+  static const std::map<std::string, operators::Body> bodies = {
+      {"_softmax", softmax},
+      {"_softmax.out", softmax},
+      {"_log_softmax", softmax},
+      {"_log_softmax.out", softmax},
+      {"_softmax_backward_data", softmax_backward<at::_softmax_backward_data>},
+      {"_softmax_backward_data.out", softmax_backward<at::_softmax_backward_data>},
+      {"_log_softmax_backward_data", softmax_backward<at::_log_softmax_backward_data>},
+      {"_log_softmax_backward_data.out", softmax_backward<at::_log_softmax_backward_data>},
+  };
+  if (products.count(name) != 0) {
+    guard(recipe, check_product);
+  }
+  if (name == "multinomial" || name == "multinomial.out") {
+    guard(recipe, check_multinomial);
+  }
+  if (const auto found = nondeterministic.find(name); found != nondeterministic.end()) {
+    guard(recipe, [as = found->second](Arguments) { at::globalContext().alertNotDeterministic(as); });
+  }
+  if (const auto found = bodies.find(name); found != bodies.end()) {
+    recipe.body = found->second;
+  }
+  return recipe;
+}
+
+}  // namespace simcuda
