@@ -114,6 +114,7 @@ def test_work_in_a_context_is_right_and_ordered(device: torch.device) -> None:
         assert (x == 3 * turn + 6).all()
 
 
+@pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_carveout")
 def test_work_is_slower_on_a_part(device: torch.device) -> None:
     """Contract: a product of matrices takes at least twice as long on 16 multiprocessors as on the whole device, which
@@ -129,6 +130,7 @@ def test_work_is_slower_on_a_part(device: torch.device) -> None:
     assert milliseconds(work) < part / 1.5
 
 
+@pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_stream_carveout")
 def test_a_contexts_stream_stays_in_its_part(device: torch.device) -> None:
     """Contract: work on the stream of a green context runs on its part, without the context being current."""
@@ -145,7 +147,7 @@ def test_a_contexts_stream_stays_in_its_part(device: torch.device) -> None:
     assert part > 2 * whole
 
 
-@pytest.mark.requires(cuda_graphs=True)
+@pytest.mark.requires(cuda_graphs=True, silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_graphs")
 def test_a_graph_captured_in_a_context_stays_in_its_part(device: torch.device) -> None:
     """Contract: work captured on a green context's stream can be replayed, is right, and takes as long as on that part
