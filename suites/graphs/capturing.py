@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import pytest
 import torch
 
+from suites import accelerator_graphs
+
 ELEMENTS = 1 << 12
 
 
@@ -36,7 +38,7 @@ class Accelerator:
     name = "accelerator"
 
     def new(self, *, keep_graph: bool = False) -> Any:
-        return torch.accelerator.Graph(keep_graph=keep_graph)
+        return accelerator_graphs.new(keep_graph=keep_graph)
 
     def begin(self, graph: Any, pool: Any = None, mode: str = "thread_local") -> None:
         graph.graph_pool, graph.capture_error_mode = pool, mode

@@ -7,22 +7,23 @@ from typing import Any
 
 import torch
 
+from suites import accelerator_graphs
+
 
 def captured(device: torch.device, work: Callable[[], object]) -> Any:
     """A graph of `work`, which must have run before; the capture itself runs nothing. It has `replay()`.
 
-    `torch.accelerator.Graph` where torch has it (2.13 and later), else CUDA's.
+    `torch.accelerator.Graph` where torch has it for the device, else CUDA's.
     """
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
-    make: Any = getattr(torch.accelerator, "Graph", None)
-    if make is None:
-        graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+    if accelerator_graphs.served():
+        graph: Any = accelerator_graphs.new()
+        with stream, graph:
             work()
     else:
-        graph = make()
-        with stream, graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             work()
     torch.accelerator.synchronize(device)
     return graph
