@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from suites.cuda_warnings import of_graphed_callables
+
 from .capturing import on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
 
-pytestmark = [on_cuda, pytest.mark.timeout(120)]
+pytestmark = [on_cuda, of_graphed_callables, pytest.mark.timeout(120)]
 
 
 class Unused(torch.nn.Module):

@@ -239,33 +239,46 @@ def test_a_new_seed_within_a_capture_is_an_error(device: torch.device) -> None:
 @pytest.mark.covers(f"{ROW}test_graphsafe_set_get_rng_state")
 def test_states_that_graphs_share(device: torch.device) -> None:
     """Contract: a state from `graphsafe_get_state` is the generator's own, not a copy: what draws from either moves
-    both. A clone is apart. A registered generator can be given another state between replays, and draws on from it."""
+    both. A clone is apart. A graph draws from the registered states that the generator had while it was captured; a
+    state that the generator is given afterwards serves what is eager, and replays draw on from their own."""
     generator = torch.Generator(device)
     generator.manual_seed(21)
     shared, clone = generator.graphsafe_get_state(), generator.clone_state()
     graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
-    x = torch.zeros(SIZE, device=device)
+    graph.register_generator_state(shared)
+    graph.register_generator_state(clone)
+    x, y = torch.zeros(SIZE, device=device), torch.zeros(SIZE, device=device)
     stream = torch.cuda.Stream(device)
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         x.uniform_(generator=generator)
+        generator.graphsafe_set_state(clone)
+        y.uniform_(generator=generator)
+        generator.graphsafe_set_state(shared)
 
     eager = torch.Generator(device)
     eager.manual_seed(21)
-    wanted = [torch.zeros(SIZE, device=device).uniform_(generator=eager) for _ in range(3)]
+    wanted = [torch.zeros(SIZE, device=device).uniform_(generator=eager) for _ in range(6)]
 
-    found = []
+    def drawn() -> torch.Tensor:
+        return torch.zeros(SIZE, device=device).uniform_(generator=generator)
+
     for number in range(3):
         graph.replay()
-        found.append(x.clone())
-        assert generator.get_offset() == shared.get_offset(), f"after replay {number}"
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
-    assert clone.get_offset() == 0
+        assert torch.equal(x, wanted[number])
+        assert torch.equal(y, wanted[number])
+        assert generator.get_offset() == shared.get_offset() == clone.get_offset() > 0, f"after replay {number}"
+
+    assert torch.equal(drawn(), wanted[3])
+    assert generator.get_offset() == shared.get_offset() > clone.get_offset()
+    graph.replay()
+    assert torch.equal(x, wanted[4])
+    assert torch.equal(y, wanted[3])
 
     generator.graphsafe_set_state(clone)
+    assert torch.equal(drawn(), wanted[4])
     graph.replay()
-    assert torch.equal(x, wanted[0])
-    assert clone.get_offset() > 0
+    assert torch.equal(x, wanted[5])
+    assert torch.equal(y, wanted[5])
 
 
 @on_cuda
