@@ -7,6 +7,8 @@ import copy
 import pytest
 import torch
 
+from suites.cuda_warnings import of_graphed_callables
+
 from .pools import address, captured, pool_of, segments_of
 
 
