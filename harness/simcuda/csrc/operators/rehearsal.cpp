@@ -14,6 +14,7 @@
 
 #include "launch.h"
 #include "random.h"
+#include "unobserved.h"
 
 namespace simcuda {
 namespace {
@@ -197,6 +198,7 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   if (kind.bytes() > most_bytes || (indices && kind.has_empty()) || kinds().known(kind.number())) {
     return;
   }
+  const operators::Unobserved unobserved;
   operators::Stack stack;
   Props props(indices);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
