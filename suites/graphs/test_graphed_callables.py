@@ -176,9 +176,10 @@ def test_a_graphed_module_in_another_mode_runs_as_it_was(device: torch.device) -
 
 
 def test_graphed_callables_have_no_second_derivative(device: torch.device) -> None:
-    """Contract: the backward of a graphed callable cannot be differentiated again, and says so."""
+    """Contract: the backward of a graphed callable cannot be differentiated again, and says so, where its gradient
+    would depend on something that requires one."""
     x = torch.randn(20, device=device, requires_grad=True)
     graphed: Any = torch.cuda.make_graphed_callables(lambda x: x**3, (x.detach().clone().requires_grad_(),))
-    (gradient,) = torch.autograd.grad(graphed(x).sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(graphed(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
