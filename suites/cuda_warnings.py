@@ -10,3 +10,6 @@ import pytest
 #: `make_graphed_callables` rehearses on one stream, captures on another and is used on a third. It keeps the graphs of
 #: the first two, and with them the nodes that accumulate gradients, which stay on the stream they were made on.
 of_graphed_callables = pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
+
+#: A capture that is left, by an error, before any work warns when it ends.
+of_empty_graphs = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")

@@ -37,6 +37,7 @@ class Kind {
     } else if (value.isOptionalTensorList()) {
       for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
         add(tensor.value_or(at::Tensor()));
+        mask_ = mask_ || (tensor.has_value() && is_mask(*tensor));
       }
     } else if (value.isInt()) {
       add(static_cast<std::size_t>(value.toInt()));
@@ -63,8 +64,13 @@ class Kind {
   std::size_t number() const { return number_; }
   std::size_t bytes() const { return bytes_; }
   bool has_empty() const { return empty_; }
+  // Whether elements are picked by a mask: how many they are depends on its values.
+  bool has_mask() const { return mask_; }
 
  private:
+  static bool is_mask(const at::Tensor& tensor) {
+    return tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+  }
   void add(std::size_t part) { number_ = c10::hash_combine(number_, part); }
   // Numbers that change at each step of a program must not make a new kind each time: sign and size in rough steps.
   void add(double value) {
@@ -96,6 +102,7 @@ class Kind {
   std::size_t number_ = 0;
   std::size_t bytes_ = 0;
   bool empty_ = false;
+  bool mask_ = false;
 };
 
 class Kinds {
@@ -195,7 +202,7 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   for (const c10::IValue& argument : arguments) {
     kind.add(argument);
   }
-  if (kind.bytes() > most_bytes || (indices && kind.has_empty()) || kinds().known(kind.number())) {
+  if (kind.bytes() > most_bytes || kind.has_mask() || (indices && kind.has_empty()) || kinds().known(kind.number())) {
     return;
   }
   const operators::Unobserved unobserved;
