@@ -1,6 +1,6 @@
 """Has Inductor generate code for simulated devices, from its first import on.
 
-The finder is asked for each module that is imported, and answers for one. So a process that never compiles pays for a
+The finder is asked for each module that is imported, and answers for two. So a process that never compiles pays for a
 comparison, and Inductor is not imported before the process does it.
 """
 
@@ -9,51 +9,65 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
-#: The module in which Inductor asks for the code generators of a device. When it has run, all they build on is there.
-_MODULE = "torch._inductor.graph"
+
+def _configure() -> None:
+    from harness.simcuda.compiler import settings
+
+    settings.apply()
+
+
+def _register() -> None:
+    from harness.simcuda.compiler import scheduling
+
+    scheduling.register()
+
+
+#: What is done when a module has run. The second is the one in which Inductor asks for the code generators of a device:
+#: when it has run, all that ours builds on is there.
+_AFTERWARDS: dict[str, Callable[[], None]] = {
+    "torch._inductor.config": _configure,
+    "torch._inductor.graph": _register,
+}
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads the module as another loader does, and registers the code generator then."""
+    """Loads a module as another loader does, and does something afterwards."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: importlib.abc.Loader, afterwards: Callable[[], None]) -> None:
         self._loader = loader
+        self._afterwards = afterwards
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader  # what the module and its users find there is the real one
         module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        from harness.simcuda.compiler import scheduling
-
-        scheduling.register()
+        self._afterwards()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _MODULE:
+        afterwards = _AFTERWARDS.get(fullname)
+        if afterwards is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return None
-        sys.meta_path.remove(self)
-        spec.loader = _Loader(spec.loader)
+        spec.loader = _Loader(spec.loader, afterwards)
         return spec
 
 
 def watch() -> None:
-    """Register the code generator when Inductor is imported."""
-    if _MODULE in sys.modules:
-        from harness.simcuda.compiler import scheduling
-
-        scheduling.register()
-    else:
-        sys.meta_path.insert(0, _Finder())
+    """Set Inductor up when it is imported, or now if it has been. It stays so for the rest of the process."""
+    sys.meta_path.insert(0, _Finder())
+    for name, afterwards in _AFTERWARDS.items():
+        if name in sys.modules:
+            afterwards()

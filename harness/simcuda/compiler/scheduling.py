@@ -1,7 +1,7 @@
 """Inductor's generator of C++ code for the CPU, as the one for simulated devices.
 
-What it generates is what Inductor generates for the CPU: loops over addresses. `kernels` compiles and launches them. All
-else that Inductor does for CUDA stays: partitions, streams, guards, CUDA graphs, and the operators that it calls.
+What it generates is what Inductor generates for the CPU: loops over addresses. `kernels` compiles and launches them.
+All else that Inductor does for CUDA stays: partitions, streams, guards, CUDA graphs, and the operators that it calls.
 """
 
 from __future__ import annotations
@@ -18,14 +18,6 @@ from torch._inductor.virtualized import V
 
 #: The name by which generated modules have `kernels.load`.
 _LOAD = "load_simcuda_kernel"
-
-_SETTINGS = {
-    # Where Inductor chooses between Triton and other generators by this name, it chooses as for the CPU.
-    "cuda_backend": "cpp",
-    # Both are for generators that know a group of nodes by its numbers of elements. That for the CPU knows sizes.
-    "loop_ordering_after_fusion": False,
-    "loop_reindexing_after_fusion": False,
-}
 
 
 class _Proxy(cpp.CppKernelProxy):
@@ -73,9 +65,6 @@ def _no_triton() -> NoReturn:
 def register() -> None:
     """Have Inductor use it for CUDA."""
     torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
-    for setting, value in _SETTINGS.items():
-        if hasattr(config, setting):  # releases differ
-            setattr(config, setting, value)
     common.register_backend_for_device(
         "cuda",
         Scheduling,
