@@ -218,11 +218,21 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   kinds().add(kind.number());
 }
 
+// Arguments: the tensor that is indexed, and indices. The CPU's kernel would not see where they are.
+void rehearse_indexing(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const at::Device place = arguments[0].toTensor().device();
+  for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorVector()) {
+    TORCH_CHECK(!index.has_value() || !index->defined() || index->is_cpu() || index->device() == place,
+                "indices should be either on cpu or on the same device as the indexed tensor (", place, ")");
+  }
+  rehearse<true>(op, arguments);
+}
+
 }  // namespace
 
 Rehearsal rehearsal(const std::string& name) {
   static const std::unordered_set<std::string> with_indices = {
-      "index", "_index_put_impl_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
+      "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
       "scatter_reduce_", "take", "put_", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce",
       "index_reduce_", "index_select", "index_fill_", "embedding_dense_backward", "nll_loss_forward",
       "multi_margin_loss", "multi_margin_loss_backward",
@@ -231,6 +241,9 @@ Rehearsal rehearsal(const std::string& name) {
       "_assert_async", "_functional_assert_async", "masked_scatter_", "linalg_ldl_solve", "_embedding_bag_dense_backward", "_ctc_loss",
       "_ctc_loss_backward"};
   const std::string base = name.substr(0, name.find('.'));
+  if (base == "index" || base == "_index_put_impl_") {
+    return &rehearse_indexing;
+  }
   return without.count(base) != 0 ? nullptr : with_indices.count(base) != 0 ? &rehearse<true> : &rehearse<false>;
 }
 
