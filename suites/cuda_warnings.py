@@ -13,3 +13,6 @@ of_graphed_callables = pytest.mark.filterwarnings("ignore:The AccumulateGrad nod
 
 #: A capture that is left, by an error, before any work warns when it ends.
 of_empty_graphs = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
+
+#: Inductor imports modules that use torch.jit, which torch has deprecated, when it is first used.
+of_deprecated_scripts = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

@@ -8,7 +8,7 @@ import torch
 from . import _torch_private as private
 from .limits import MIB, settle
 
-#: torch takes this memory through the runtime inside cuda.bindings, which is linked into that package and needs a driver.
+#: torch takes this memory by the runtime inside of cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
 pytestmark = [
     pytest.mark.requires(device="cuda", torch=">=2.13", platform="linux-*", silicon=True),
     pytest.mark.timeout(300),

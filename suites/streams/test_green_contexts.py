@@ -88,15 +88,15 @@ def product(device: torch.device) -> Callable[[], torch.Tensor]:
 
 @pytest.mark.covers(f"{ROW}test_greencontext_restores_stream")
 def test_leaving_a_context_brings_the_stream_back(device: torch.device) -> None:
-    """Contract: within a green context another stream is current; after it the one from before, the program's own
-    choice included."""
+    """Contract: within a green context a stream of its own is current, torch's default one, whatever the program chose
+    before; after it the one from before, the program's own choice included."""
     context = green(device, num_sms=FEW)
     side = torch.cuda.Stream(device)
 
-    for before in (torch.cuda.current_stream(device), side):
+    for before in (torch.cuda.default_stream(device), side):
         with torch.cuda.stream(before):
             with current(context):
-                assert torch.cuda.current_stream(device) != before
+                assert torch.cuda.current_stream(device) != side
             assert torch.cuda.current_stream(device) == before
 
 
