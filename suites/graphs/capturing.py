@@ -12,8 +12,6 @@ from typing import Any, Protocol
 import pytest
 import torch
 
-from suites import accelerator_graphs
-
 ELEMENTS = 1 << 12
 
 
@@ -38,7 +36,7 @@ class Accelerator:
     name = "accelerator"
 
     def new(self, *, keep_graph: bool = False) -> Any:
-        return accelerator_graphs.new(keep_graph=keep_graph)
+        return torch.accelerator.Graph(keep_graph=keep_graph)
 
     def begin(self, graph: Any, pool: Any = None, mode: str = "thread_local") -> None:
         graph.graph_pool, graph.capture_error_mode = pool, mode
@@ -76,9 +74,7 @@ class Cuda:
             yield
 
 
-_ACCELERATOR = pytest.param(
-    Accelerator(), id="accelerator", marks=pytest.mark.requires(accelerator=True, torch=">=2.13")
-)
+_ACCELERATOR = pytest.param(Accelerator(), id="accelerator", marks=pytest.mark.requires(accelerator_graphs=True))
 _CUDA = pytest.param(Cuda(), id="cuda", marks=pytest.mark.requires(device="cuda"))
 
 #: Runs a case with both interfaces, where they are.

@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from suites import accelerator_graphs
-
-pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.13")
+pytestmark = pytest.mark.requires(accelerator_graphs=True)
 
 ELEMENTS = 1 << 12
 
@@ -21,7 +19,7 @@ def captured(device: torch.device, work: Callable[[], object], **options: object
     with stream:
         work()
     torch.accelerator.synchronize(device)
-    graph = accelerator_graphs.new(**options)
+    graph = torch.accelerator.Graph(**options)
     with stream, graph:
         work()
     torch.accelerator.synchronize(device)
@@ -122,7 +120,7 @@ def test_a_stream_that_does_not_come_back_is_an_error(device: torch.device) -> N
     the device is unharmed."""
     x = torch.zeros(ELEMENTS, device=device)
     stream, side = torch.Stream(device), torch.Stream(device)
-    graph = accelerator_graphs.new()
+    graph = torch.accelerator.Graph()
 
     def leave_unjoined() -> None:
         with stream, graph:
@@ -142,7 +140,7 @@ def test_waiting_for_the_device_while_it_is_captured_is_an_error(device: torch.d
     """Contract: a call that waits for the device cannot be captured: it raises, and the capture is void."""
     x = torch.ones(ELEMENTS, device=device)
     stream = torch.Stream(device)
-    graph = accelerator_graphs.new()
+    graph = torch.accelerator.Graph()
 
     def read_inside() -> None:
         with stream, graph:

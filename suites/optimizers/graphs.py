@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from suites import accelerator_graphs
+_NOT_SERVED = "Graph is not supported on device type: cuda"
 
 
 def captured(device: torch.device, work: Callable[[], object]) -> Any:
@@ -17,8 +17,8 @@ def captured(device: torch.device, work: Callable[[], object]) -> Any:
     """
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
-    if accelerator_graphs.served():
-        graph: Any = accelerator_graphs.new()
+    graph = accelerator_graph()
+    if graph is not None:
         with stream, graph:
             work()
     else:
@@ -27,6 +27,19 @@ def captured(device: torch.device, work: Callable[[], object]) -> Any:
             work()
     torch.accelerator.synchronize(device)
     return graph
+
+
+def accelerator_graph() -> Any:
+    """A `torch.accelerator.Graph`; None where torch has none for CUDA, as 2.13 and releases before it."""
+    make: Any = getattr(torch.accelerator, "Graph", None)
+    if make is None:
+        return None
+    try:
+        return make()
+    except RuntimeError as problem:
+        if _NOT_SERVED not in str(problem):
+            raise
+        return None
 
 
 def rehearsed(device: torch.device, work: Callable[[], object], times: int) -> None:
