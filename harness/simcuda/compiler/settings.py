@@ -8,6 +8,9 @@ SETTINGS = {
     # Both are for generators that know a group of nodes by its numbers of elements. That for the CPU knows sizes.
     "loop_ordering_after_fusion": False,
     "loop_reindexing_after_fusion": False,
+    # Inductor starts processes to compile Triton's kernels, before there is one. Kernels here are compiled where they
+    # are loaded.
+    "compile_threads": 1,
 }
 
 
