@@ -132,8 +132,8 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """A name that changes here breaks every case that requires it."""
     names = """
-        device accelerator accelerator_graphs model devices device_count compute_capability memory free_memory peer_access
-        nvlink mig ecc
+        device accelerator accelerator_graphs model devices device_count compute_capability memory free_memory
+        peer_access nvlink mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cpp_compiler cpu_bf16 python numpy platform
     """
