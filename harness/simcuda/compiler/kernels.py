@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from torch._inductor.codecache import CppPythonBindingsCodeCache
@@ -21,6 +22,15 @@ class _Cache(CppPythonBindingsCodeCache):
 
     cache: dict[str, Any] = {}  # noqa: RUF012  (every class of these has its own)
     call_entry_function = "return simcuda::launch(args, kernel);"
+
+    @classmethod
+    def _load_library_inner(cls, path: str, key: str) -> ModuleType:
+        # Inductor takes its modules out of `sys.modules` when it drops its caches, at any later time. Nothing looks for
+        # them there.
+        module = super()._load_library_inner(path, key)
+        sys.modules.pop(module.__name__, None)
+        cls._loaded_module_names.discard(module.__name__)
+        return module
 
 
 def load(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
