@@ -27,6 +27,7 @@ Compiler: TypeAlias = Callable[[torch.fx.GraphModule], Compiled]
 _OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
     (r"The \.grad attribute of a Tensor that is not a leaf", UserWarning),
     (r"`torch\.jit\.", DeprecationWarning),
+    (r"The CUDA Graph is empty", UserWarning),
     (r"<class 'torch\.autograd\.function\.Function'> should not", DeprecationWarning),
 )
 
@@ -36,13 +37,24 @@ def compiler_unheard() -> Iterator[None]:
     """A block without warnings that torch gives only itself.
 
     Of gradients that it reads while it traces, which it only hides from being shown; of old functions in modules that
-    inductor imports when it first compiles; of a function that it instantiates to stand for one that breaks the graph.
-    A filter that makes errors of warnings, as that of this project does, would make them failures of the compiler.
+    inductor imports when it first compiles; of a function that it instantiates to stand for one that breaks the graph;
+    of the graph without nodes by which the trees of CUDA graphs keep their pool, which it only hides as well. A filter
+    that makes errors of warnings, as that of this project does, would make them failures of the compiler.
     """
     with warnings.catch_warnings():
         for message, category in _OF_THE_COMPILER:
             warnings.filterwarnings("ignore", message, category)
         yield
+
+
+def reset_compiler() -> None:
+    """Make the compiler forget all that it has seen.
+
+    Where there is CUDA, this imports inductor (for the trees of CUDA graphs, which it resets too), and with it the
+    modules whose warnings `compiler_unheard` leaves out.
+    """
+    with compiler_unheard():
+        torch.compiler.reset()
 
 
 @contextmanager

@@ -91,12 +91,12 @@ def compiled_backward(
         recording.graphs.append(graph)
         return torch.compile(graph, backend=compile_piece, dynamic=dynamic, fullgraph=fullgraph)
 
-    torch.compiler.reset()
+    private.reset_compiler()
     try:
         with private.enable(compile_graph):
             yield recording
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
 
 
 @contextmanager
@@ -105,13 +105,13 @@ def compiling_backward() -> Iterator[Callable[[], int]]:
 
     Yields what tells how many were captured so far. The compiler is reset before and after.
     """
-    torch.compiler.reset()
+    private.reset_compiler()
     before = captured()
     try:
         with private.compiler_unheard(), private.config(compiled_autograd=True):
             yield lambda: captured() - before
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
 
 
 def captured() -> int:

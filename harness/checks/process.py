@@ -32,8 +32,9 @@ _LIMITS = {
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
 #: multiprocessing, and one of torch for tensors shared through files. Each entry is a part of the command line.
 CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
-#: Helper processes that libraries start once and keep. They are not leftovers of a case.
-KEPT_HELPERS = (*CLEANERS, "multiprocessing.forkserver", "torch/_inductor/compile_worker")
+#: Helper processes that libraries start once and keep. They are not leftovers of a case. torch keeps an addr2line for
+#: each library of which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp).
+KEPT_HELPERS = (*CLEANERS, "multiprocessing.forkserver", "torch/_inductor/compile_worker", "addr2line -C -f -e ")
 
 #: The name for a process that a case forked and that did not call exec: its own command line is the harness's.
 FORK_OF_CASE = "a fork of the case"

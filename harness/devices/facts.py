@@ -15,6 +15,7 @@ from harness.devices.prober import Prober
 from harness.devices.visibility import combinable
 
 _BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
+_ACCELERATOR_GRAPHS_FROM = (2, 13)  # the first torch with torch.accelerator.Graph
 _FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
 
 _SIMULATED = "simulated"
@@ -77,6 +78,15 @@ def accelerator(subject: Subject) -> Detected:
         return Detected(False, subject.no_gpu)
     built = software.cuda()
     return Detected(True) if built.value is not None else Detected(False, built.detail)
+
+
+def accelerator_graphs(subject: Subject) -> Detected:
+    if subject.is_cpu:
+        return Detected(False, subject.no_gpu)
+    if subject.no_gpu:  # the software device brings them along, for a torch that has them
+        release = software.torch().value
+        return Detected(isinstance(release, tuple) and release >= _ACCELERATOR_GRAPHS_FROM)
+    return software.cuda_accelerator_graphs()
 
 
 def silicon(subject: Subject) -> Detected:

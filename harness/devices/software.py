@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.devices import shared_library
 from harness.devices.detected import Detected, Version
 
 _PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
@@ -94,6 +95,23 @@ def _built_for(constant: str, name: str) -> Detected:
         return Detected(None, f"torch {constants.get('__version__')} is built without {name}")
     version = release(text)
     return Detected(version, "" if version else f"torch is built for an invalid version of {name}: {text!r}")
+
+
+def cuda_accelerator_graphs() -> Detected:
+    """Whether torch's library for CUDA registers an implementation of `torch.accelerator.Graph`.
+
+    Such a registration names torch's registry of implementations (ATen/core/GraphImplInterface.h).
+    """
+    built = cuda()
+    if built.value is None:
+        return Detected(False, built.detail)
+    folder = _torch_folder()
+    library = Path() if folder is None else folder / "lib" / "libtorch_cuda.so"
+    try:
+        registers = shared_library.names(library, b"GraphImplRegistry")
+    except (OSError, ValueError) as error:
+        return Detected(None, f"{library} cannot be read ({error})")
+    return Detected(registers, "" if registers else "torch has no torch.accelerator.Graph for cuda")
 
 
 def cudnn() -> Detected:
@@ -189,17 +207,22 @@ def compiler_version(text: str) -> Version | None:
 @functools.cache
 def _torch_constants() -> Mapping[str, str | None] | str:
     """The plain assignments of ``torch/version.py``, or, as a text, why it could not be read."""
-    try:
-        spec = importlib.util.find_spec("torch")
-    except ValueError:
-        spec = None  # sys.modules has a torch without a spec
-    if spec is None or spec.origin is None:
+    folder = _torch_folder()
+    if folder is None:
         return "torch is not installed"
-    file = Path(spec.origin).with_name("version.py")
+    file = folder / "version.py"
     try:
         return plain_constants(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
         return f"{file} cannot be read ({error})"
+
+
+def _torch_folder() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:
+        spec = None  # sys.modules has a torch without a spec
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def plain_constants(source: bytes) -> dict[str, str | None]:

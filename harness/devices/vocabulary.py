@@ -67,6 +67,13 @@ VOCABULARY: Mapping[str, Capability] = {
         _NO_CONTEXT,
         facts.accelerator,
     ),
+    "accelerator_graphs": Capability(
+        ValueKind.BOOL,
+        "whether torch has an implementation of `torch.accelerator.Graph` for the device",
+        "the symbols of torch's library for CUDA; a software device has one from torch 2.13 on",
+        _NO_CONTEXT,
+        facts.accelerator_graphs,
+    ),
     "silicon": Capability(
         ValueKind.BOOL,
         "whether a real GPU computes: for cases about its arithmetic, its speed or NVIDIA's libraries; false on a "

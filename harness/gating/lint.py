@@ -25,6 +25,7 @@ WARNING = timedelta(days=14)
 #: Capabilities that only a GPU has; `accelerator` also a software device, and a simulated GPU all but `silicon`.
 OF_GPUS = (
     "accelerator",
+    "accelerator_graphs",
     "silicon",
     "compute_capability",
     "peer_access",

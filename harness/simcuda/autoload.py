@@ -28,6 +28,7 @@ def load() -> None:
     import ctypes
 
     from harness.backends import simulation
+    from harness.simcuda.compiler import imports
 
     if simulation.runtime() is None:
         raise RuntimeError(
@@ -36,6 +37,7 @@ def load() -> None:
         )
     if ctypes.CDLL(library).simcuda_install_operators():
         raise RuntimeError(f"the operators in {library!r} cannot be registered with this torch: stderr says why")
+    imports.watch()
     _loaded = library
 
 

@@ -19,6 +19,8 @@ from harness.simcuda.build import Built
 PRELOAD = "LD_PRELOAD"
 #: Torch loads no entry point if this is 0.
 _TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+#: Torch replaces some operators for CUDA by kernels in Triton and CuTe, which only a GPU can run, unless this is 1.
+_TORCH_WITHOUT_JIT = "TORCH_DISABLE_NATIVE_JIT"
 
 
 class LoadError(HarnessError):
@@ -33,6 +35,7 @@ def variables(built: Built, environ: Mapping[str, str]) -> dict[str, str]:
         PRELOAD: f"{own}:{outer}" if outer else own,
         autoload.VARIABLE: str(built.operators),
         _TORCH_AUTOLOAD: "1",
+        _TORCH_WITHOUT_JIT: "1",
     }
 
 

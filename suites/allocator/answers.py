@@ -19,7 +19,9 @@ MIB = 1 << 20
 def tell(answer):
     print(json.dumps(answer), flush=True)
 def counter(name, what="current"):
-    return torch.accelerator.memory_stats(DEVICE)[f"{name}.all.{what}"]
+    statistics = torch.accelerator.memory_stats(DEVICE)
+    # A device has no statistics before its first use.
+    return statistics[f"{name}.all.{what}"] if statistics else 0
 def new(size):
     return torch.empty(size, dtype=torch.uint8, device=DEVICE)
 def failure(action):

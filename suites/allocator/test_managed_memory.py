@@ -8,7 +8,11 @@ import torch
 from . import _torch_private as private
 from .limits import MIB, settle
 
-pytestmark = [pytest.mark.requires(device="cuda", torch=">=2.13", platform="linux-*"), pytest.mark.timeout(300)]
+#: torch takes this memory by the runtime inside of cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
+pytestmark = [
+    pytest.mark.requires(device="cuda", torch=">=2.13", platform="linux-*", silicon=True),
+    pytest.mark.timeout(300),
+]
 
 
 def inside(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:

@@ -54,12 +54,16 @@ def test_threads_have_their_own_pools(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_ctx_multithread")
 def test_other_threads_do_not_use_the_pool(device: torch.device) -> None:
     """Contract: what other threads allocate while this one uses a pool is not in it, and what they use is not this
-    one's."""
-    pool, other = torch.cuda.MemPool(), torch.cuda.MemPool()
+    one's.
+
+    Each thread that uses a pool has one of its own: torch refuses a pool that another thread is using.
+    """
+    pool = torch.cuda.MemPool()
+    others = {number: torch.cuda.MemPool() for number in range(1, THREADS, 2)}
 
     def elsewhere(number: int) -> torch.Tensor:
-        if number % 2:
-            with torch.cuda.use_mem_pool(other):
+        if number in others:
+            with torch.cuda.use_mem_pool(others[number]):
                 return block(device, MIB)
         return block(device, MIB)
 
@@ -69,7 +73,8 @@ def test_other_threads_do_not_use_the_pool(device: torch.device) -> None:
 
     assert inside(pool, mine)
     assert [inside(pool, x) for x in theirs] == [False] * THREADS  # type: ignore[arg-type]
-    assert [inside(other, x) for x in theirs] == [False, True] * (THREADS // 2)  # type: ignore[arg-type]
+    for owner, other in others.items():
+        assert [inside(other, x) for x in theirs] == [each == owner for each in range(THREADS)]  # type: ignore[arg-type]
     del theirs, mine
 
 

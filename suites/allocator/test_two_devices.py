@@ -16,8 +16,9 @@ pytestmark = [pytest.mark.requires(accelerator=True, devices=2, torch=">=2.11"),
 @pytest.fixture
 def other(device: torch.device) -> torch.device:
     second = torch.device(device.type, 1)
-    settle(device)
-    settle(second)
+    for each in (device, second):
+        torch.empty(1, device=each)  # there are no statistics before the first use
+        settle(each)
     return second
 
 

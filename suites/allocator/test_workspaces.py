@@ -53,6 +53,7 @@ tell([first, second, counter("allocated_bytes") - before])
 """
 
 
+@pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_explicit_allocation")
 @pytest.mark.parametrize(("config", "size"), [(":4096:2:16:8", 8320), (":4096:8", 32768), (":16:8", 128)], ids=str)
 def test_a_workspace_has_the_size_that_was_set(
@@ -132,7 +133,7 @@ def test_the_size_can_be_set_by_the_back_ends_name(backend: str) -> None:
         own(before)
 
 
-@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_lazy_reallocation")
 def test_a_new_size_holds_from_the_next_product(device: torch.device) -> None:
     """Contract: setting a size allocates nothing; the next product has a workspace of that size in place of the old
@@ -156,7 +157,7 @@ def test_a_new_size_holds_from_the_next_product(device: torch.device) -> None:
     assert bool((y == SIDE).all())
 
 
-@pytest.mark.requires(torch=">=2.13")
+@pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_unified_workspace")
 def test_cublas_and_cublaslt_share_a_workspace(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: with the workspace unified, a product by cuBLASLt (one with a bias) after one by cuBLAS takes no second

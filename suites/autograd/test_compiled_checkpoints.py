@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from suites._torch_private_compiled import compiler_unheard
+from suites._torch_private_compiled import compiler_unheard, reset_compiler
 from suites.compiled import KEEPS, WRAPPED_SUITES
 
 from .engines import Engine
@@ -63,10 +63,10 @@ class Ran(torch.utils._python_dispatch.TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     """A compiler that has seen nothing, and afterwards has again: it takes one policy for another otherwise."""
-    torch.compiler.reset()
+    reset_compiler()
     with compiler_unheard():
         yield
-    torch.compiler.reset()
+    reset_compiler()
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_the_inner_of_two_blocks_compiles_and_then_the_outer_again(device: torch
 
         return compile_graph
 
-    torch.compiler.reset()
+    private.reset_compiler()
     try:
         with private.enable(compiler("outer")):
             (torch.ones(2, device=device, requires_grad=True) * 2).sum().backward()
@@ -49,7 +49,7 @@ def test_the_inner_of_two_blocks_compiles_and_then_the_outer_again(device: torch
             torch.ones(2, device=device, requires_grad=True).sin().sum().backward()
         assert not private.enabled()
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
     assert seen == ["outer", "inner", "outer"]
 
 
@@ -111,14 +111,14 @@ def test_a_reset_turns_it_off_and_forgets(device: torch.device) -> None:
         context = private.enable(compile_graph)
         context.__enter__()
         assert (a_pass(device), a_pass(device)) == (1, 0)
-        torch.compiler.reset()
+        private.reset_compiler()
         assert not private.enabled()
         assert a_pass(device) == 0
         context.__exit__(None, None, None)
         with private.enable(compile_graph):
             assert (a_pass(device), a_pass(device)) == (1, 0)
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
 
 
 def test_the_stance_that_forces_eager_forces_the_engine(device: torch.device) -> None:
@@ -144,7 +144,7 @@ def one():
 
 for _ in range(3):
     one()
-    torch.compiler.reset()
+    private.reset_compiler()
 print("end")
 """
 

@@ -205,6 +205,6 @@ def test_what_is_there_and_what_comes(
         with private.enable(as_it_is):
             actual = run(work)
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
     assert len(graphs) == 1
     assert_same(expected, actual)

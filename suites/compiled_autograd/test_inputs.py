@@ -77,7 +77,7 @@ def test_the_list_is_empty_afterwards_and_gradients_are_right(device: torch.devi
 
         return run
 
-    torch.compiler.reset()
+    private.reset_compiler()
     leaf = torch.randn(100).to(device).requires_grad_()
     try:
         with private.enable(compile_graph):
@@ -87,7 +87,7 @@ def test_the_list_is_empty_afterwards_and_gradients_are_right(device: torch.devi
                 assert leaf.grad is not None
                 torch.testing.assert_close(leaf.grad, 2 * leaf.detach().exp())
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
 
     assert len(lengths) == 2
     assert all(before > 0 and after == 0 for before, after in lengths)
@@ -131,7 +131,7 @@ def test_a_list_with_a_subclass_in_it_is_emptied_too(device: torch.device) -> No
     try:
         (out,) = torch.compile(graph, backend="inductor")(inputs)
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
 
     assert torch.equal(out, torch.full((1000,), 7.0))
     assert inputs == []
@@ -246,7 +246,7 @@ def test_memory_of_subclass_activations_goes_down(device: torch.device) -> None:
         try:
             out = torch.compile(graph)(inputs)
         finally:
-            torch.compiler.reset()
+            private.reset_compiler()
 
     assert inputs == []
     assert torch.equal(out, torch.ones(1, size))

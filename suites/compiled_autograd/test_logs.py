@@ -98,7 +98,7 @@ def test_the_verbose_log_tells_which_sizes_changed(device: torch.device) -> None
         captures.append(1)
         return torch.compile(graph, backend="eager")
 
-    torch.compiler.reset()
+    private.reset_compiler()
     model = network(device)
     try:
         with heard("compiled_autograd_verbose") as messages, private.enable(compile_graph, any_size=False):
@@ -106,7 +106,7 @@ def test_the_verbose_log_tells_which_sizes_changed(device: torch.device) -> None
                 model.zero_grad()
                 list(train(model, rows(size, device)))
     finally:
-        torch.compiler.reset()
+        private.reset_compiler()
 
     assert len(captures) == 2
     new, changed = misses(messages)

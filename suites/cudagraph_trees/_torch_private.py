@@ -33,6 +33,16 @@ def utilities(name: str) -> Any:
     return reach(f"torch._inductor.cudagraph_utils.{name}")
 
 
+def reset_trees() -> None:
+    """Drop the managers of this thread, whatever other threads have dropped.
+
+    The end of a reset switches a table off that all threads share, and the reset of the next thread asserts that it is
+    on (`reset_cudagraph_trees`, `_remove_cached_tensor`). A manager that is made switches it on.
+    """
+    reach("torch._C._set_cached_tensors_enabled")(True)
+    trees().reset_cudagraph_trees()
+
+
 def manager_class() -> Any:
     """The class whose methods `run_eager`, `record_function` and `execute_node` warm up, record and replay."""
     return reach("torch._inductor.cudagraph_trees.CUDAGraphTreeManager")

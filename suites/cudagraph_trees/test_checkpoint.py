@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from suites._torch_private_compiled import compiler_unheard
+from suites._torch_private_compiled import compiler_unheard, reset_compiler
 
 from . import _torch_private as private
 from . import trees
@@ -64,13 +64,13 @@ def compilers() -> Any:
 def test_noise_is_the_same_in_backward_without_graphs() -> None:
     """Contract: on the host, under "aot_eager", which knows no CUDA graphs, the gradient of a checkpointed product with
     noise is that noise, in each of several steps, and each step has other noise."""
-    torch.compiler.reset()
+    reset_compiler()
     x = torch.ones(64)
     with compiler_unheard(), torch.random.fork_rng([]):
         torch.manual_seed(SEED)
         fast = torch.compile(checkpointed(noisy), backend="aot_eager")
         steps = [noise_and_gradient(fast, x) for _ in range(4)]
-    torch.compiler.reset()
+    reset_compiler()
     for noise, gradient in steps:
         assert torch.equal(noise, gradient)
     assert not torch.equal(steps[0][0], steps[1][0])

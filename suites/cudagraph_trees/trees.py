@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from suites._torch_private_compiled import compiler_unheard
+from suites._torch_private_compiled import compiler_unheard, reset_compiler
 
 from . import _torch_private as private
 
@@ -85,7 +85,7 @@ def watched(*, debug: bool = False, **settings: Any) -> Iterator[Watch]:
     `settings` are inductor's, with `__` for the dot (`triton__cudagraph_trees=False`). With `debug`, what torch logs
     for debugging can be heard too.
     """
-    torch.compiler.reset()
+    reset_compiler()
     with ExitStack() as stack:
         stack.enter_context(private.generated_modules_stay())
         stack.enter_context(compiler_unheard())
@@ -95,7 +95,7 @@ def watched(*, debug: bool = False, **settings: Any) -> Iterator[Watch]:
         messages = stack.enter_context(private.messages(logging.DEBUG if debug else logging.WARNING))
         watch = Watch(messages)
         stack.enter_context(_counted(watch))
-        stack.callback(torch.compiler.reset)
+        stack.callback(reset_compiler)
         yield watch
 
 
@@ -199,7 +199,7 @@ def assert_nothing_left() -> None:
     a GPU in use."""
     if not torch.cuda.is_initialized():
         return
-    torch.compiler.reset()
+    reset_compiler()
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -76,6 +76,11 @@ def test_torch_is_built_for_the_device(device: torch.device) -> None:
     )
 
 
+@pytest.mark.xfail(
+    raises=RuntimeError,
+    reason="up to torch 2.13 CUDA's back end does not answer, though its docstring asks one for 'cuda:0'"
+    " (getDeviceCapability in c10/cuda/impl/CUDAGuardImpl.h, https://github.com/pytorch/pytorch)",
+)
 def test_the_accelerator_tells_the_types_the_device_computes_in(device: torch.device) -> None:
     """Contract: `torch.accelerator.get_device_capability` lists the types supported, of which float32 and float64 are
     two, and each type of the list can be made and copied on the device."""

@@ -103,7 +103,7 @@ if not child:
         {use}
         print("went through", flush=True)
     except RuntimeError as error:
-        print("forked" if "fork" in str(error) else f"refused {{error}}", flush=True)
+        print("forked" if "fork" in str(error) else "refused", flush=True)
     finally:
         os._exit(7)
 print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

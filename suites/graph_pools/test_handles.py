@@ -7,6 +7,8 @@ import copy
 import pytest
 import torch
 
+from suites.cuda_warnings import of_graphed_callables
+
 from .pools import address, captured, pool_of, segments_of
 
 
@@ -45,6 +47,7 @@ def test_graphs_share_a_pool_by_its_handle(device: torch.device) -> None:
         assert (second.outputs[0] == (value + 1) * 3).all()
 
 
+@of_graphed_callables
 @pytest.mark.requires(device="cuda", cuda_graphs=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_make_graphed_callables_same_pool")
 def test_callables_that_share_a_pool_train_as_ever(device: torch.device) -> None:

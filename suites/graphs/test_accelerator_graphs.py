@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.13")
+pytestmark = pytest.mark.requires(accelerator_graphs=True)
 
 ELEMENTS = 1 << 12
 

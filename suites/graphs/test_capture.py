@@ -245,10 +245,11 @@ def test_captured_in_inference_mode(api: Api, device: torch.device) -> None:
 @pytest.mark.filterwarnings("ignore:DEBUG. calling:UserWarning")  # by CUDAGraph.debug_dump, of itself
 @pytest.mark.covers(f"{ROW}test_graph_debugdump")
 def test_the_dump_of_a_graph(api: Api, device: torch.device, tmp_path: Path) -> None:
-    """Contract: with debugging enabled before the capture, a graph can be written as a directed graph in Graphviz's
-    language, in which there are nodes for the work and edges for its order."""
+    """Contract: with debugging enabled before the capture, a graph that is kept can be written as a directed graph in
+    Graphviz's language, in which there are nodes for the work and edges for its order. (CUDA's graph is gone after the
+    capture unless it is kept.)"""
     x = torch.zeros(ELEMENTS, device=device)
-    stream, graph, path = torch.Stream(device), api.new(), tmp_path / "graph.dot"
+    stream, graph, path = torch.Stream(device), api.new(keep_graph=True), tmp_path / "graph.dot"
     graph.enable_debug_mode()
     with api.capturing(graph, stream):
         for _ in range(3):

@@ -10,7 +10,7 @@ import torch
 
 from suites import children
 
-from .capturing import Api, apis, on_cuda, works
+from .capturing import Api, apis, apis_in_this_process, on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
 
@@ -137,14 +137,10 @@ def test_another_thread_allocates_and_computes_during_a_capture(api: Api, mode: 
     assert results == [float(3 << 20)]
 
 
-@apis
+@apis_in_this_process
 def test_waiting_in_another_thread_spoils_a_global_capture(api: Api, device: torch.device) -> None:
     """Contract: in mode "global", which watches all threads, a thread that waits for the device during a capture is
-    told so, or the capture is; nothing goes on as if it were right. The device works afterwards.
-
-    CUDA watches calls that are unsafe for any capture, of which waiting for one's own stream is none: there it is
-    asked of the whole device.
-    """
+    told so, or the capture is; nothing goes on as if it were right. The device works afterwards."""
     x = torch.zeros(8, device=device)
     problems: list[str] = []
 
@@ -167,6 +163,40 @@ def test_waiting_in_another_thread_spoils_a_global_capture(api: Api, device: tor
         problems.append(str(problem))
     assert any("captur" in problem.lower() for problem in problems)
     assert works(device)
+
+
+@on_cuda
+def test_waiting_in_another_thread_spoils_a_global_capture_of_cuda(device: torch.device) -> None:
+    """Contract: the same for `torch.cuda.CUDAGraph`. CUDA watches calls that are unsafe for any capture, of which
+    waiting for one's own stream is none: the other thread waits for the whole device."""
+    told = told_in_a_child(
+        device,
+        """
+import threading
+x = torch.zeros(8, device=DEVICE)
+problems = []
+before = torch.cuda.current_stream()
+def wait():
+    try:
+        torch.cuda.synchronize(DEVICE)
+    except RuntimeError as problem:
+        problems.append(problem)
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="global"):
+        x.add_(1)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+except RuntimeError as problem:
+    problems.append(problem)
+torch.cuda.set_stream(before)
+torch.cuda.synchronize(DEVICE)
+assert torch.arange(100, device=DEVICE).sum().item() == 4950
+if problems:
+    raise problems[0]
+""",
+    )
+    assert "captur" in told.lower()
 
 
 @apis

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from suites.cuda_warnings import of_graphed_callables
+
 from .capturing import on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
 
-pytestmark = [on_cuda, pytest.mark.timeout(120)]
+pytestmark = [on_cuda, of_graphed_callables, pytest.mark.timeout(120)]
 
 
 class Unused(torch.nn.Module):
@@ -174,9 +176,10 @@ def test_a_graphed_module_in_another_mode_runs_as_it_was(device: torch.device) -
 
 
 def test_graphed_callables_have_no_second_derivative(device: torch.device) -> None:
-    """Contract: the backward of a graphed callable cannot be differentiated again, and says so."""
+    """Contract: the backward of a graphed callable cannot be differentiated again, and says so, where its gradient
+    would depend on something that requires one."""
     x = torch.randn(20, device=device, requires_grad=True)
     graphed: Any = torch.cuda.make_graphed_callables(lambda x: x**3, (x.detach().clone().requires_grad_(),))
-    (gradient,) = torch.autograd.grad(graphed(x).sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(graphed(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()

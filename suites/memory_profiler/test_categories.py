@@ -353,7 +353,9 @@ def test_a_module_tells_everything(
     forward = made_forward(recording)
     layers = {"aten::linear", "aten::sigmoid"} & forward.keys()
     assert "aten::linear" in layers
-    assert all(forward[layer] == {Category.ACTIVATION} for layer in layers)
+    # torch knows a tensor by the operators that are given it. On CUDA a layer's result is given to none but the next.
+    unknown = [set()] if device.type == "cuda" and scene is scenes.module_forward else []
+    assert all(forward[layer] in [{Category.ACTIVATION}, *unknown] for layer in layers)
     seen = set(recording.categories.values())
     assert seen - {Category.TEMPORARY} <= (
         {Category.INPUT, Category.PARAMETER, Category.ACTIVATION}

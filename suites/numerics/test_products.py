@@ -99,7 +99,7 @@ def test_convolutions_are_within_the_bound(device: torch.device, dtype: torch.dt
     assert ((found.cpu().double().flatten(2) - exact).abs() <= allowed).all()
 
 
-@pytest.mark.requires(device="cuda", tf32=True)
+@pytest.mark.requires(device="cuda", tf32=True, silicon=True)
 @pytest.mark.parametrize("shape", SHAPES[2:], ids=str)
 def test_tf32_is_as_far_off_as_its_ten_bits_say(device: torch.device, shape: tuple[int, int, int]) -> None:
     """Contract: with TF32, inputs are rounded, or cut, to ten bits behind the point: products are within 2^-9 of their
@@ -125,7 +125,7 @@ def test_tf32_is_as_far_off_as_its_ten_bits_say(device: torch.device, shape: tup
     assert (off["tf32"].square().mean() > 16 * off["ieee"].square().mean()).item()
 
 
-@pytest.mark.requires(device="cuda", tf32=True, cudnn=True)
+@pytest.mark.requires(device="cuda", tf32=True, cudnn=True, silicon=True)
 def test_tf32_in_convolutions(device: torch.device) -> None:
     """Contract: the same of a convolution by cuDNN, with the setting that is cuDNN's own."""
     x, weight = torch.randn(4, 64, 16, 16), torch.randn(64, 64, 3, 3)

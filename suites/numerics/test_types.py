@@ -46,7 +46,7 @@ def test_on_a_gpu_and_back(device: torch.device, method: str) -> None:
     there_class = getattr(torch.cuda, tensor_class.__name__)
 
     there = getattr(x.to(device), method)()
-    stored = getattr(x.storage().cuda(device), method)()
+    stored = getattr(x.storage().cuda(device.index), method)()
 
     assert isinstance(there, there_class)
     assert not isinstance(there, tensor_class)

@@ -7,25 +7,39 @@ from typing import Any
 
 import torch
 
+_NOT_SERVED = "Graph is not supported on device type: cuda"
+
 
 def captured(device: torch.device, work: Callable[[], object]) -> Any:
     """A graph of `work`, which must have run before; the capture itself runs nothing. It has `replay()`.
 
-    `torch.accelerator.Graph` where torch has it (2.13 and later), else CUDA's.
+    `torch.accelerator.Graph` where torch has it for the device, else CUDA's.
     """
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
-    make: Any = getattr(torch.accelerator, "Graph", None)
-    if make is None:
-        graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+    graph = accelerator_graph()
+    if graph is not None:
+        with stream, graph:
             work()
     else:
-        graph = make()
-        with stream, graph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             work()
     torch.accelerator.synchronize(device)
     return graph
+
+
+def accelerator_graph() -> Any:
+    """A `torch.accelerator.Graph`; None where torch has none for CUDA, as 2.13 and releases before it."""
+    make: Any = getattr(torch.accelerator, "Graph", None)
+    if make is None:
+        return None
+    try:
+        return make()
+    except RuntimeError as problem:
+        if _NOT_SERVED not in str(problem):
+            raise
+        return None
 
 
 def rehearsed(device: torch.device, work: Callable[[], object], times: int) -> None:

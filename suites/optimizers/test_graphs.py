@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites.cuda_warnings import of_empty_graphs
+
 from .catalogue import CAPTURABLE, KINDS, Kind, marks, new_gradients, new_weights
 from .graphs import captured, rehearsed
 
@@ -74,6 +76,7 @@ def test_a_captured_step_is_a_step(device: torch.device, kind: Kind, form: str, 
     assert not all(map(torch.equal, weights, still))
 
 
+@of_empty_graphs
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_groups_that_are_all_capturable_can_be_captured(device: torch.device, name: str) -> None:
@@ -104,6 +107,7 @@ def test_groups_that_are_all_capturable_can_be_captured(device: torch.device, na
     assert weights[0].item() < 1 < weights[1].item()
 
 
+@of_empty_graphs
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])

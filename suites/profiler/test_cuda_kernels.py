@@ -154,10 +154,14 @@ def test_a_copy_between_host_and_device_is_below_the_operator_that_copies(
 @pytest.mark.covers(f"{TREE}_with_memory")
 def test_device_memory_is_below_the_operator_that_allocates(device: torch.device) -> None:
     """Contract: a tensor on the device is one allocation there, of at least its size, directly below the operator that
-    allocates, and one release of the same address and size."""
+    allocates, and one release of the same address and size.
+
+    The tensor dies within a scope: torch's tree has a device's memory only below other events.
+    """
 
     def work() -> None:
-        torch.empty(1000, device=device)
+        with torch.profiler.record_function("scope"):
+            torch.empty(1000, device=device)
 
     tree = record(warm(work), activities=HOST_AND_CUDA, profile_memory=True)
 

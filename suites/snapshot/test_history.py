@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites.cuda_warnings import of_deprecated_scripts, of_exact_products
+
 from . import _torch_private as private
 from . import pages, plain, scripts
 from .reading import LIVE, actions, at, block_at, faults, is_led_to_by, live_after
@@ -403,6 +405,8 @@ def test_running_out_of_memory_is_recorded(device: torch.device) -> None:
 
 
 @pytest.mark.requires(triton=True)
+@of_deprecated_scripts
+@of_exact_products
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_compile_regions")
 @pytest.mark.timeout(600)
 def test_what_compiled_code_allocates_names_its_region(device: torch.device) -> None:

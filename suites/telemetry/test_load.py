@@ -45,6 +45,7 @@ def median(values: list[int]) -> int:
     return sorted(values)[len(values) // 2]
 
 
+@pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_power_draw")
 def test_power_rises_under_load(device: torch.device) -> None:
     """Contract: the power drawn in the middle of heavy work is higher than at rest: of the medians, in one trial of
@@ -55,6 +56,7 @@ def test_power_rises_under_load(device: torch.device) -> None:
     )
 
 
+@pytest.mark.requires(silicon=True)
 def test_utilisation_rises_under_load(device: torch.device) -> None:
     """Contract: the share of time in which a kernel runs is higher in the middle of heavy work than at rest, and at
     least a half then."""
@@ -67,6 +69,7 @@ def test_utilisation_rises_under_load(device: torch.device) -> None:
     assert any(rises() for _ in range(3))
 
 
+@pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_clock_speed")
 def test_the_clock_does_not_rest_under_load(device: torch.device) -> None:
     """Contract: the clock in the middle of heavy work is at least half of what it is at rest after it: a device
@@ -78,6 +81,7 @@ def test_the_clock_does_not_rest_under_load(device: torch.device) -> None:
     assert load >= 0.5 * rest
 
 
+@pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_temperature")
 def test_the_temperature_does_not_fall_under_load(device: torch.device) -> None:
     """Contract: after heavy work the device is not colder than before it, in one trial of three at least."""

@@ -122,7 +122,7 @@ def test_threads_solve(device: torch.device) -> None:
     assert all(isinstance(worst, float) and worst < 1e-10 for worst in together.run(THREADS, work))
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(device="cuda", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_multiple_threads_same_device")
 def test_threads_have_cublas_handles_of_their_own(device: torch.device) -> None:
     """Contract: `current_blas_handle` is the same for a thread each time it asks, and no two threads that live at the
@@ -143,7 +143,7 @@ def test_threads_have_cublas_handles_of_their_own(device: torch.device) -> None:
     assert len({mine, *(first for first, _ in pairs)}) == THREADS + 1
 
 
-@pytest.mark.requires(device="cuda", torch=">=2.13")
+@pytest.mark.requires(device="cuda", silicon=True, torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_current_solver_handle")
 def test_the_solver_has_a_handle(device: torch.device) -> None:
     """Contract: `current_solver_handle` gives a handle, not null, the same to a thread each time, before and after a

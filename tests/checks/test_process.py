@@ -69,6 +69,7 @@ def test_only_new_living_strangers_are_findings() -> None:
         14: ("R", "x" * 1000),
         15: ("S", "/usr/lib/python3/dist-packages/torch/bin/torch_shm_manager"),
         16: ("S", "python -m harness.zygote 12"),
+        17: ("S", "addr2line -C -f -e /lib/libtorch_cpu.so"),
     }
     problems = new_children([10], processes, processes.__getitem__, "python -m harness.zygote 12")
     assert [problem.text[:60] for problem in problems] == [

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.backends import soft
-from harness.devices import software
+from harness.devices import shared_library, software
 from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect, size, written
 from harness.devices.detected import Detected, Value, Version
 from harness.devices.device import CPU, Device, Inventory
+from tests.devices.compiled import compile_library
 
 GPU = Device(uuid="GPU-a", kind="cuda", name="A", index=0, memory=80 * 2**30, compute_capability=(9, 0), ecc=True)
 OTHER = Device(uuid="GPU-b", kind="cuda", name="A", index=1, memory=80 * 2**30, compute_capability=(9, 0))
@@ -44,6 +45,7 @@ _NO_GPU = "the device is a software device"
         (BARE, CPU, "accelerator", False, "False (the device is the cpu)"),
         (SOFTWARE, SOFT, "device", "soft", "soft"),
         (SOFTWARE, SOFT, "accelerator", True, "True"),
+        (BARE, CPU, "accelerator_graphs", False, "False (the device is the cpu)"),
         (SOFTWARE, SOFT, "model", "soft (software device)", "soft (software device)"),
         (SOFTWARE, SOFT_1, "devices", 2, "2 (soft)"),
         (SOFTWARE, SOFT, "device_count", 2, "2 (soft)"),
@@ -130,7 +132,8 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """A name that changes here breaks every case that requires it."""
     names = """
-        device accelerator model devices device_count compute_capability memory free_memory peer_access nvlink mig ecc
+        device accelerator accelerator_graphs model devices device_count compute_capability memory free_memory
+        peer_access nvlink mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cpp_compiler cpu_bf16 python numpy platform
     """
@@ -221,6 +224,33 @@ def test_a_torch_without_cuda_does_not_ask_the_driver() -> None:
         assert detect(machine(GPU), GPU).finding(name) == Detected(False, built.detail)
 
 
+def test_graphs_of_an_accelerator_are_those_that_torch_has() -> None:
+    """Asked of torch itself where it can answer: a build for CUDA without a GPU cannot."""
+    found = detect(machine(GPU), GPU).finding("accelerator_graphs")
+    built = software.cuda()
+    if built.value is None:
+        assert found == Detected(False, built.detail)
+    elif software.torch().value == (2, 13, 0):
+        assert found == Detected(False, "torch has no torch.accelerator.Graph for cuda")
+    else:
+        assert isinstance(found.value, bool)
+
+
+def test_what_a_library_names(tmp_path: Path) -> None:
+    source = tmp_path / "one.c"
+    source.write_text("int wanted_elsewhere(void); int defined_here(void) { return wanted_elsewhere(); }")
+    library = tmp_path / "libone.so"
+    compile_library(source, library)
+    assert shared_library.names(library, b"defined_here")
+    assert shared_library.names(library, b"wanted_else")
+    assert not shared_library.names(library, b"nowhere")
+    with pytest.raises(ValueError, match="not a 64-bit ELF file"):
+        shared_library.names(source, b"wanted")
+    library.write_bytes(library.read_bytes()[:200])
+    with pytest.raises(ValueError, match="it has no table of sections"):
+        shared_library.names(library, b"wanted")
+
+
 def test_neither_discovery_nor_any_capability_imports_torch() -> None:
     script = """
 import sys
@@ -237,7 +267,7 @@ print(sorted({"torch", "triton", "numpy", "pydantic", "rich"} & set(sys.modules)
 def test_the_versions_are_those_of_the_imported_modules() -> None:
     script = """
 import numpy, sys, torch
-from harness.devices import software
+from harness.devices import shared_library, software
 assert software.torch().value == software.release(torch.__version__), torch.__version__
 assert software.numpy().value == software.release(numpy.__version__), numpy.__version__
 cuda = torch.version.cuda

@@ -26,13 +26,13 @@ def fake_runtime(folder: Path, *, initialized: bool = False, threads: int = 0, i
     return compile_library(source, folder / "libruntime.so")
 
 
-def run_python(script: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run_python(script: str, environ: Mapping[str, str], timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a script in a process with these variables in addition."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )

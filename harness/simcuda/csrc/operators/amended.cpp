@@ -49,6 +49,18 @@ void check_multinomial(Arguments arguments) {
               "number of categories cannot exceed 2^24");
 }
 
+void check_assertion(Arguments arguments) {
+  TORCH_CHECK(tensor(arguments[0]).numel() != 0, "Boolean value of Tensor with no values is ambiguous");
+  TORCH_CHECK(tensor(arguments[0]).numel() < 2, "Boolean value of Tensor with more than one value is ambiguous");
+}
+
+// Arguments: the table, indices, the largest norm, its kind. The CPU writes to memory before the table.
+void renorm(const c10::OperatorHandle& op, Stack* stack) {
+  const at::Tensor indices = tensor((*stack)[1]);
+  TORCH_CHECK_INDEX(indices.numel() == 0 || indices.min().item<std::int64_t>() >= 0, "index out of range in self");
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
 // Arguments: input, dimension, whether half becomes float, and maybe the output. The CPU has no such conversion.
 void softmax(const c10::OperatorHandle& op, Stack* stack) {
   if ((*stack)[2].toBool()) {
@@ -92,12 +104,16 @@ operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
       {"_softmax_backward_data.out", softmax_backward<at::_softmax_backward_data>},
       {"_log_softmax_backward_data", softmax_backward<at::_log_softmax_backward_data>},
       {"_log_softmax_backward_data.out", softmax_backward<at::_log_softmax_backward_data>},
+      {"embedding_renorm_", renorm},
   };
   if (products.count(name) != 0) {
     guard(recipe, check_product);
   }
   if (name == "multinomial" || name == "multinomial.out") {
     guard(recipe, check_multinomial);
+  }
+  if (name == "_assert_async" || name == "_assert_async.msg") {
+    guard(recipe, check_assertion);
   }
   if (const auto found = nondeterministic.find(name); found != nondeterministic.end()) {
     guard(recipe, [as = found->second](Arguments) { at::globalContext().alertNotDeterministic(as); });

@@ -48,6 +48,7 @@ void Stream::launch(const char* name, std::function<void()> work) const {
   if (status != cudaSuccess) {
     C10_CUDA_CHECK(status);
   }
+  C10_CUDA_KERNEL_LAUNCH_CHECK();  // as behind torch's launches: it raises an error that an earlier call left, too
 }
 
 void Stream::synchronize() const {

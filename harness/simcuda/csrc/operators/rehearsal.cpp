@@ -14,6 +14,7 @@
 
 #include "launch.h"
 #include "random.h"
+#include "unobserved.h"
 
 namespace simcuda {
 namespace {
@@ -36,6 +37,7 @@ class Kind {
     } else if (value.isOptionalTensorList()) {
       for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
         add(tensor.value_or(at::Tensor()));
+        mask_ = mask_ || (tensor.has_value() && is_mask(*tensor));
       }
     } else if (value.isInt()) {
       add(static_cast<std::size_t>(value.toInt()));
@@ -62,8 +64,13 @@ class Kind {
   std::size_t number() const { return number_; }
   std::size_t bytes() const { return bytes_; }
   bool has_empty() const { return empty_; }
+  // Whether elements are picked by a mask: how many they are depends on its values.
+  bool has_mask() const { return mask_; }
 
  private:
+  static bool is_mask(const at::Tensor& tensor) {
+    return tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+  }
   void add(std::size_t part) { number_ = c10::hash_combine(number_, part); }
   // Numbers that change at each step of a program must not make a new kind each time: sign and size in rough steps.
   void add(double value) {
@@ -95,6 +102,7 @@ class Kind {
   std::size_t number_ = 0;
   std::size_t bytes_ = 0;
   bool empty_ = false;
+  bool mask_ = false;
 };
 
 class Kinds {
@@ -194,9 +202,10 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   for (const c10::IValue& argument : arguments) {
     kind.add(argument);
   }
-  if (kind.bytes() > most_bytes || (indices && kind.has_empty()) || kinds().known(kind.number())) {
+  if (kind.bytes() > most_bytes || kind.has_mask() || (indices && kind.has_empty()) || kinds().known(kind.number())) {
     return;
   }
+  const operators::Unobserved unobserved;
   operators::Stack stack;
   Props props(indices);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -209,11 +218,21 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   kinds().add(kind.number());
 }
 
+// Arguments: the tensor that is indexed, and indices. The CPU's kernel would not see where they are.
+void rehearse_indexing(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const at::Device place = arguments[0].toTensor().device();
+  for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorVector()) {
+    TORCH_CHECK(!index.has_value() || !index->defined() || index->is_cpu() || index->device() == place,
+                "indices should be either on cpu or on the same device as the indexed tensor (", place, ")");
+  }
+  rehearse<true>(op, arguments);
+}
+
 }  // namespace
 
 Rehearsal rehearsal(const std::string& name) {
   static const std::unordered_set<std::string> with_indices = {
-      "index", "_index_put_impl_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
+      "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
       "scatter_reduce_", "take", "put_", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce",
       "index_reduce_", "index_select", "index_fill_", "embedding_dense_backward", "nll_loss_forward",
       "multi_margin_loss", "multi_margin_loss_backward",
@@ -222,6 +241,9 @@ Rehearsal rehearsal(const std::string& name) {
       "_assert_async", "_functional_assert_async", "masked_scatter_", "linalg_ldl_solve", "_embedding_bag_dense_backward", "_ctc_loss",
       "_ctc_loss_backward"};
   const std::string base = name.substr(0, name.find('.'));
+  if (base == "index" || base == "_index_put_impl_") {
+    return &rehearse_indexing;
+  }
   return without.count(base) != 0 ? nullptr : with_indices.count(base) != 0 ? &rehearse<true> : &rehearse<false>;
 }
 

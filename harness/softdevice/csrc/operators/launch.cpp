@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "fallback.h"
+#include "unobserved.h"
 
 namespace operators {
 namespace {
@@ -121,6 +122,7 @@ Operand::Operand(const at::Tensor& device) {
 
 Operand Operand::constant(const at::Tensor& host) {
   Operand result;
+  const Unobserved unobserved;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   result.host_ = host.detach().clone();
   if (host.unsafeGetTensorImpl()->is_wrapped_number()) {

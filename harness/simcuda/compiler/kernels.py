@@ -1,0 +1,51 @@
+"""Compiles the kernels that Inductor generates for simulated devices, and launches them in the order of a stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+_LAUNCH = Path(__file__).with_name("launch.h")
+
+
+class _Cache(CppPythonBindingsCodeCache):
+    """Compiled kernels with bindings that queue a call of the kernel; Inductor's own call it.
+
+    Addresses and numbers are taken when the call is queued. Tensors are not kept: as on CUDA, the allocator gives their
+    memory away in the order of the stream.
+    """
+
+    cache: dict[str, Any] = {}  # noqa: RUF012  (every class of these has its own)
+    call_entry_function = "return simcuda::launch(args, kernel);"
+
+    @classmethod
+    def _load_library_inner(cls, path: str, key: str) -> ModuleType:
+        # Inductor takes its modules out of `sys.modules` when it drops its caches, at any later time. Nothing looks for
+        # them there.
+        module = super()._load_library_inner(path, key)
+        sys.modules.pop(module.__name__, None)
+        cls._loaded_module_names.discard(module.__name__)
+        return module
+
+
+def load(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
+    """An object whose attribute `name` launches the kernel on arguments of these types and a stream.
+
+    That is how Inductor calls kernels for CUDA that are not Triton's.
+    """
+    # The bindings are a template in which braces are doubled.
+    _Cache.extra_parse_arg = _LAUNCH.read_text(encoding="utf-8").replace("{", "{{").replace("}", "}}")
+    entry = _Cache.load_pybinding(
+        ["const char*", *types, "uintptr_t"], source, needs_vec_isa=False, kernel_needs_vec_isa=False
+    )
+
+    def launch(*arguments: Any) -> None:
+        *own, stream = arguments
+        entry(name, *own, stream.value or 0)
+
+    return SimpleNamespace(**{name: launch})
