@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from harness.outcome import EXIT_INTERNAL, Outcome
-from tests.chaos.run import SHORT_LIMITS, Act, ChaosRun, chaos_run, moments
+from tests.chaos.run import SHORT_LIMITS, Act, Blow, ChaosRun, chaos_run, moments
 from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, soak, sound
-from tests.chaos.starvation import process_group_limit, small_disk
+from tests.chaos.starvation import control_group, prefer_for_oom_kill, small_disk
 from tests.chaos.victims import Victim
 
 _INNOCENT = {Outcome.PASSED, Outcome.LOST, Outcome.NOT_RUN}
@@ -61,14 +62,14 @@ def test_no_process_can_be_made(
     tmp_path: Path, seed: int, lasting: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork is tried again for a while; then the run stops, and says which limits to look at."""
-    with process_group_limit() as group, chaos_run(tmp_path, seed, *SHORT_LIMITS, before_start=group.enter) as run:
+    with control_group("pids") as group, chaos_run(tmp_path, seed, *SHORT_LIMITS, before_start=group.enter) as run:
         run.until(lambda: len(run.completed()) > 10 * seed)
-        group.allow(1)
+        group.allow_processes(1)
         for executor in run.living(Victim.EXECUTOR):
             executor.kill()
         if lasting is not None:
             run.until(lambda: b'"event":"wait"' in (run.results / "journal.ndjson").read_bytes())
-            group.allow(None)
+            group.allow_processes(None)
         run.endure([])
         ledger = sound(run, monkeypatch)
     assert set(ledger.counts) <= _INNOCENT | {Outcome.FLAKY, Outcome.CRASHED}
@@ -78,6 +79,31 @@ def test_no_process_can_be_made(
         assert "the zygote could not fork for executor" in run.output
     else:
         assert run.process.returncode == ledger.exit_status()
+
+
+@each_seed
+def test_the_control_group_has_no_memory(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel kills a process of the run. No case is to blame but one whose executor it was."""
+    first = list(Victim)[seed % len(Victim)]
+    with control_group("memory") as group, chaos_run(tmp_path, seed, *SHORT_LIMITS, before_start=group.enter) as run:
+        run.until(lambda: len(run.completed()) > 10 * seed)
+        for process in run.living(first):
+            prefer_for_oom_kill(process)
+        while not group.killed_for_memory() and run.process.poll() is None:
+            group.take_memory()
+        group.give_memory_back()
+        run.hits += [(Blow(0, Victim.WORKER), 0)] * group.killed_for_memory()  # each may have been writing
+        run.endure([])
+        ledger = sound(run, monkeypatch)
+    assert run.hits, "the run ended before the group had no memory"
+    assert set(ledger.counts) <= _INNOCENT | {Outcome.FLAKY, Outcome.CRASHED}
+    for verdict in ledger.verdicts:
+        for finish in verdict.finishes:
+            assert finish.outcome is not Outcome.CRASHED or "SIGKILL" in finish.message, finish
+    if run.process.returncode == -signal.SIGKILL:  # it was the controller
+        assert ledger.end is None
+    else:
+        ended_by_itself(run, ledger)
 
 
 @soak
