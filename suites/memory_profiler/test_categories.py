@@ -354,7 +354,7 @@ def test_a_module_tells_everything(
     layers = {"aten::linear", "aten::sigmoid"} & forward.keys()
     assert "aten::linear" in layers
     # torch knows a tensor by the operators that are given it. On CUDA a layer's result is given to none but the next.
-    unknown = [set()] if device.type == "cuda" and scene is scenes.module_forward else []
+    unknown: list[set[Category | None]] = [set()] if device.type == "cuda" and scene is scenes.module_forward else []
     assert all(forward[layer] in [{Category.ACTIVATION}, *unknown] for layer in layers)
     seen = set(recording.categories.values())
     assert seen - {Category.TEMPORARY} <= (
