@@ -37,6 +37,12 @@ class Scheduling(cpp.CppScheduling):
 
     kernel_proxy_cls = _Proxy
 
+    def codegen_node(self, node: Any) -> None:
+        super().codegen_node(node)
+        # A kernel for each node, as with Triton. The generator for the CPU would collect more, and call the last kernel
+        # of a graph behind the guard of its device: a default stream is then that of another device.
+        self._set_flush_status(True)
+
     def define_kernel(self, src_code: str, nodes: Sequence[Any], kernel_args: Any = None) -> str:
         code = V.graph.wrapper_code
         if src_code in code.src_to_kernel:
