@@ -47,9 +47,13 @@ def test_a_library_without_the_function_is_refused(library: Path) -> None:
 @pytest.mark.requires(cuda=True)
 def test_torch_brings_the_runtime_that_the_library_needs(counting: Counting) -> None:
     """Contract, and the control of the cases on a GPU: in a process that has imported torch for CUDA, a library finds
-    the runtime's functions; nothing was asked of it yet."""
+    the runtime's functions; and it is asked for nothing, since it was not put in place."""
     assert counting.has_runtime()
-    assert (counting.requests, counting.returns, counting.held) == (0, 0, 0)
+    before = counting.requests, counting.returns, counting.held
+    torch.cuda.empty_cache()
+    block = torch.empty(1 << 24, dtype=torch.uint8, device="cuda" if torch.cuda.is_available() else "cpu")
+    assert block.untyped_storage().nbytes() == 1 << 24
+    assert (counting.requests, counting.returns, counting.held) == before
 
 
 @FOR_GPUS

@@ -27,7 +27,7 @@ import jsonschema
 import xmlschema
 
 import harness.reporting
-from harness.text import clean
+from harness.text import clean, counted
 from tests.acceptance.project import Project, Result
 
 #: Element of a JUnit case, and what pytest's last line calls it, by outcome.
@@ -147,7 +147,7 @@ def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, al
     summed = {word: number for word, number in result.counts.items() if word in _SUMMED}
     assert summed == wanted.counts, f"pytest counts {summed}, expected {wanted.counts}\n{result.tail()}"
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
-    assert f"\n{len(wanted.cases)} cases: {counts}\n" in result.terminal
+    assert f"\n{counted(len(wanted.cases), 'case')}: {counts}\n" in result.terminal
 
 
 def _agree(found: tuple[str, str] | None, wanted: tuple[str, str] | None) -> bool:
