@@ -144,7 +144,7 @@ def one():
 
 for _ in range(3):
     one()
-    private.reset_compiler()
+    torch.compiler.reset()
 print("end")
 """
 
