@@ -25,16 +25,17 @@ def test_run_exit_callbacks() -> None:
 
 
 def test_join_threads_ends_pools_and_waits_for_the_others() -> None:
+    # Threads only append: `print` writes its text and the newline apart, so two threads could mix theirs.
     code = (
         "import threading; from concurrent.futures import ThreadPoolExecutor; from harness import _compat\n"
-        "pool = ThreadPoolExecutor(1); pool.submit(print, 'pool')\n"
+        "done = []\n"
+        "pool = ThreadPoolExecutor(1); pool.submit(done.append, 'pool')\n"
         "go = threading.Event()\n"
-        "thread = threading.Thread(target=lambda: (go.wait(), print('thread')))\n"
-        "thread.start(); go.set(); _compat.join_threads(); print('after', thread.is_alive())"
+        "thread = threading.Thread(target=lambda: (go.wait(), done.append('thread')))\n"
+        "thread.start(); go.set(); _compat.join_threads(); print(*sorted(done), thread.is_alive())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert sorted(done.stdout.split()[:2]) == ["pool", "thread"]
-    assert done.stdout.split()[2:] == ["after", "False"]
+    assert done.stdout.split() == ["pool", "thread", "False"]
 
 
 def test_finalizers_can_be_kept_from_running_at_exit() -> None:

@@ -267,7 +267,7 @@ print(sorted({"torch", "triton", "numpy", "pydantic", "rich"} & set(sys.modules)
 def test_the_versions_are_those_of_the_imported_modules() -> None:
     script = """
 import numpy, sys, torch
-from harness.devices import shared_library, software
+from harness.devices import software
 assert software.torch().value == software.release(torch.__version__), torch.__version__
 assert software.numpy().value == software.release(numpy.__version__), numpy.__version__
 cuda = torch.version.cuda

@@ -33,7 +33,7 @@ X(nvmlDeviceGetDriverModel_v2) X(nvmlDeviceGetDynamicPstatesInfo) X(nvmlDeviceGe
 X(nvmlDeviceGetEncoderSessions) X(nvmlDeviceGetEncoderStats) X(nvmlDeviceGetEncoderUtilization)
 X(nvmlDeviceGetFBCSessions) X(nvmlDeviceGetFBCStats) X(nvmlDeviceGetFanControlPolicy_v2) X(nvmlDeviceGetFanSpeed)
 X(nvmlDeviceGetFanSpeedRPM) X(nvmlDeviceGetFanSpeed_v2) X(nvmlDeviceGetFieldValues)
-X(nvmlDeviceGetGpcClkMinMaxVfOffset) X(nvmlDeviceGetGpcClkVfOffset) 
+X(nvmlDeviceGetGpcClkMinMaxVfOffset) X(nvmlDeviceGetGpcClkVfOffset)
 X(nvmlDeviceGetGpuFabricInfo_v4) X(nvmlDeviceGetGpuInstanceById)
 X(nvmlDeviceGetGpuInstanceId) X(nvmlDeviceGetGpuInstancePossiblePlacements_v2)
 X(nvmlDeviceGetGpuInstanceProfileInfo) X(nvmlDeviceGetGpuInstanceProfileInfoByIdV)
