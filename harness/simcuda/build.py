@@ -72,7 +72,7 @@ def recipe(tools: Toolchains, root: Path = ROOT) -> Recipe:
             file,
             (f"{_CSRC}/{folder}", *shared),
             tools.runtime,
-            _INCLUDE,
+            include=_INCLUDE,
             soname=True,
             exports="".join(exports).replace(_MAJOR, str(tools.major)),
             needs=needs,
@@ -80,10 +80,11 @@ def recipe(tools: Toolchains, root: Path = ROOT) -> Recipe:
 
     operators = Library(
         OPERATORS,
-        (f"{_SHARED}/operators", f"{_CSRC}/operators"),
+        (f"{_SHARED}/operators/operators.cpp", f"{_SHARED}/operators/pointwise.cpp"),
         tools.operators,
+        (f"{_SHARED}/operators", f"{_CSRC}/operators"),
         # Ours come first: what the shared operators include by name is then that of this device.
-        (f"{_CSRC}/operators", f"{_SHARED}/operators", *_INCLUDE),
+        include=(f"{_CSRC}/operators", f"{_SHARED}/operators", *_INCLUDE),
         needs=(runtime,),
     )
     return Recipe(

@@ -12,49 +12,36 @@ from pathlib import Path
 
 from harness.native import build as native
 from harness.native import toolchain
-from harness.native.build import Library, Plan, Progress, Recipe
-from harness.native.toolchain import Toolchain
+from harness.native.build import Library, Progress, Recipe
 
 CSRC = Path(__file__).with_name("csrc")
 #: The name of the module in the library; Python calls its function ``PyInit__softdevice``.
 MODULE = "_softdevice"
 
 _NOUN = "the software device"
-#: Those whose files take longest to compile come first. `operators` serves the simulated CUDA too, with other headers.
-_FOLDERS = ("operators", "aten", "core")
+#: Those that take longest to compile come first. `operators` serves the simulated CUDA too, with other headers.
+_SOURCES = ("operators/operators.cpp", "operators/pointwise.cpp", "aten/module.cpp", "core")
+_TOGETHER = ("operators", "aten")
 _INCLUDE = ("aten", "operators")
 
 
-def recipe(tools: Toolchain, csrc: Path = CSRC) -> Recipe:
-    """What is built with this toolchain."""
-    return Recipe(_NOUN, "softdevice", csrc, (Library(f"{MODULE}.so", _FOLDERS, tools, _INCLUDE),))
-
-
-def build(
-    progress: Progress | None = None,
-    *,
-    environ: Mapping[str, str] = os.environ,
-    csrc: Path = CSRC,
-    tools: Toolchain | None = None,
-) -> Path:
+def build(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
     """The library for this interpreter and its torch, built now if it is not in the cache.
 
-    If several processes call this at once, one builds and the others wait. `progress` gets lines about the progress; by
-    default they go to stderr. Raises BuildError, with the first error lines of the compiler, if any.
+    See `harness.native.build.build`. Raises BuildError.
     """
-    tools = toolchain.find(environ, _NOUN) if tools is None else tools
-    return native.build(recipe(tools, csrc), progress, environ=environ) / f"{MODULE}.so"
-
-
-def plan_for(tools: Toolchain, csrc: Path) -> Plan:
-    """The plan for all sources in `csrc`. Raises BuildError if there are none, or an included file is missing."""
-    return native.plan_for(recipe(tools, csrc))
+    return native.build(_recipe(environ), progress, environ=environ) / f"{MODULE}.so"
 
 
 def describe(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Compiler and key of the library that `build` returns, for reports. Raises BuildError."""
+    made = _recipe(environ)
+    return {"compiler": made.libraries[0].tools.compiler_text, "key": native.plan_for(made).key}
+
+
+def _recipe(environ: Mapping[str, str]) -> Recipe:
     tools = toolchain.find(environ, _NOUN)
-    return {"compiler": tools.compiler_text, "key": plan_for(tools, CSRC).key}
+    return Recipe(_NOUN, "softdevice", CSRC, (Library(f"{MODULE}.so", _SOURCES, tools, _TOGETHER, _INCLUDE),))
 
 
 if __name__ == "__main__":

@@ -39,14 +39,6 @@ Status text(Device device, const std::string& value, char* to, unsigned length) 
   return success;
 }
 
-template <typename Value>
-Status give(Device device, Value* to, Value value) {
-  if (const Status status = check(device)) return status;
-  if (to == nullptr) return invalid_argument;
-  *to = value;
-  return success;
-}
-
 }  // namespace
 
 NVML_API Status nvmlDeviceGetCount_v2(unsigned* count) {

@@ -42,4 +42,13 @@ Device device_at(int index);
 int device_count();
 std::size_t device_memory();
 
+// The answer of a function: `value`, once the device and the caller's pointer are checked.
+template <typename Value>
+Status give(Device device, Value* to, Value value) {
+  if (const Status status = check(device)) return status;
+  if (to == nullptr) return invalid_argument;
+  *to = value;
+  return success;
+}
+
 }  // namespace simcuda::nvml

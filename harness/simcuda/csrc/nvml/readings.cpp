@@ -36,14 +36,6 @@ constexpr unsigned rest_mhz = 1095, most_mhz = 1980, memory_mhz = 2619, video_mh
 constexpr unsigned rest_milliwatts = 72'000, most_milliwatts = 650'000, limit_milliwatts = 700'000;
 constexpr int rest_degrees = 32, rise_degrees = 28;
 
-template <typename Value>
-Status give(Device device, Value* to, Value value) {
-  if (to == nullptr) return invalid_argument;
-  *to = value;
-  (void)device;
-  return success;
-}
-
 Memory memory_of(Device device) {
   const unsigned long long total = device_memory();
   // The limit is each process's own, so that several of them can have more than the device.

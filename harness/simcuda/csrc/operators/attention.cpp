@@ -333,7 +333,7 @@ void cudnn_forward_shape(const c10::OperatorHandle& /*op*/, Stack* stack) {
 
 // Arguments: the result's gradient, query, key, value, result, logsumexp, seed, offset, bias, cumulative lengths of both,
 // largest of both, dropout, causal, scale.
-void cudnn_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
+void cudnn_attention_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor query = tensor(a[1]);
   const Mode mode{scale_of(a[15], query), a[14].toBool() ? Causal::from_top_left : Causal::no, -1, -1,
@@ -374,7 +374,7 @@ void add_attention(Registrar& registrar) {
   add("_efficient_attention_forward", by_meta, efficient_forward, drops<8>);
   add("_efficient_attention_backward", by_meta, efficient_backward);
   add("_cudnn_attention_forward", cudnn_forward_shape, cudnn_forward, drops<9>);
-  add("_cudnn_attention_backward", cudnn_backward_shape, cudnn_backward);
+  add("_cudnn_attention_backward", cudnn_backward_shape, cudnn_attention_backward);
   for (const char* name :
        {"_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",

@@ -24,6 +24,10 @@ inline std::optional<at::Tensor> optional(const c10::IValue& value) {
   const at::Tensor given = tensor(value);
   return given.defined() ? std::optional(given) : std::nullopt;
 }
+// In the type in which CUDA's kernels add up: float32, or float64 as it is.
+inline at::Tensor wide(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
+}
 inline double number(const c10::IValue& value, double otherwise) { return value.isNone() ? otherwise : value.toDouble(); }
 
 // Lets a body use autograd on the CPU, which is left out everywhere else in a stream's thread.

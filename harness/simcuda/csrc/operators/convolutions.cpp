@@ -93,7 +93,7 @@ void call_into(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
 }
 
 template <at::Tensor (*function)(Arguments)>
-void add(Registrar& registrar, const std::string& name) {
+void add_convolution(Registrar& registrar, const std::string& name) {
   registrar.boxed(name, torch::CppFunction::makeFromBoxedFunction<&call<function>>(), How::own);
   registrar.boxed(name + ".out", torch::CppFunction::makeFromBoxedFunction<&call_into<function>>(), How::own);
 }
@@ -116,15 +116,15 @@ void add_convolutions(Registrar& registrar) {
   forward.body = nullptr;  // the CPU's kernel of this name
   registrar.launched("convolution", std::move(forward), How::own);
   registrar.launched("convolution_backward", whole_backward(), How::own);
-  add<depthwise>(registrar, "_conv_depthwise2d");
-  add<depthwise>(registrar, "conv_depthwise3d");
-  add<cudnn>(registrar, "cudnn_convolution");
-  add<cudnn_transposed>(registrar, "cudnn_convolution_transpose");
-  add<with_relu>(registrar, "cudnn_convolution_relu");
-  add<with_sum_and_relu>(registrar, "cudnn_convolution_add_relu");
-  add<sampled>(registrar, "cudnn_grid_sampler");
-  add<grid>(registrar, "cudnn_affine_grid_generator");
-  add<grid_backward>(registrar, "cudnn_affine_grid_generator_backward");
+  add_convolution<depthwise>(registrar, "_conv_depthwise2d");
+  add_convolution<depthwise>(registrar, "conv_depthwise3d");
+  add_convolution<cudnn>(registrar, "cudnn_convolution");
+  add_convolution<cudnn_transposed>(registrar, "cudnn_convolution_transpose");
+  add_convolution<with_relu>(registrar, "cudnn_convolution_relu");
+  add_convolution<with_sum_and_relu>(registrar, "cudnn_convolution_add_relu");
+  add_convolution<sampled>(registrar, "cudnn_grid_sampler");
+  add_convolution<grid>(registrar, "cudnn_affine_grid_generator");
+  add_convolution<grid_backward>(registrar, "cudnn_affine_grid_generator_backward");
   registrar.boxed("cudnn_grid_sampler_backward", torch::CppFunction::makeFromBoxedFunction<&sampled_backward>(),
                   How::own);
 }

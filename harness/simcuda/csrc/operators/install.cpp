@@ -14,6 +14,7 @@
 #include "fallback.h"
 #include "own.h"
 #include "registrar.h"
+#include "silence.h"
 
 namespace simcuda {
 namespace {
@@ -107,11 +108,6 @@ void add_all(Registrar& registrar, const std::set<std::string>& names) {
   }
 }
 
-// torch warns at the first kernel that takes the place of another; here all of them do.
-class Silence final : public c10::WarningHandler {
-  void process(const c10::Warning& /*warning*/) override {}
-};
-
 std::string& listed() {
   static auto* text = new std::string();
   return *text;
@@ -119,8 +115,7 @@ std::string& listed() {
 
 void install() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  Silence silence;
-  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  const Silence silence;  // torch warns at the first kernel that takes the place of another; here all of them do
   const std::set<std::string> names = registered();
   Registrar registrar(*library);
   add_all(registrar, names);

@@ -16,7 +16,7 @@ namespace simcuda {
 namespace {
 
 // Arguments: input, weight, bias, running mean and variance, training, momentum, epsilon.
-void cudnn(const c10::OperatorHandle& /*op*/, Stack* stack) {
+void cudnn_norm(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor input = tensor(a[0]);
   const auto [output, mean, deviation] =
@@ -31,7 +31,7 @@ void cudnn(const c10::OperatorHandle& /*op*/, Stack* stack) {
 void cudnn_out(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   Stack inner(a.begin(), a.begin() + 8);
-  cudnn(op, &inner);
+  cudnn_norm(op, &inner);
   for (std::size_t i = 0; i < 4; ++i) {
     operators::rules::given(tensor(a[8 + i]), tensor(inner[i]).sizes()).copy_(tensor(inner[i]));
   }
@@ -39,7 +39,7 @@ void cudnn_out(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 // Arguments: input, the result's gradient, weight, running mean and variance, saved mean and deviation, epsilon, reserve.
-void cudnn_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
+void cudnn_norm_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const auto [input, weight, bias] = at::native_batch_norm_backward(
       tensor(a[1]), tensor(a[0]), optional(a[2]), optional(a[3]), optional(a[4]), optional(a[5]), optional(a[6]),
@@ -62,10 +62,6 @@ at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(input.dim()), 1);
   sizes[1] = values.numel();
   return values.view(sizes);
-}
-
-at::Tensor wide(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
 // Arguments: input, epsilon.
@@ -175,9 +171,9 @@ void rms_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
 }  // namespace
 
 void add_normalisations(Registrar& registrar) {
-  registrar.body("cudnn_batch_norm", cudnn);
+  registrar.body("cudnn_batch_norm", cudnn_norm);
   registrar.body("cudnn_batch_norm.out", cudnn_out);
-  registrar.body("cudnn_batch_norm_backward", cudnn_backward);
+  registrar.body("cudnn_batch_norm_backward", cudnn_norm_backward);
   registrar.body("batch_norm_stats", statistics);
   registrar.body("batch_norm_elemt", apply);
   registrar.body("batch_norm_elemt.out", apply_out);

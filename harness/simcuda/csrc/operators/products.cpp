@@ -36,7 +36,7 @@ at::Tensor baddbmm(Arguments a) {
 }
 
 template <at::Tensor (*function)(Arguments)>
-void add(Registrar& registrar, const std::string& name) {
+void add_product(Registrar& registrar, const std::string& name) {
   registrar.body(name + ".dtype",
                  [](const c10::OperatorHandle& /*op*/, Stack* stack) { answer(stack, {function(*stack)}); });
   registrar.body(name + ".dtype_out", [](const c10::OperatorHandle& /*op*/, Stack* stack) {
@@ -50,10 +50,10 @@ void add(Registrar& registrar, const std::string& name) {
 }  // namespace
 
 void add_products(Registrar& registrar) {
-  add<mm>(registrar, "mm");
-  add<bmm>(registrar, "bmm");
-  add<addmm>(registrar, "addmm");
-  add<baddbmm>(registrar, "baddbmm");
+  add_product<mm>(registrar, "mm");
+  add_product<bmm>(registrar, "bmm");
+  add_product<addmm>(registrar, "addmm");
+  add_product<baddbmm>(registrar, "baddbmm");
 }
 
 }  // namespace simcuda

@@ -114,7 +114,7 @@ States run(const Layers& layers, at::Tensor input, const std::vector<at::Tensor>
 constexpr std::int64_t seed_bytes = 8;  // of the space that a forward reserves for its backward
 
 // Arguments: input, weights, weights of each layer, their buffer, hidden states, cells, and those of Layers.
-void forward(const c10::OperatorHandle& op, Stack* stack) {
+void layers_forward(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   const Layers layers(a, 6, static_cast<std::size_t>(a[2].toInt()));
   const std::size_t arguments = op.schema().arguments().size();
@@ -152,7 +152,7 @@ bool drops(const Stack& stack, std::size_t arguments) {
 
 // Arguments: input, weights, weights of each layer, their buffer, hidden states, cells, output, gradients of output, hidden
 // states and cells, those of Layers from the eleventh on, the reserve, and which results are wanted.
-void backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
+void layers_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const Layers layers(a, 10, static_cast<std::size_t>(a[2].toInt()));
   const at::Tensor reserve = tensor(a[20]);
@@ -232,9 +232,6 @@ void flatten(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack*
   stack->emplace_back(buffer);
 }
 
-at::Tensor wide(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
-}
 at::Tensor with(const at::Tensor& gates, const c10::IValue& bias) {
   return tensor(bias).defined() ? gates + wide(tensor(bias)) : gates;
 }
@@ -304,11 +301,11 @@ void gru_cell_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
 void add_recurrent(Registrar& registrar) {
   operators::Recipe recipe;
   recipe.shape = forward_shape;
-  recipe.body = forward;
+  recipe.body = layers_forward;
   recipe.draws = drops;
   registrar.launched("_cudnn_rnn", recipe, How::own);
   recipe.shape = backward_shape;
-  recipe.body = backward;
+  recipe.body = layers_backward;
   recipe.draws = nullptr;
   registrar.launched("_cudnn_rnn_backward", recipe, How::own);
   registrar.boxed("_cudnn_rnn_flatten_weight", torch::CppFunction::makeFromBoxedFunction<&flatten>(), How::own);

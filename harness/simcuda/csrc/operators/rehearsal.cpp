@@ -14,6 +14,7 @@
 
 #include "launch.h"
 #include "random.h"
+#include "silence.h"
 #include "unobserved.h"
 
 namespace simcuda {
@@ -187,10 +188,6 @@ class Props {
   std::vector<std::pair<const void*, at::Tensor>> storages_;
 };
 
-class Silence final : public c10::WarningHandler {
-  void process(const c10::Warning& /*warning*/) override {}
-};
-
 bool is_generator(const c10::Argument& argument) {
   const auto optional = argument.type()->cast<c10::OptionalType>();
   return (optional ? optional->getElementType() : argument.type())->kind() == c10::TypeKind::GeneratorType;
@@ -212,8 +209,7 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
     stack.push_back(is_generator(op.schema().arguments()[i]) ? c10::IValue(operators::cpu_generator(0, 0))
                                                              : props.stand_in(arguments[i]));
   }
-  Silence silence;
-  const c10::WarningUtils::WarningHandlerGuard guard(&silence);
+  const Silence silence;
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   kinds().add(kind.number());
 }

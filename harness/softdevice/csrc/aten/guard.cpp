@@ -103,7 +103,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 };
 
-const c10::impl::DeviceGuardImplRegistrar registered(kSoft, new Guard());
+const c10::impl::DeviceGuardImplRegistrar guard_registered(kSoft, new Guard());
 
 }  // namespace
 }  // namespace soft::aten

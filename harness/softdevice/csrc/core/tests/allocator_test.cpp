@@ -125,7 +125,7 @@ TEST(blocks_are_reused_by_their_own_stream_only) {
   Block* const block = allocator.allocate(1000, stream);
   const std::size_t place = address(block);
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   allocator.free(block);
   CHECK(address(allocator.allocate(1000, other)) != place);
   EQUAL(address(allocator.allocate(1000, stream)), place);  // at once, whatever the stream still has to do
@@ -138,8 +138,8 @@ TEST(blocks_that_other_streams_use_wait_for_them) {
   Block* const block = allocator.allocate(1000, stream);
   const std::size_t place = address(block);
   Gate near_gate, far_gate;
-  near_gate.close_behind(user);
-  far_gate.close_behind(far);
+  close_behind(user, near_gate);
+  close_behind(far, far_gate);
   for (Stream* each : {&stream, &user, &far, &user}) allocator.record(block, *each);
   allocator.free(block);
   Statistics stats = allocator.statistics();
@@ -162,7 +162,7 @@ TEST(a_block_given_back_twice_is_refused) {
   Block* const block = allocator.allocate(1000, stream);
   Block* const neighbour = allocator.allocate(1000, stream);
   Gate gate;
-  gate.close_behind(user);
+  close_behind(user, gate);
   allocator.record(block, user);
   allocator.free(block);
   THROWS(Failure, "given back twice", allocator.free(block));
@@ -190,7 +190,7 @@ TEST(out_of_memory_comes_after_cached_memory_is_released) {
   check_consistent(allocator);
   // What another stream still uses is waited for.
   Gate gate;
-  gate.close_behind(other);
+  close_behind(other, gate);
   allocator.record(more, other);
   allocator.free(more);
   std::thread opener([&gate] { gate.open(); });
@@ -218,7 +218,7 @@ TEST(emptying_gives_back_free_segments_after_waiting) {
   Block* const large = allocator.allocate(12 * MiB, stream);
   auto* const bytes = static_cast<unsigned char*>(Allocator::data(large));
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   stream.launch("fill", [bytes] { std::memset(bytes, 1, 12 * MiB); });
   allocator.free(large);
   std::thread opener([&gate] { gate.open(); });
@@ -479,8 +479,8 @@ TEST(pinned_blocks_wait_for_the_streams_that_used_them) {
   Stream &first = new_stream(0), &second = new_stream(1);
   Gate first_gate, second_gate;
   void* const block = pinned.allocate(1000);
-  first_gate.close_behind(first);
-  second_gate.close_behind(second);
+  close_behind(first, first_gate);
+  close_behind(second, second_gate);
   CHECK(pinned.record(static_cast<char*>(block) + 100, first));
   CHECK(pinned.record(block, second));
   CHECK(pinned.record(block, second));

@@ -1,6 +1,5 @@
 // Runs the core's tests, each in a child of its own: `core_test [NAME...]`, `core_test --list`, `core_test --bench`.
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,15 +13,6 @@
 
 namespace soft::testing {
 
-std::vector<Test>& tests() {
-  static std::vector<Test> tests;
-  return tests;
-}
-
-void fail(const char* file, int line, const std::string& what) {
-  throw Failed(std::string(file) + ":" + std::to_string(line) + ": " + what);
-}
-
 std::size_t resident() {
   std::ifstream statm("/proc/self/statm");
   std::size_t total = 0, pages = 0;
@@ -31,37 +21,6 @@ std::size_t resident() {
 }
 
 namespace {
-
-constexpr unsigned limit = 300;  // seconds for a test; only one that hangs takes so long
-
-// Ends the process.
-[[noreturn]] void run_here(const Test& test) {
-  alarm(limit);
-  int status = EXIT_SUCCESS;
-  try {
-    test.body();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", test.name, error.what());
-    status = EXIT_FAILURE;
-  }
-  abandon();
-  std::exit(status);
-}
-
-bool passes(const Test& test) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) run_here(test);
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) {
-    std::perror(test.name);
-    return false;
-  }
-  const bool passed = WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
-  if (WIFSIGNALED(status)) std::fprintf(stderr, "%s: died of signal %d\n", test.name, WTERMSIG(status));
-  std::printf("%s %s\n", passed ? "passed" : "FAILED", test.name);
-  return passed;
-}
 
 template <typename Body>
 void bench(const char* what, int times, Body body) {
@@ -112,19 +71,6 @@ void bench_all() {
   abandon();
 }
 
-int run(int count, char** names) {
-  int failed = 0, ran = 0;
-  for (const Test& test : tests()) {
-    bool wanted = count == 0;
-    for (int i = 0; i < count; ++i) wanted = wanted || std::strcmp(names[i], test.name) == 0;
-    if (!wanted) continue;
-    ++ran;
-    if (!passes(test)) ++failed;
-  }
-  std::printf("%d tests, %d failed\n", ran, failed);
-  return failed == 0 && ran != 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
-
 }  // namespace
 }  // namespace soft::testing
 
@@ -142,5 +88,5 @@ int main(int count, char** arguments) {
     bench_all();
     return EXIT_SUCCESS;
   }
-  return run(count - 1, arguments + 1);
+  return run(count - 1, arguments + 1, &soft::abandon);
 }

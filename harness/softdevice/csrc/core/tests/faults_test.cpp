@@ -114,7 +114,7 @@ TEST(fault_wait_ignored) {
     inject(parse_injections(broken ? "wait_ignored" : ""));
     Stream &first = new_stream(), &second = new_stream();
     Gate gate;
-    gate.close_behind(first);
+    close_behind(first, gate);
     Event event(0, false);
     event.record(first);
     event.block(second);
@@ -130,7 +130,7 @@ TEST(fault_event_early) {
     inject(parse_injections(broken ? "event_early" : ""));
     Stream& stream = new_stream();
     Gate gate;
-    gate.close_behind(stream);
+    close_behind(stream, gate);
     Event event(0, true);
     event.record(stream);
     EQUAL(event.query(), broken);
@@ -147,7 +147,7 @@ TEST(fault_record_stream_ignored) {
     Block* const block = allocator.allocate(1000, owner);
     void* const address = Allocator::data(block);
     Gate gate;
-    gate.close_behind(user);
+    close_behind(user, gate);
     allocator.record(block, user);
     allocator.free(block);
     EQUAL(Allocator::data(allocator.allocate(1000, owner)) == address, broken);
@@ -261,7 +261,7 @@ TEST(fault_replay_skips_node) {
 TEST(fault_synchronize_early) {
   Stream& stream = new_stream();
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   inject(parse_injections("synchronize_early"));
   stream.synchronize();
   device(0).synchronize();
@@ -313,7 +313,7 @@ TEST(fault_slow) {
   Event begin(0, true), end(0, true);
   inject(parse_injections("slow"));
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   begin.record(stream);
   stream.launch("work", [] { sleep_in_stream(std::chrono::milliseconds(2)); });
   end.record(stream);

@@ -38,7 +38,7 @@ TEST(captured_work_runs_at_each_replay_and_not_before) {
   EQUAL(order, "");
   EQUAL(graph.size(), 2u);
   Gate gate;
-  gate.close_behind(other);
+  close_behind(other, gate);
   graph.replay(other);
   other.launch("between", [&order] { order += "-"; });
   graph.replay(other);
@@ -265,7 +265,7 @@ TEST(random_work_takes_new_numbers_at_each_replay) {
   graph.end();
   EQUAL(first->place(), 100u);
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   graph.replay(stream);
   graph.replay(stream);
   EQUAL(first->place(), 116u);  // taken at launch
@@ -315,7 +315,7 @@ TEST(reset_waits_for_replays_and_gives_the_pool_up) {
   allocator.empty();
   EQUAL(allocator.snapshot().size(), 1u);  // the graph needs it
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   graph.replay(stream);
   graph.replay(stream);
   std::thread opener([&gate] { gate.open(); });

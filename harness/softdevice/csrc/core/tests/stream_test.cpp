@@ -24,7 +24,7 @@ namespace soft::testing {
 TEST(work_runs_in_order_and_later_than_its_launch) {
   Stream& stream = new_stream();
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   std::vector<int> ran;
   for (int i = 0; i < 1000; ++i) stream.launch("work", [&ran, i] { ran.push_back(i); });
   EQUAL(stream.query(), false);
@@ -55,9 +55,9 @@ TEST(marks_are_done_when_all_before_them_is) {
   Stream& stream = new_stream();
   CHECK(stream.mark()->done());
   Gate first, second;
-  first.close_behind(stream);
+  close_behind(stream, first);
   const auto between = stream.mark();
-  second.close_behind(stream);
+  close_behind(stream, second);
   const auto last = stream.mark();
   CHECK(!between->done() && !last->done());
   THROWS(Failure, "has no time", between->time());
@@ -85,7 +85,7 @@ TEST(what_work_holds_is_gone_before_it_counts_as_done) {
 TEST(streams_run_beside_each_other) {
   Stream &first = new_stream(), &second = new_stream();
   Gate gate;
-  gate.close_behind(first);
+  close_behind(first, gate);
   bool ran = false;
   second.launch("work", [&ran] { ran = true; });
   second.synchronize();
@@ -96,7 +96,7 @@ TEST(streams_run_beside_each_other) {
 TEST(streams_wait_for_events_across_devices) {
   Stream &first = new_stream(0), &second = new_stream(1);
   Gate gate;
-  gate.close_behind(first);
+  close_behind(first, gate);
   int value = 0;
   first.launch("write", [&value] { value = 7; });
   Event event(0, false);
@@ -116,10 +116,10 @@ TEST(a_stream_waits_for_what_an_event_was_last_recorded_for_when_it_was_told_to)
   Event event(0, false);
   event.block(second);  // holds up nobody: it was never recorded
   EQUAL(second.query(), true);
-  early.close_behind(first);
+  close_behind(first, early);
   event.record(first);
   event.block(second);
-  late.close_behind(first);
+  close_behind(first, late);
   event.record(first);
   early.open();
   second.synchronize();
@@ -137,7 +137,7 @@ TEST(events_tell_the_time_between_them) {
   begin.record(stream);
   stream.launch("sleep", [] { sleep_in_stream(std::chrono::milliseconds(5)); });
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   end.record(stream);
   untimed.record(stream);
   THROWS(Failure, "not done yet", Event::elapsed(begin, end));
@@ -157,7 +157,7 @@ TEST(events_tell_the_time_between_them) {
 TEST(the_first_failure_of_work_stays) {
   Stream &stream = new_stream(), &other = new_stream();
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   bool ran = false;
   stream.launch("take", []() { throw std::out_of_range("index 9 is out of bounds"); });
   stream.launch("after", [&ran] { ran = true; });
@@ -193,7 +193,7 @@ TEST(a_failure_keeps_its_code_and_all_exceptions_are_failures) {
 TEST(an_events_wait_ends_when_what_it_waits_for_fails) {
   Stream &first = new_stream(0), &second = new_stream(1);
   Gate gate;
-  gate.close_behind(first);
+  close_behind(first, gate);
   first.launch("bad", [] { throw std::runtime_error("bad"); });
   Event event(0, false);
   event.record(first);
@@ -375,7 +375,7 @@ TEST(abandon_drops_what_is_queued_and_cuts_sleeps_short) {
 TEST(abandon_lets_running_work_end) {
   Stream& stream = new_stream();
   Gate gate;
-  gate.close_behind(stream);
+  close_behind(stream, gate);
   gate.await();
   std::thread opener([&gate] { gate.open(); });
   abandon();

@@ -1,0 +1,21 @@
+// A scope in which torch's warnings of this thread go nowhere.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+namespace simcuda {
+
+class Silence {
+ public:
+  Silence() : guard_(&handler_) {}
+
+ private:
+  class Handler final : public c10::WarningHandler {
+    void process(const c10::Warning& /*warning*/) override {}
+  };
+
+  Handler handler_;
+  c10::WarningUtils::WarningHandlerGuard guard_;
+};
+
+}  // namespace simcuda
