@@ -76,10 +76,10 @@ BACKEND = Backend(
     empty_cache=lambda torch: torch.accelerator.empty_cache(),
     faults_struck=_faults_struck,
     counters=SoftCounters,
-    # A device starts all its threads at its first use, and keeps them.
+    # The first use of a device starts all threads, and they stay.
     own_threads=lambda torch: int(_module(torch).thread_count()),
     # The allocators of the device take their memory from the host. Libraries keep buffers for each thread that calls
-    # them (MKL 4.6 MiB at the first larger matrix product). Each of 65 threads makes its buffers at some time; which
-    # thread does so when depends on the streams that earlier cases used.
+    # them (MKL 4.6 MiB at the first larger matrix product). Each thread makes its buffers at some time, and chance decides
+    # which of them takes which work.
     ignored_meters=("heap_bytes", "mapped_bytes"),
 )

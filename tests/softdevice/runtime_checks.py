@@ -52,7 +52,10 @@ def asking_wakes_nothing() -> None:
     assert soft().thread_count() == 0
     torch.empty(1, device="soft:0")
     assert soft().is_initialized()
-    assert soft().thread_count() == 65
+    threads = soft().thread_count()
+    assert threads > 1
+    torch.empty(1, device="soft:1")
+    assert soft().thread_count() == threads, "they serve the streams of all devices"
 
 
 @inside.check(SOFT_DEVICE_COUNT="2")

@@ -19,6 +19,7 @@
 #include "../core/process.h"
 #include "common.h"
 #include "generator.h"
+#include "launch.h"
 
 namespace py = pybind11;
 
@@ -152,6 +153,7 @@ PYBIND11_MODULE(_softdevice, module) {
       torch::translate_exception_to_python(error);
     }
   });
+  soft::pool().at_start(&operators::prepare_thread);
   module.def("device_type", [] { return static_cast<int>(kSoft); });  // as torch's streams number it
   module.def("device_count", &soft::device_count);
   module.def("uuid", [](int index) { return core_device(c10::Device(kSoft, static_cast<c10::DeviceIndex>(index))).uuid(); });
@@ -172,7 +174,7 @@ PYBIND11_MODULE(_softdevice, module) {
              [] { released([] { PinnedAllocator::get().reset_accumulated(); }); });
   module.def("inject", [](const std::string& text) { released([&] { soft::inject(parse_injections(text)); }); });
   module.def("faults_struck", &faults_struck);
-  module.def("thread_count", &soft::thread_count);
+  module.def("thread_count", [] { return soft::pool().started(); });
   module.def("forked", &soft::forked);
   module.def("abandon", [] { released([] { soft::abandon(); }); });
   module.def("manual_seed", [](int index, std::uint64_t seed) {

@@ -46,18 +46,16 @@ void Device::wake() {
   if (awake()) return;
   std::call_once(woken_, [this] {
     watch_forks();
-    std::vector<std::unique_ptr<Stream>> streams;
     try {
-      for (std::int64_t id = 0; id <= last_stream; ++id) {
-        const bool high = id > streams_per_priority;
-        streams.push_back(
-            std::make_unique<Stream>(*this, id, high ? Stream::Priority::high : Stream::Priority::normal));
-      }
+      pool().start();
     } catch (const std::system_error& error) {
-      for (auto& stream : streams) static_cast<void>(stream.release());  // their threads go on using them
       throw Failure(Code::lost, "cannot wake device " + std::to_string(index_) + ": " + error.what());
     }
-    streams_ = std::move(streams);
+    for (std::int64_t id = 0; id <= last_stream; ++id) {
+      const bool high = id > streams_per_priority;
+      streams_.push_back(
+          std::make_unique<Stream>(*this, id, high ? Stream::Priority::high : Stream::Priority::normal));
+    }
     awake_.store(true, std::memory_order_release);
   });
 }
@@ -160,9 +158,7 @@ void set_current_stream(Stream& stream) {
 }
 
 void abandon() {
-  begin_ending();
-  if (forked()) return;  // the threads stayed with the parent
-  for (int index = 0; index < device_count(); ++index) device(index).drain();
+  if (!forked()) pool().abandon(work::for_ever);  // in a fork, the threads stayed with the parent
 }
 
 }  // namespace soft

@@ -67,9 +67,6 @@ int exchange_device(int index);  // the one before; throws Failure(invalid)
 Stream& current_stream(int device);
 void set_current_stream(Stream& stream);
 
-// Threads that the devices have started in this process.
-int thread_count();
-
 // Drops what is queued, cuts sleeps short, and returns once no stream's thread runs anything: for the end of a process.
 // One that hangs (a fault) is woken too.
 void abandon();

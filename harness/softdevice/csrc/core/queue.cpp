@@ -96,38 +96,28 @@ std::shared_ptr<Mark> Queue::fence() {
 void Queue::ready() { pool_.add(rank_, shared_from_this()); }
 
 void Queue::serve() {
-  while (true) {
-    Item item;
-    {
-      const std::lock_guard lock(mutex_);
-      if (items_.empty()) {
-        scheduled_ = false;
-        return;
-      }
-      // Once parked, another thread may serve this queue before this one has left.
-      if (auto& wait = items_.front().wait; wait && !pool_.abandoned()) {
-        if (wait->park(shared_from_this())) return;
-        wait.reset();
-      }
-      item = std::move(items_.front());
-      items_.pop_front();
-    }
+  while (refill()) {
+    // Once parked, another thread may serve this queue before this one has left.
+    if (const auto wait = batch_.front().wait; wait && !pool_.abandoned() && wait->park(shared_from_this())) return;
+    Item& item = batch_.front();
     if (item.task && !pool_.abandoned()) item.task();
     item.task = nullptr;  // what it holds is gone before anybody hears that it is done
     finished_.fetch_add(1, std::memory_order_release);
     if (item.mark) item.mark->finish();
+    batch_.pop_front();
     if (pool_.wanted(rank_)) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (items_.empty()) {
-          scheduled_ = false;
-          return;
-        }
-      }
-      ready();
+      if (refill()) ready();
       return;
     }
   }
+}
+
+bool Queue::refill() {
+  if (!batch_.empty()) return true;
+  const std::lock_guard lock(mutex_);
+  batch_.swap(items_);
+  scheduled_ = !batch_.empty();
+  return scheduled_;
 }
 
 Pool::Pool(const char* name, int threads) : name_(name), threads_(threads), first_ready_(none_ready) {}
@@ -139,15 +129,22 @@ void* Pool::begin(void* pool) {
 }
 
 void Pool::start() {
+  std::unique_lock lock(mutex_);
+  start(lock);
+}
+
+void Pool::start(std::unique_lock<std::mutex>& lock) {
+  if (started() != 0) return;
   for (int i = 0; i < threads_; ++i) {
     start_thread(begin, this);
     started_.fetch_add(1, std::memory_order_relaxed);  // here, so that none is counted late
   }
+  begun_.wait(lock, [this] { return begun_threads_ == started(); });
 }
 
 void Pool::add(int rank, std::shared_ptr<Queue> queue) {
-  const std::lock_guard lock(mutex_);
-  if (started() == 0) start();
+  std::unique_lock lock(mutex_);
+  start(lock);
   ready_[rank].push_back(std::move(queue));
   if (rank < first_ready_.load(std::memory_order_relaxed)) first_ready_.store(rank, std::memory_order_relaxed);
   changed_.notify_one();
@@ -166,7 +163,10 @@ void Pool::serve() {
 #else
   pthread_setname_np(pthread_self(), name.c_str());
 #endif
+  if (at_start_) at_start_();
   std::unique_lock lock(mutex_);
+  ++begun_threads_;
+  begun_.notify_all();
   while (true) {
     while (ready_.empty()) {
       free_.fetch_add(1, std::memory_order_relaxed);

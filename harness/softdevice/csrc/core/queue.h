@@ -13,12 +13,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace work {
 
 // What it throws ends the process: who pushes it catches.
 using Task = std::function<void()>;
+
+constexpr std::chrono::hours for_ever(24 * 365 * 100);
 
 class Queue;
 class Pool;
@@ -75,12 +78,14 @@ class Queue : public std::enable_shared_from_this<Queue> {
   friend class Mark;
   friend class Pool;
   void ready();
-  void serve();  // in a thread of the pool
+  void serve();   // in a thread of the pool
+  bool refill();  // whether there is a next item; otherwise somebody else may serve from now on
 
   Pool& pool_;
   const int rank_;
   std::mutex mutex_;
   std::deque<Item> items_;
+  std::deque<Item> batch_;  // taken from `items_`; only for the thread that serves
   bool scheduled_ = false;  // ready, parked, or served
   std::atomic<std::uint64_t> pushed_{0}, finished_{0};
 };
@@ -91,6 +96,13 @@ class Pool {
   // The pool must live as long as the process. `name` is the start of its threads' names, at most 11 characters.
   Pool(const char* name, int threads);
 
+  // Each thread calls this first. A library that allocates memory for each thread that uses it can do so here: then it
+  // is allocated at a known time, and not whenever a thread happens to be the one that takes some work. To be set
+  // before the first work comes.
+  void at_start(std::function<void()> call) { at_start_ = std::move(call); }
+
+  // Starts the threads unless that was done, and returns once each has made its first call. Throws std::system_error.
+  void start();
   int started() const { return started_.load(std::memory_order_relaxed); }
 
   // For the end of a process: drops what is queued, and returns once no thread runs anything, or after `patience`.
@@ -102,7 +114,7 @@ class Pool {
  private:
   friend class Queue;
   static void* begin(void* pool);
-  void start();  // needs the mutex
+  void start(std::unique_lock<std::mutex>& lock);
   void add(int rank, std::shared_ptr<Queue> queue);
   // Whether a thread that serves a queue of this rank should put it back, for one that has waited.
   bool wanted(int rank) const;
@@ -110,12 +122,14 @@ class Pool {
 
   const char* const name_;
   const int threads_;
+  std::function<void()> at_start_;
   std::mutex mutex_;
+  std::condition_variable begun_;     // a thread has made its first call
   std::condition_variable changed_;   // a queue is ready
   std::condition_variable resting_;   // no thread runs anything
   std::condition_variable ended_;     // the pool is abandoned
   std::map<int, std::deque<std::shared_ptr<Queue>>> ready_;
-  int busy_ = 0;
+  int busy_ = 0, begun_threads_ = 0;
   std::atomic<int> started_{0};
   std::atomic<int> first_ready_;  // the smallest rank that is ready, a large one if none is
   std::atomic<int> free_{0};      // threads that wait for work

@@ -1,11 +1,7 @@
 #include "stream.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <cstdlib>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "capture.h"
@@ -17,75 +13,30 @@ namespace soft {
 
 namespace {
 
-thread_local bool stream_thread = false;
-std::atomic<int> threads{0};
-
-// CPU kernels run on it, and glibc takes thread-local storage from it too.
-
-// Starts a detached thread that takes no signal but its own faults: the program's handlers are for the program's own
-// threads.
-void start_thread(void* (*begin)(void*), void* argument) {
-  const auto check = [](int status, const char* what) {
-    if (status != 0) throw std::system_error(status, std::generic_category(), what);
-  };
-  sigset_t blocked, before;
-  sigfillset(&blocked);
-  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&blocked, own);
-  pthread_attr_t attributes;
-  check(pthread_attr_init(&attributes), "pthread_attr_init");
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, stack_bytes);
-  pthread_sigmask(SIG_BLOCK, &blocked, &before);
-  pthread_t thread;
-  const int status = pthread_create(&thread, &attributes, begin, argument);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  check(status, "cannot start a stream's thread");
-}
+constexpr int threads = 16;
 
 }  // namespace
 
-bool Mark::done() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
+work::Pool& pool() {
+  static auto* const pool = new work::Pool("soft", threads);  // its threads outlive the destructors of statics
+  return *pool;
 }
 
 void Mark::wait() const {
   if (captured_) throw Failure(Code::capture, "cannot wait for an event that was recorded in a capture");
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return done_; });
+  work::Mark::wait();
 }
 
 Mark::Clock::time_point Mark::time() const {
-  const std::lock_guard lock(mutex_);
-  if (!done_) throw Failure(Code::invalid, "an event that is not done has no time");
-  return time_;
+  if (!done()) throw Failure(Code::invalid, "an event that is not done has no time");
+  return work::Mark::time();
 }
 
-void Mark::finish() {
-  const std::lock_guard lock(mutex_);
-  done_ = true;
-  time_ = Clock::now();
-  changed_.notify_all();
-}
-
-Stream::Stream(Device& device, std::int64_t id, Priority priority) : device_(device), id_(id), priority_(priority) {
-  start_thread(begin, this);
-  threads.fetch_add(1, std::memory_order_relaxed);  // here, so that none is counted late
-}
-
-void* Stream::begin(void* stream) {
-  stream_thread = true;
-  auto& self = *static_cast<Stream*>(stream);
-  const std::string name = "soft-" + std::to_string(self.device_.index()) + "-" + std::to_string(self.id_);
-#ifdef __APPLE__
-  pthread_setname_np(name.c_str());
-#else
-  pthread_setname_np(pthread_self(), name.c_str());
-#endif
-  self.serve();
-  return nullptr;
-}
+Stream::Stream(Device& device, std::int64_t id, Priority priority)
+    : device_(device),
+      id_(id),
+      priority_(priority),
+      queue_(std::make_shared<work::Queue>(pool(), static_cast<int>(priority))) {}
 
 void Stream::launch(const char* name, Work work) {
   device_.check();
@@ -99,27 +50,27 @@ void Stream::launch(const char* name, Work work) {
     tail_ = capture_->state_->add(name, std::move(work), tail_);
     return;
   }
-  Item item{name, std::move(work), nullptr};
   if (strikes(Fault::launch_hangs)) {
-    item.work = pause_for_ever;
+    work = [] { pool().pause(work::for_ever); };
   } else if (strikes(Fault::slow)) {
-    item.work = [work = std::move(item.work)] {
+    work = [work = std::move(work)] {
       const auto begin = Mark::Clock::now();
       work();
-      pause_for((Mark::Clock::now() - begin) * 9 + std::chrono::milliseconds(1));
+      pool().pause((Mark::Clock::now() - begin) * 9 + std::chrono::milliseconds(1));
     };
   }
+  work::Task task = this->task(name, std::move(work));
   if (!held_ && !injected(Fault::wrong_stream_order)) {
-    push(std::move(item));
+    queue_->push({nullptr, std::move(task), nullptr});
   } else if (!held_) {
     // Nothing that can be seen from outside comes before its successor, or before it is asked for by a mark.
-    held_ = std::move(item);
+    held_ = std::move(task);
   } else if (strikes(Fault::wrong_stream_order)) {
-    push(std::move(item));
+    queue_->push({nullptr, std::move(task), nullptr});
     flush();
   } else {
     flush();
-    held_ = std::move(item);
+    held_ = std::move(task);
   }
 }
 
@@ -134,10 +85,10 @@ std::shared_ptr<Mark> Stream::mark() {
     return mark;
   }
   flush();
-  if (idle()) {
+  if (queue_->idle()) {
     mark->finish();
   } else {
-    push({"mark", nullptr, mark});
+    queue_->push({nullptr, nullptr, mark});
   }
   return mark;
 }
@@ -146,9 +97,9 @@ std::shared_ptr<Mark> Stream::fence() {
   check_not_forked();
   const std::lock_guard lock(mutex_);
   flush();
-  if (idle()) return nullptr;
+  if (queue_->idle()) return nullptr;
   auto mark = std::make_shared<Mark>();
-  push({"fence", nullptr, mark});
+  queue_->push({nullptr, nullptr, mark});
   return mark;
 }
 
@@ -178,7 +129,7 @@ void Stream::wait(const std::shared_ptr<Mark>& mark) {
   if (capture_) capture_->state_->refuse("a captured stream waits for an event that is not of its capture");
   if (strikes(Fault::wait_ignored) || mark->done()) return;
   flush();
-  push({"wait", [mark] { mark->wait(); }, nullptr});
+  queue_->push({mark, nullptr, nullptr});
 }
 
 bool Stream::query() {
@@ -187,7 +138,7 @@ bool Stream::query() {
   forbid_while_capturing("a stream's query");
   const std::lock_guard lock(mutex_);
   flush();
-  return idle();
+  return queue_->idle();
 }
 
 void Stream::synchronize() {
@@ -206,58 +157,30 @@ std::shared_ptr<Capture> Stream::capture() const {
   return capture_;
 }
 
-void Stream::push(Item item) {
-  // A thread that is awake looks again before it sleeps; one that was sent for already needs no second call.
-  const bool asleep = !busy_ && queue_.empty();
-  queue_.push_back(std::move(item));
-  ++pushed_;
-  if (asleep) changed_.notify_one();
-}
-
 void Stream::flush() {
   if (held_) {
-    push(std::move(*held_));
+    queue_->push({nullptr, std::move(*held_), nullptr});
     held_.reset();
   }
 }
 
-bool Stream::idle() const { return finished_.load(std::memory_order_acquire) == pushed_; }
+work::Task Stream::task(const char* name, Work work) {
+  return [this, name, work = std::move(work)] { run(name, work); };
+}
 
-void Stream::serve() {
-  std::deque<Item> batch;
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      busy_ = false;
-      changed_.wait(lock, [this] { return !queue_.empty(); });
-      batch.swap(queue_);
-      busy_ = true;
-    }
-    for (; !batch.empty(); batch.pop_front()) run(batch.front());
+void Stream::run(const char* name, const Work& work) {
+  if (device_.failure()) return;
+  try {
+    work();
+  } catch (const Failure& failure) {
+    device_.fail(failure.code, std::string(name) + ": " + failure.what());
+  } catch (const std::exception& error) {
+    device_.fail(Code::assertion, std::string(name) + ": " + error.what());
+  } catch (...) {
+    device_.fail(Code::assertion, std::string(name) + ": an exception that is no std::exception");
   }
 }
 
-void Stream::run(Item& item) {
-  if (item.work && !ending() && !device_.failure()) {
-    try {
-      item.work();
-    } catch (const Failure& failure) {
-      device_.fail(failure.code, std::string(item.name) + ": " + failure.what());
-    } catch (const std::exception& error) {
-      device_.fail(Code::assertion, std::string(item.name) + ": " + error.what());
-    } catch (...) {
-      device_.fail(Code::assertion, std::string(item.name) + ": an exception that is no std::exception");
-    }
-  }
-  item.work = nullptr;  // what it holds is gone before anybody hears that it is done
-  finished_.fetch_add(1, std::memory_order_release);
-  if (item.mark) item.mark->finish();
-}
-
-bool in_stream_thread() { return stream_thread; }
-
-void sleep_in_stream(std::chrono::nanoseconds duration) { pause_for(duration); }
-
-int thread_count() { return threads.load(std::memory_order_relaxed); }
+void sleep_in_stream(std::chrono::nanoseconds duration) { pool().pause(duration); }
 
 }  // namespace soft

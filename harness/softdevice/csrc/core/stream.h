@@ -1,16 +1,14 @@
-// Streams: queues of work, each with a thread of its own that takes them in order; and the marks that events are.
+// Streams: queues of work that the threads of one pool take in order; and the marks that events are.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+
+#include "queue.h"
 
 namespace soft {
 
@@ -22,27 +20,18 @@ class Device;
 using Work = std::function<void()>;
 
 // A moment in a stream's queue: done once all that was before it is.
-class Mark {
+class Mark : public work::Mark {
  public:
-  using Clock = std::chrono::steady_clock;
-
-  bool done() const;
-  void wait() const;  // blocks the calling thread
-  // When the stream came to it; a mark that is not done has none.
+  void wait() const;  // blocks the calling thread; throws Failure(capture) for one that was recorded in a capture
+  // When the stream came to it; throws Failure(invalid) for a mark that is not done.
   Clock::time_point time() const;
-  // Whether it was recorded in a capture. Such a mark is never done, and waiting for it throws Failure(capture).
+  // Whether it was recorded in a capture. Such a mark is never done.
   bool captured() const { return captured_; }
 
  private:
   friend class Stream;
-  friend class Event;
   friend class Capture;
-  void finish();
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  bool done_ = false;
-  Clock::time_point time_{};
   // The capture this mark was recorded in, and the node it follows there; a mark of no capture has none.
   std::weak_ptr<Capture> capture_;
   int node_ = -1;
@@ -53,7 +42,7 @@ class Stream {
  public:
   enum class Priority : int { normal = 0, high = -1 };
 
-  // `id` is unique on the device. The thread starts at once and lives as long as the process.
+  // `id` is unique on the device.
   Stream(Device& device, std::int64_t id, Priority priority);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -85,39 +74,24 @@ class Stream {
 
  private:
   friend class Capture;
-  struct Item {
-    const char* name;
-    Work work;
-    std::shared_ptr<Mark> mark;  // finished after the work, even when the work failed or was dropped
-  };
-  static void* begin(void* stream);
-  void push(Item item);  // these three need the mutex
-  void flush();
-  bool idle() const;
-  void serve();
-  void run(Item& item);
+  work::Task task(const char* name, Work work);
+  void run(const char* name, const Work& work);
+  void flush();  // needs the mutex
 
   Device& device_;
   const std::int64_t id_;
   const Priority priority_;
+  const std::shared_ptr<work::Queue> queue_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> queue_;
-  std::optional<Item> held_;  // waits for its successor, to change places with it (a fault)
-  bool busy_ = false;         // the thread is awake and looks at the queue before it sleeps
-  std::uint64_t pushed_ = 0;
-  std::atomic<std::uint64_t> finished_{0};  // of those pushed; what hangs on an item's mark sees it counted
+  std::optional<work::Task> held_;  // waits for its successor, to change places with it (a fault)
   std::shared_ptr<Capture> capture_;
   int tail_ = -1;  // the last node of this stream in its capture
 };
 
-// The stack of each stream's thread; the system puts a guard page on top.
-constexpr std::size_t stack_bytes = std::size_t{2} << 20;
+// The threads of all streams of the process.
+work::Pool& pool();
 
-// True in a stream's thread.
-bool in_stream_thread();
-
-// Has the calling stream's thread do nothing for that long; cut short when the process ends.
+// Has the calling stream do nothing for that long; cut short when the process ends.
 void sleep_in_stream(std::chrono::nanoseconds duration);
 
 }  // namespace soft

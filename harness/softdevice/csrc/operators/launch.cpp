@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
@@ -17,20 +18,20 @@
 #include "unobserved.h"
 
 namespace operators {
-namespace {
 
-// Once a thread: kernels there use that thread alone, and nothing is recorded for autograd. ATen would set the number
-// of threads at its first parallel region, so it is made to do so before.
 void prepare_thread() {
   struct Prepared {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Prepared() {
-      at::get_num_threads();
+      at::get_num_threads();  // ATen would set the number at its first parallel region
       omp_set_num_threads(1);
+      at::detail::empty_cpu({1}, at::kFloat).fill_(0);
     }
   };
   static thread_local Prepared prepared;
 }
+
+namespace {
 
 // Stand-ins for tensors, without data. Those that share a storage keep sharing one, so that overlaps are found.
 class Stage {

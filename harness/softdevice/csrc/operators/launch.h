@@ -20,6 +20,10 @@
 
 namespace operators {
 
+// Prepares a thread of streams once: kernels there use that thread alone, nothing is recorded for autograd, and torch's
+// libraries have allocated what they keep for each thread, some 35 KiB.
+void prepare_thread();
+
 using torch::jit::Stack;
 
 // A tensor as a piece of work knows it: where it is and how it is laid out, and no reference to it.

@@ -2,6 +2,7 @@
 
 #include "../queue.h"
 
+#include <atomic>
 #include <set>
 #include <string>
 #include <thread>
@@ -192,6 +193,21 @@ TEST(a_queue_that_nobody_holds_ends_its_work) {
   }
   held.open->finish();
   done->wait();
+}
+
+TEST(each_thread_makes_its_first_call_before_any_work_runs) {
+  Pool& pool = new_pool(3);
+  std::atomic<int> calls{0};
+  pool.at_start([&calls] { ++calls; });
+  EQUAL(pool.started(), 0);
+  const auto queue = new_queue(pool);
+  int seen = 0;
+  push(*queue, [&] { seen = calls; });
+  drain(*queue);
+  EQUAL(seen, 3);
+  pool.start();
+  EQUAL(calls.load(), 3);
+  EQUAL(pool.started(), 3);
 }
 
 TEST(an_abandoned_pool_drops_work_and_cuts_pauses_short) {
