@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# What takes too long for every change.
+#
+#   ci/nightly.sh [STEP...]
+#
+# Steps, in this order; without an argument, all of them:
+#   suites    every case on this machine, in the order of the night
+#   soft      the profile `soft`, on the software device, in the order of the night
+#   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night
+#   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
+#
+# Variables:
+#   NIGHTLY_SEED      seed of the night, a number. Default: the date, such as 20261122
+#   NIGHTLY_RESULTS   where the run directories are made. Default: nightly-results
+#   NIGHTLY_CACHE     where environments are kept. Default: ~/.cache/gpu-conformance-harness/environments
+#   NIGHTLY_WORKERS   number of workers, or auto. Default: auto
+#
+# Exit status: 0 if every step passed, 1 if one failed, 2 for an unknown step.
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/.."
+
+steps=(suites soft simcuda chaos)
+seed=${NIGHTLY_SEED:-$(date -u +%Y%m%d)}
+results=${NIGHTLY_RESULTS:-nightly-results}
+cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/environments}
+workers=${NIGHTLY_WORKERS:-auto}
+unset PYTEST_ADDOPTS
+
+# Prints the folder of the virtual environment with this requirement of torch. It is made once for each content of the
+# files that decide what is in it. Older ones with the same name are removed.
+environment() {
+    local name=$1 torch=$2 key folder
+    key=$(cat constraints.txt pyproject.toml <(python3 --version) <(echo "$torch") | sha256sum | cut -c1-16)
+    folder=$cache/$name-$key
+    if [[ ! -e $folder/complete ]]; then
+        rm -rf "$cache/$name-"*
+        mkdir -p "$cache"
+        python3 -m venv "$folder"
+        "$folder/bin/pip" install -q -c constraints.txt "$torch" -e '.[test]' >&2
+        touch "$folder/complete"
+    fi
+    # An editable install names one checkout. The next night may use another.
+    "$folder/bin/pip" install -q --no-deps -e . >&2
+    echo "$folder"
+}
+
+pinned=$(sed -n 's/^torch==//p' constraints.txt)
+
+suites() {
+    local made
+    made=$(environment plain "torch==$pinned")
+    "$made/bin/pytest" suites/ -n "$workers" --profile nightly --seed "$seed" --results-dir "$results/suites"
+}
+
+soft() {
+    local made
+    made=$(environment plain "torch==$pinned")
+    "$made/bin/pytest" suites/ -n "$workers" --profile soft --shuffle --seed "$seed" --results-dir "$results/soft"
+}
+
+simcuda() {
+    local made
+    # `===` takes the build of the package index, which is for CUDA, even where a build for the CPU is preferred.
+    made=$(environment cuda "torch===$pinned")
+    "$made/bin/pytest" suites/ -n "$workers" --device simcuda --shuffle --seed "$seed" --results-dir "$results/simcuda"
+}
+
+chaos() {
+    local made
+    made=$(environment plain "torch==$pinned")
+    CHAOS_SEEDS=$(seq -s, "$seed" $((seed + 9))) "$made/bin/pytest" tests/chaos -n "$workers" --dist worksteal
+}
+
+for step in "$@"; do
+    if [[ " ${steps[*]} " != *" $step "* ]]; then
+        echo "ci/nightly.sh: unknown step '$step': expected one of ${steps[*]}" >&2
+        exit 2
+    fi
+done
+if (($#)); then steps=("$@"); fi
+
+failed=()
+for step in "${steps[@]}"; do
+    echo "== $step (seed $seed)"
+    # Not as `"$step" || …`: within a condition, `set -e` has no effect.
+    set +e
+    (set -e; "$step")
+    status=$?
+    set -e
+    if ((status)); then failed+=("$step: exit status $status"); fi
+done
+if ((${#failed[@]})); then
+    printf 'ci/nightly.sh: failed: %s\n' "${failed[@]}" >&2
+    exit 1
+fi
