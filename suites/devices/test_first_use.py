@@ -65,7 +65,8 @@ def test_a_fork_before_the_first_use_is_allowed(device: torch.device) -> None:
     script = """
 import os, torch
 child = os.fork()
-print("sum", torch.ones(4, device=DEVICE).sum().item(), flush=True)
+total = torch.ones(4, device=DEVICE).sum().item()
+os.write(1, f"sum {total}\\n".encode())  # in one piece: the other process writes to the same pipe
 if child:
     print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 else:

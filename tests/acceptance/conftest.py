@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fake_nvml
+from tests.acceptance.gpu_machine import Machine
 from tests.acceptance.project import Project
 
 collect_ignore = ["fixture_suites"]
@@ -22,3 +24,15 @@ def make_project(tmp_path: Path) -> MakeProject:
         return Project(tmp_path / "project", *topics)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake NVML."""
+    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, library: Path) -> Machine:
+    """A machine with two GPUs."""
+    return Machine(tmp_path, library)

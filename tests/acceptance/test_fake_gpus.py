@@ -63,11 +63,6 @@ def pytest_configure(config):
 '''
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
-
-
 def _project(folder: Path) -> Project:
     project = Project(folder / "project")
     project.write("suites/gpu/test_gpu.py", _CASES)
