@@ -1,0 +1,41 @@
+"""What torch changes by itself on a GPU is not blamed on the case that was the first to use it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from harness.devices import software
+from harness.simcuda import build, loading
+from tests.simcuda.fake_runtime import run_python
+
+_BUILT_FOR = software.cuda()
+_PROGRAM = """
+import json
+import torch
+from harness.checks.state.guard import StateGuard
+
+torch.cuda.init()
+guard = StateGuard()
+guard.capture()
+tensors = [torch.randn(1, 2, 16, 16, device="cuda", dtype=torch.float16) for _ in range(3)]
+torch.nn.functional.scaled_dot_product_attention(*tensors)
+by_torch = [problem.text for problem in guard.compare()]
+guard.capture()
+torch._C._set_sdp_priority_order([2, 0, 3, 1, 4])
+by_the_case = [problem.text for problem in guard.compare()]
+print(json.dumps([by_torch, by_the_case]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_the_first_attention_puts_cudnn_first() -> None:
+    done = run_python(_PROGRAM, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    by_torch, by_the_case = json.loads(done.stdout.splitlines()[-1])
+    assert by_torch == []
+    assert by_the_case == [
+        "did not restore the priority order of attention backends (now [2, 0, 3, 1, 4], was [3, 1, 2, 0, 4])"
+    ]
