@@ -254,8 +254,8 @@ def plain_rows(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> lis
 
 
 def _refined(torch: Any, row: Row) -> Row:
-    """The row, with exceptions: derived rows, a row that torch changes itself, and two rows with one setter, which keeps
-    the value of the other."""
+    """The row, with exceptions: derived rows, a row that torch itself changes, and two rows with one setter, which
+    keeps the value of the other."""
     if row.name in _DERIVED:
         return replace(row, derived=True)
     if row.name == _ATTENTION:
