@@ -1,4 +1,4 @@
-"""What torch changes by itself on a GPU is not blamed on the case that was the first to use it."""
+"""What the checks after a case see of torch on simulated devices."""
 
 from __future__ import annotations
 
@@ -39,3 +39,28 @@ def test_the_first_attention_puts_cudnn_first() -> None:
     assert by_the_case == [
         "did not restore the priority order of attention backends (now [2, 0, 3, 1, 4], was [3, 1, 2, 0, 4])"
     ]
+
+
+_BLOCK = """
+import json
+import torch
+from harness.checks import origins
+
+torch.cuda.init()
+origins.record_history(["cuda_allocated"])
+known = origins.Origins()
+
+def makes_a_block():
+    return torch.ones(1 << 20, device="cuda")
+
+kept = makes_a_block()
+print(json.dumps(known.of(["cuda_allocated"])["cuda_allocated"]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_a_block_that_is_left_is_told_with_its_stack() -> None:
+    done = run_python(_BLOCK, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    (line,) = json.loads(done.stdout.splitlines()[-1])
+    assert line == "4.0 MiB in 1 block allocated at <string>:11 makes_a_block < <string>:13 <module>"
