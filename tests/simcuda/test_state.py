@@ -64,3 +64,25 @@ def test_a_block_that_is_left_is_told_with_its_stack() -> None:
     assert done.returncode == 0, done.stderr
     (line,) = json.loads(done.stdout.splitlines()[-1])
     assert line == "4.0 MiB in 1 block allocated at <string>:11 makes_a_block < <string>:13 <module>"
+
+
+_STREAMS = """
+import json
+import torch
+from harness.checks.meters.table import Meters
+
+meters = Meters("full")
+before = meters.read().values
+kept = torch.cuda.Stream()
+after = meters.read().values
+names = ("threads", "heap_bytes", "mapped_bytes", "cuda_streams")
+print(json.dumps([torch.cuda.is_initialized(), after["threads"] - before["threads"], *map(after.get, names[1:])]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_a_process_that_only_made_a_stream_uses_the_devices() -> None:
+    """Torch does not call that an initialisation, but the runtime has its threads, and memory of the heap."""
+    done = run_python(_STREAMS, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [False, 0, None, None, 1]
