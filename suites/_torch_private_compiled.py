@@ -94,13 +94,6 @@ def inductor_config(settings: dict[str, Any]) -> AbstractContextManager[None]:
     return context
 
 
-def is_inductor_setting(name: str) -> bool:
-    """Whether `torch._inductor.config` has a setting of this name."""
-    import torch._inductor.config as inductor
-
-    return hasattr(inductor, name)
-
-
 def counter(group: str, name: str) -> int:
     """What one of the compiler's counters stands at: passes captured, graphs that CUDA graphs skipped, …"""
     found: int = reach("torch._dynamo.utils.counters")[group][name]

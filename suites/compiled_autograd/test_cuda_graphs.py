@@ -140,11 +140,11 @@ def test_the_pass_of_attention_is_recorded(device: torch.device) -> None:
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_python_custom_op")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("partitioned", [False, pytest.param(True, marks=pytest.mark.requires(torch=">=2.8"))])
+@pytest.mark.parametrize("partitioned", [False, True])
 def test_a_number_that_python_saved_keeps_a_pass_from_being_recorded(partitioned: bool, device: torch.device) -> None:
     """Contract: a tensor on the host that a custom function in Python saved stays there, since its backward may look at
-    it: that pass is skipped, once, and right. Where inductor partitions graphs, by default in later releases, the part
-    that the host takes no part in is recorded, and nothing is skipped."""
+    it: that pass is skipped, once, and right. Where inductor partitions graphs, the part that the host takes no part in
+    is recorded, and nothing is skipped."""
 
     class Scales(torch.autograd.Function):
         @staticmethod
@@ -159,8 +159,7 @@ def test_a_number_that_python_saved_keeps_a_pass_from_being_recorded(partitioned
             return gradients[0] * torch.ones_like(x) * number * ctx.number
 
     x = torch.randn(10).to(device).requires_grad_()
-    settings = {"graph_partition": partitioned} if private.is_inductor_setting("graph_partition") else {}
-    with recorded(**settings) as since:
+    with recorded(graph_partition=partitioned) as since:
         Scales.apply(x).backward()
         assert (since.captures(), since.skips()) == (1, 0 if partitioned else 1)
     assert x.grad is not None
