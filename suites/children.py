@@ -20,6 +20,12 @@ LIMIT = 120.0
 NO_CORE_FILE = "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
 
 
+#: The end of a script whose last work is a backward pass on a GPU, without Python's finalisation. A thread of torch's
+#: engine lets go of the pass a moment later and needs Python for that, since each pass holds the context that it was
+#: called in (torch 2.13). Before 3.14, Python ends such a thread when it ends itself, which aborts the process.
+AT_ONCE = "\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n"
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a child ended: its exit status, negative for the signal that killed it, and what it wrote."""

@@ -59,7 +59,7 @@ def record_history(meters: Iterable[str]) -> None:
     if not tracemalloc.is_tracing() and not _TRACED.isdisjoint(asked):
         tracemalloc.start(4 * MAX_FRAMES)
     torch = sys.modules.get("torch")
-    if torch is not None and any(name.startswith("cuda_") for name in asked) and cuda.is_initialized(torch):
+    if torch is not None and any(name.startswith("cuda_") for name in asked) and cuda.torch_uses_cuda(torch):
         # State only: the stacks of live blocks. A log of events would need more memory the longer it runs.
         torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
 
@@ -237,7 +237,7 @@ def _describe(tensor: Any) -> str:
 
 def _cuda_snapshot() -> Mapping[str, Any]:
     torch = sys.modules.get("torch")
-    if torch is None or not cuda.is_initialized(torch):
+    if torch is None or not cuda.torch_uses_cuda(torch):
         return {}
     return {"segments": torch.cuda.memory_snapshot()}
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from suites._torch_private_compiled import compiler_unheard, reset_compiler
 from suites.compiled import KEEPS, WRAPPED_SUITES
 
-from .engines import Engine
+from .engines import COMPILED, Engine, Known
 
 #: With the engine too: what is asked of a compiler is compiled.
 pytestmark = pytest.mark.keeps(KEEPS)
@@ -91,10 +91,24 @@ def test_the_input_alone_is_kept(x: Tensor, engine: Engine) -> None:
     torch.testing.assert_close(found, expected)
 
 
+#: Torch runs a random operator again from a generator that follows the first one: one more argument of the compiled
+#: backward pass, and for CUDA alone.
+GENERATORS_LEFT_OUT = Known(
+    "the captured pass leaves out the generators of what runs again (_backward_prologue_functional in "
+    "torch/_functorch/_aot_autograd/runtime_wrappers.py of torch 2.13)",
+    "https://github.com/pytorch/pytorch/pull/146878",
+    IndexError,
+)
+
+
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_random_numbers_are_the_same_in_both_passes(engine: Engine, device: torch.device) -> None:
+def test_random_numbers_are_the_same_in_both_passes(
+    engine: Engine, device: torch.device, request: pytest.FixtureRequest
+) -> None:
     """Contract: what a compiled function behind a checkpoint drops in the forward pass has no gradient, and the rest
     has that of what was kept."""
+    if engine.name == COMPILED and device.type == "cuda":
+        request.applymarker(GENERATORS_LEFT_OUT.mark())
     x = torch.ones(256, device=device, requires_grad=True)
     drop = compiled(lambda given: torch.nn.functional.dropout(given.sin(), 0.5))
 

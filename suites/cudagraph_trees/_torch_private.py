@@ -159,14 +159,22 @@ def generated_code(work: Callable[[], Any]) -> tuple[Any, list[str]]:
 def generated_modules_stay() -> Iterator[None]:
     """A block after which code that inductor had generated before is in `sys.modules` as it was.
 
-    A compiler that was reset loads the file of the same code again, as another module of the same name.
+    A compiler that was reset loads the file of the same code again, as another module of the same name. Emptied caches
+    take kernels for the host out.
     """
-    prefix = "torch._inductor.runtime.compile_tasks."
-    before = {name: module for name, module in sys.modules.items() if name.startswith(prefix)}
+    python, kernel = "torch._inductor.runtime.compile_tasks.", ".kernel"
+    before = {name: module for name, module in sys.modules.items() if name.startswith(python) or name.endswith(kernel)}
     try:
         yield
     finally:
         sys.modules.update(before)
+
+
+@contextmanager
+def fresh_cache() -> Iterator[None]:
+    """A block in which the caches of compiled graphs are empty."""
+    with generated_modules_stay(), reach("torch._inductor.utils.fresh_cache")():
+        yield
 
 
 def graph_segments() -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -11,12 +11,28 @@ from . import trees
 KEEPS = "torch's compiler keeps guards, code and fake tensors of what it compiled, more of it with each reset"
 
 
+_FAILED = pytest.StashKey[bool]()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.keeps(KEEPS))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fixtures can ask whether their case has failed."""
+    item.stash[_FAILED] = call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception)
+    return (yield)
+
+
 @pytest.fixture(autouse=True)
-def pools_are_empty_afterwards() -> Iterator[None]:
-    """The best oracle for leaks of trees: no manager, no live block and no segment once all is dropped."""
+def pools_are_empty_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The best oracle for leaks of trees: no manager, no live block and no segment once all is dropped.
+
+    A case that has failed is not asked: pytest has its traceback, and so all that its functions held.
+    """
     yield
-    trees.assert_nothing_left()
+    if not request.node.stash[_FAILED]:
+        trees.assert_nothing_left()

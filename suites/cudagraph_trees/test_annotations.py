@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -46,12 +45,6 @@ def nested(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
         return deep(x)
 
     return lambda x: middle(x)
-
-
-def fresh_cache() -> AbstractContextManager[None]:
-    """A block in which the caches of compiled graphs are empty."""
-    context: AbstractContextManager[None] = reach("torch._inductor.utils.fresh_cache")()
-    return context
 
 
 class Annotated(torch.nn.Module):
@@ -135,7 +128,7 @@ def test_directions_are_switched_off(
 ) -> None:
     """Contract: the backward can be left out alone; a forward that is left out takes its backward along. What is not
     left out is recorded and replayed, and gradients are right."""
-    with fresh_cache(), watched() as watch:
+    with private.fresh_cache(), watched() as watch:
         train(trees.compiled(marked(**directions), trees.INDUCTOR), device, 6)
         counts = watch.counts()
         assert (counts.recordings, counts.replays) == expected
@@ -154,10 +147,10 @@ def test_directions_are_switched_on(
     directions: dict[str, bool], expected: tuple[int, int] | None, device: torch.device
 ) -> None:
     """Contract: without `reduce-overhead` nothing is recorded, but what an annotation with `True` asks for is."""
-    with fresh_cache(), watched() as watch:
+    with private.fresh_cache(), watched() as watch:
         train(torch.compile(plain), device, 4)
         assert watch.counts() == Counts()
-    with fresh_cache(), watched() as watch:
+    with private.fresh_cache(), watched() as watch:
         train(torch.compile(marked(**directions)), device, 6)
         counts = watch.counts()
         assert counts.recordings >= 1
@@ -175,7 +168,7 @@ def test_directions_are_switched_on(
 def test_an_annotated_backward_from_the_cache(device: torch.device) -> None:
     """Contract: a backward that is left out is left out also where the same code was compiled before without the
     annotation, and is found in the cache."""
-    with fresh_cache():
+    with private.fresh_cache():
         with watched():
             train(torch.compile(marked(fwd=True, bwd=True)), device, 3)
         with watched() as watch:

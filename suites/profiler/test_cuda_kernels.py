@@ -7,6 +7,8 @@ import re
 import pytest
 import torch
 
+from suites import children
+
 from .node import Kind, Node, names
 from .trees import HOST_AND_CUDA, record, warm_up
 from .workloads import STREAMS, Work, side_streams, training_step
@@ -178,3 +180,27 @@ def test_a_profile_of_the_host_alone_has_no_device_events(device: torch.device) 
 
     assert len(tree.all("aten::tanh")) == STREAMS
     assert not tree.of_kind(Kind.DEVICE)
+
+
+HOST_THEN_DEVICE = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+with profile(activities=[ProfilerActivity.CPU]):
+    torch.ones(1)
+x = torch.ones(1, device=DEVICE)
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as later:
+    (x + 1).cpu()
+print(sum(event.device_type.name == "CUDA" for event in later.events()))
+"""
+
+
+@pytest.mark.xfail(
+    raises=AssertionError,
+    reason="in torch 2.13 a first profile of the host alone tells Kineto for good to do without the device"
+    " (https://github.com/pytorch/pytorch/pull/186036)",
+)
+def test_the_device_is_recorded_after_a_profile_of_the_host_alone(device: torch.device) -> None:
+    """Contract: what a profile records does not depend on what the first profile of the process recorded."""
+    ended = children.run(HOST_THEN_DEVICE, device)
+
+    assert int(ended.lines()[-1]) > 0

@@ -23,9 +23,8 @@ def accelerator_default_generator(device: torch.device) -> torch.Generator:
 
 def generic_default_generator() -> torch.Generator:
     """The same, by the interface for any accelerator, of the current device."""
-    for name in ("default_generator", "get_default_generator"):
-        found: Any = getattr(torch.accelerator, name, None)
-        if found is not None:
-            generator: torch.Generator = found() if callable(found) else found
-            return generator
-    pytest.skip(f"torch {torch.__version__} has no torch.accelerator.default_generator")
+    getter: Any = getattr(torch._C, "_accelerator_getDefaultGenerator", None)
+    if getter is None:
+        pytest.skip(f"torch {torch.__version__} has no torch._C._accelerator_getDefaultGenerator")
+    generator: torch.Generator = getter(torch.accelerator.current_device_index())
+    return generator

@@ -200,7 +200,7 @@ def test_the_default_generator_is_the_one_that_is_drawn_from(device: torch.devic
     assert torch.equal(torch.rand(20, device=device, generator=generator), expected)
 
 
-@pytest.mark.requires(device="cuda")
+@pytest.mark.requires(device="cuda", torch=">=2.14")  # the first release with that interface
 @pytest.mark.covers("test_cuda::TestCuda::test_accelerator_default_generator")
 def test_the_accelerators_default_generator_is_the_devices(device: torch.device) -> None:
     """Contract: the default generator by the interface for any accelerator is that of the current CUDA device."""

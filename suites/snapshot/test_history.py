@@ -407,6 +407,7 @@ def test_running_out_of_memory_is_recorded(device: torch.device) -> None:
 @pytest.mark.requires(triton=True)
 @of_deprecated_scripts
 @of_exact_products
+@pytest.mark.keeps("Dynamo leaves the functions that it makes for a graph break in the globals of the module")
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_compile_regions")
 @pytest.mark.timeout(600)
 def test_what_compiled_code_allocates_names_its_region(device: torch.device) -> None:

@@ -8,6 +8,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -47,6 +48,14 @@ def check_any_size() -> None:
     compiled = torch.compile(lambda x: (x * 2).sum(0), dynamic=True)
     for rows in (5, 6, 11):
         torch.testing.assert_close(compiled(numbers(rows, 3)), (numbers(rows, 3) * 2).sum(0))
+
+
+def check_another_thread() -> None:
+    arguments = [numbers(rows, 4, 8) for rows in (3, 5)]
+    compiled = torch.compile(lambda x: x.transpose(0, 1) * 2 + x.shape[0], dynamic=True)
+    with ThreadPoolExecutor(1) as pool:
+        found = [pool.submit(compiled, x).result() for x in arguments]
+    torch.testing.assert_close(found, [x.transpose(0, 1) * 2 + x.shape[0] for x in arguments])
 
 
 def check_training() -> None:

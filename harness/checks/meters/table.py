@@ -346,11 +346,13 @@ def read_devices(
 
     What cannot be read goes to `unreadable`, with the reason.
     """
-    if backend.kind in unreadable or not backend.is_initialized(torch):
+    initialized = backend.is_initialized(torch)
+    if backend.kind in unreadable or not (initialized or backend.in_use()):
         return
     values.update({meter: getattr(objects, counted) for meter, counted in backend.objects.items()})
     try:
-        found = counters.read(torch, unreadable, full=full)
+        # To ask torch for what it holds would initialise it.
+        found = counters.read(torch, unreadable, full=full) if initialized else {}
         threads = backend.own_threads(torch)
     except Exception as error:  # noqa: BLE001
         # A case may have replaced what is read here, or this release of torch may lack it.

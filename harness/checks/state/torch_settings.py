@@ -16,6 +16,8 @@ from typing import Any
 
 from harness.checks.state.section import ABSENT, Change, FlatSection, Row, Values
 
+_ATTENTION = "the priority order of attention backends"
+
 #: Settings that one function reads, and one function with one argument sets: name, reader, setter ("" where none is
 #: safe), and the value in a process that has not changed it (`ABSENT` where this depends on the machine or the build).
 _PLAIN: tuple[tuple[str, str, str, object], ...] = (
@@ -97,7 +99,7 @@ _PLAIN: tuple[tuple[str, str, str, object], ...] = (
         "_C._set_math_sdp_allow_fp16_bf16_reduction",
         False,
     ),
-    ("the priority order of attention backends", "_C._get_sdp_priority_order", "_C._set_sdp_priority_order", ABSENT),
+    (_ATTENTION, "_C._get_sdp_priority_order", "_C._set_sdp_priority_order", ABSENT),
     ("the fast path of multi-head attention", "backends.mha.get_fastpath_enabled", "", True),
     ("torch.backends.quantized.engine", "_C._get_qengine", "_C._set_qengine", ABSENT),
     (
@@ -252,9 +254,12 @@ def plain_rows(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> lis
 
 
 def _refined(torch: Any, row: Row) -> Row:
-    """The row, with two exceptions: derived rows, and two rows with one setter, which keeps the value of the other."""
+    """The row, with exceptions: derived rows, a row that torch itself changes, and two rows with one setter, which
+    keeps the value of the other."""
     if row.name in _DERIVED:
         return replace(row, derived=True)
+    if row.name == _ATTENTION:
+        return replace(row, ignore=functools.partial(_cudnn_goes_first, torch))
     setter = reach(torch, "_C._set_deterministic_algorithms")
     if setter is ABSENT:
         return row
@@ -265,6 +270,16 @@ def _refined(torch: Any, row: Row) -> Row:
         mode = torch.are_deterministic_algorithms_enabled
         return replace(row, restore=lambda old: setter(mode(), warn_only=old))
     return row
+
+
+def _cudnn_goes_first(torch: Any, old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
+    """On some GPUs torch puts cuDNN first, once in a process, when it chooses a backend for the first time."""
+    cudnn = int(torch._C._SDPBackend.CUDNN_ATTENTION)
+    return (
+        torch.cuda.is_initialized()
+        and isinstance(old, list)
+        and new == [cudnn, *(backend for backend in old if backend != cudnn)]
+    )
 
 
 def _precision_rows(torch: Any) -> list[Row]:

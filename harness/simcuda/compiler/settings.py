@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 SETTINGS = {
     # Where Inductor chooses between Triton and other generators by this name, it chooses as for the CPU.
     "cuda_backend": "cpp",
@@ -15,9 +17,13 @@ SETTINGS = {
 
 
 def apply() -> None:
-    """Set those that this release of torch has."""
+    """Make them the defaults, as far as this release of torch has them.
+
+    What is set holds for one thread. A backward pass that compiles does so in a thread of its own.
+    """
     import torch._inductor.config as config
 
+    entries: dict[str, Any] = config._config  # type: ignore[attr-defined]
     for name, value in SETTINGS.items():
-        if hasattr(config, name):
-            setattr(config, name, value)
+        if name in entries:
+            entries[name].default = value

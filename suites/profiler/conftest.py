@@ -1,0 +1,5 @@
+"""Each case begins after the first profile of its process."""
+
+from __future__ import annotations
+
+from suites.first_profile import _first_profile  # noqa: F401  (a fixture)
