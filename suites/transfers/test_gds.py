@@ -15,8 +15,9 @@ ROW = "test_cuda::TestGDS::test_gds_read_write_tensors"
 
 
 @pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Files are closed when the case is done."""
+def collected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Files are closed when the case is done. cuFile writes its log to the working folder."""
+    monkeypatch.chdir(tmp_path)
     yield
     gc.collect()
 
