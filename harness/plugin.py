@@ -101,10 +101,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
     if not Scope.of(config).any:
         return
-    from harness import machine, plan, stop_signals
+    from harness import machine, stop_signals
     from harness.context import RunContext
     from harness.rootdir import Root
-    from harness.run import Run
     from harness.worker import Worker
 
     heeded: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
@@ -127,6 +126,9 @@ def pytest_configure(config: pytest.Config) -> None:
             fail=functools.partial(_send_failure, config),
         )
     else:
+        from harness import plan  # a worker needs neither these two nor pydantic, which they import
+        from harness.run import Run
+
         run = Run(config, plan.inventory(config), plugin_argument=scope.named(config))
         config.stash[_RUN] = run
         config.pluginmanager.register(ControllerHooks(run, config), "harness-controller")
