@@ -6,10 +6,11 @@ test module with the tree below it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,20 +128,15 @@ def current(path: Path) -> str:
         return ""
 
 
-class _reading:  # noqa: N801 - a context manager that is used like a function
-    """Within it, what is wrong with the file is a DescriptionError."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError):
-            raise DescriptionError(f"the list of collected tests {str(self._path)!r} cannot be read") from error
-        if isinstance(error, (ValueError, KeyError, TypeError)):
-            raise DescriptionError(f"{str(self._path)!r} is not a list of collected tests") from error
+@contextlib.contextmanager
+def _reading(path: Path) -> Generator[None]:
+    """Within it, an error of the file at `path` is a DescriptionError."""
+    try:
+        yield
+    except OSError as error:
+        raise DescriptionError(f"the list of collected tests {str(path)!r} cannot be read") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DescriptionError(f"{str(path)!r} is not a list of collected tests") from error
 
 
 def _lines(description: Description) -> Iterable[Plain]:

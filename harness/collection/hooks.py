@@ -6,6 +6,7 @@ stand-in, whose tests come from the zygote's description.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -68,10 +69,10 @@ class DescribedCollection:
             self._description = self._marks = None  # pytest has the nodes, and needs no more
         return result
 
-    def pytest_warning_recorded(self, warning_message: object, when: str) -> None:
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         if when == "collect" and self._description is not None:
-            packed = reports.unpack_warning(reports.pack_warning(warning_message, when))  # type: ignore[arg-type]
-            self._shown.add(_key(packed.warning))
+            # Packed, a warning has the category and the text that the zygote's has.
+            self._shown.add(_key(reports.unpack_warning(reports.pack_warning(warning_message, when)).warning))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -92,10 +93,5 @@ class DescribedCollection:
             items[:] = in_order(items, [item.nodeid for item in items], self._description.order)
 
 
-def _key(warning: object) -> _Key:
-    return (
-        warning.category.__name__,  # type: ignore[attr-defined]
-        str(warning.message),  # type: ignore[attr-defined]
-        warning.filename,  # type: ignore[attr-defined]
-        warning.lineno,  # type: ignore[attr-defined]
-    )
+def _key(warning: warnings.WarningMessage) -> _Key:
+    return warning.category.__name__, str(warning.message), warning.filename, warning.lineno

@@ -29,10 +29,15 @@ class Recorder:
         self.unwritten = True
         self._path = path
         self._session: pytest.Session | None = None
+        #: The nodes to record: test modules, and the classes below them once they are collected.
+        self._recorded: set[pytest.Collector] = set()
         self._modules: dict[str, pytest.Collector] = {}
-        self._reports: dict[pytest.Collector, pytest.CollectReport] = {}
+        # By id, since pytest may make the nodes of a file again for another argument, and then collect other classes.
+        self._collected: dict[str, tuple[pytest.Collector, pytest.CollectReport]] = {}
+        self._items: dict[str, pytest.Item] = {}
         self._warnings: list[description.Plain] = []
         self._local: list[str] = []
+        self._odd_id = ""
         self._importing = ""
 
     @pytest.hookimpl(tryfirst=True)
@@ -43,14 +48,18 @@ class Recorder:
     def pytest_pycollect_makemodule(self, module_path: Path) -> Generator[None, pytest.Module, pytest.Module]:
         module = yield
         if Scope.of(module.config).has(module_path):
-            self._modules[str(module_path)] = module
+            self._recorded.add(module)
         return module
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        if collector.parent not in self._reports and self._modules.get(str(collector.path)) is not collector:
+        if collector in self._recorded:
+            self._modules[str(collector.path)] = collector
+        elif collector.parent in self._recorded:
+            self._recorded.add(collector)
+        else:
             return (yield)
         self._importing = collector.nodeid
         description.note_current(self._path, collector.nodeid)
@@ -58,7 +67,7 @@ class Recorder:
             report = yield
         finally:
             self._importing = ""
-        self._reports[collector] = report
+        self._collected[collector.nodeid] = collector, report
         return report
 
     def pytest_plugin_registered(self, plugin: object) -> None:
@@ -75,15 +84,18 @@ class Recorder:
         if self._session is None:
             return
         config, order = self._session.config, [item.nodeid for item in self._session.items]
+        self._items = {item.nodeid: item for item in self._session.items}
         marks = _Marks()
-        modules = {path: self._node(module, marks) for path, module in self._modules.items() if module in self._reports}
+        collected = {path: module for path, module in self._modules.items() if module.nodeid in self._collected}
+        modules = {path: self._node(module, marks) for path, module in collected.items()}
+        odd = [f"the id of {self._odd_id!r} does not follow from its name"] if self._odd_id else []
         found = Description(
             hash=digest(order),
             order=tuple(order),
             modules=modules,
             marks=tuple(marks.records),
             warnings=tuple(self._warnings),
-            local=(*real_items.needed_by(config.pluginmanager, config.rootpath), *self._local),
+            local=(*real_items.needed_by(config.pluginmanager, config.rootpath), *self._local, *odd),
             ended=ended,
         )
         description.write(self._path, found)
@@ -91,23 +103,27 @@ class Recorder:
 
     def _child(self, parent: pytest.Collector, node: pytest.Item | pytest.Collector, marks: _Marks) -> NodeRecord:
         if node.nodeid != f"{parent.nodeid}::{node.name}":
-            self._local.append(f"the id of {node.nodeid!r} does not follow from its name")
+            self._odd_id = self._odd_id or node.nodeid
         return self._node(node, marks)
 
     def _node(self, node: pytest.Item | pytest.Collector, marks: _Marks) -> NodeRecord:
-        own = {mark.name for mark in node.own_markers} | {node.name}
-        inherited = node.parent.keywords if node.parent is not None else ()
         more: dict[str, Any] = {}
         if isinstance(node, pytest.Item):
+            node = self._items.get(node.nodeid, node)  # of two nodes, that which all plugins have seen
+            names = getattr(getattr(node, "function", None), "__dict__", ())
             more["location"] = node.location
-            more["attributes"] = tuple(getattr(getattr(node, "function", None), "__dict__", ()))
-        else:
-            report = self._reports.get(node)
+            more["attributes"] = tuple(name for name in names if name != "pytestmark" and not name.startswith("_"))
+        elif node.nodeid in self._collected:
+            node, report = self._collected[node.nodeid]
             more["children"] = ()
-            if report is not None and report.passed:
+            if report.passed:
                 more["children"] = tuple(self._child(node, child, marks) for child in report.result)
-            elif report is not None:
+            else:
                 more["report"] = node.config.hook.pytest_report_to_serializable(config=node.config, report=report)
+        else:
+            more["children"] = ()
+        own = {mark.name for mark in node.own_markers} | {node.name}
+        inherited = node.parent.keywords if node.parent is not None else ()
         return NodeRecord(
             name=node.name,
             marks=tuple(marks.place(mark) for mark in node.own_markers),

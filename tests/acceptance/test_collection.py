@@ -81,6 +81,9 @@ def test_more(widest): pass
 class TestMore:
     @pytest.mark.parametrize("n", range(3))
     def test_many(self, n): pass
+
+class TestOther:
+    def test_other(self): pass
 """
 SKIPS = """\
 import pytest
@@ -154,10 +157,14 @@ def test_the_list_is_that_of_a_local_collection(project: Project, arguments: tup
         ("suites/b/test_more.py::TestMore::test_many[s-1]", "suites/a/test_many.py::test_four"),
         ("suites/b/test_more.py", "suites/b/test_more.py", "--keep-duplicates"),
         ("--pyargs", "suites.b.test_more"),
+        # pytest then makes the nodes of the folder, and so of its files, a second time.
+        ("suites/b/test_more.py::TestMore", "suites/b/test_one.py", "suites/b/test_more.py::TestOther"),
+        ("suites/b/test_more.py::TestOther", "suites/b/test_one.py"),
     ],
     ids=" ".join,
 )
 def test_named_tests(project: Project, arguments: tuple[str, ...], spread: str) -> None:
+    project.write("suites/b/test_one.py", "def test_one(): pass\n")
     for folder in ("suites", "suites/a", "suites/b"):
         project.write(f"{folder}/__init__.py", "")
     wanted = _listed(project, *arguments, suites=None)
