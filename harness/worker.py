@@ -178,6 +178,8 @@ class Worker:
             except ZygoteError as error:
                 if not file.exists():
                     raise _uncollected(str(error), file, log) from None
+            except WriteError as error:
+                self._note_failure(error)  # no case runs, but the cases are listed
         found = description.read(file)
         if found.ended:
             raise _uncollected(found.ended, file, log)
