@@ -63,20 +63,28 @@ class CommandFailedError(Exception):
 
 
 def run(
-    command: Sequence[str], folder: Path, *, says: str = "", environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    *,
+    says: str = "",
+    environment: Mapping[str, str] | None = None,
+    output: Path | None = None,
 ) -> Sample:
     """Run `command` in `folder` to its end. Its processor time includes all its child processes.
+
+    What it prints goes to the file `output`, by default in `folder`.
 
     Raises CommandFailedError unless it exits with 0 and its output contains `says`.
     """
     load = os.getloadavg()[0]
-    with (folder / "output").open("wb") as output:
+    output = output or folder / "output"
+    with output.open("wb") as file:
         busy, begun = _busy(), time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, env=environment)
+        process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         wall, busy = time.perf_counter() - begun, _busy() - busy
         process.returncode = os.waitstatus_to_exitcode(status)
-    text = (folder / "output").read_text(errors="backslashreplace")
+    text = output.read_text(errors="backslashreplace")
     if process.returncode != 0 or says not in text:
         found = f"ended with {process.returncode}, expected 0 and the output {says!r}"
         raise CommandFailedError(f"{' '.join(command)!r} in {folder} {found}:\n{text[-2000:]}")

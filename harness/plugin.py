@@ -101,17 +101,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
     if not Scope.of(config).any:
         return
-    from harness import machine, plan, stop_signals
+    from harness import machine, stop_signals
     from harness.context import RunContext
     from harness.rootdir import Root
-    from harness.run import Run
     from harness.worker import Worker
 
     heeded: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     if hasattr(config, "workerinput"):
-        stop_signals.release()
         told = config.workerinput
         context = RunContext.from_json(told[scope.CONTEXT])
+        if context.isolation != "none":
+            stop_signals.leave_to_controller()
+        stop_signals.release()  # a signal that came before is handled now
         if config.invocation_params.args == context.told_args and (wrong := context.root.difference(Root.of(config))):
             config.pluginmanager.register(MisplacedHooks(wrong), "harness-misplaced")
             return
@@ -124,12 +125,13 @@ def pytest_configure(config: pytest.Config) -> None:
             late=functools.partial(_send_late, config),
             fail=functools.partial(_send_failure, config),
         )
-        if worker.isolated:
-            stop_signals.leave_to_controller()
     else:
+        from harness import plan  # a worker needs neither these two nor pydantic, which they import
+        from harness.run import Run
+
         run = Run(config, plan.inventory(config), plugin_argument=scope.named(config))
         config.stash[_RUN] = run
-        config.pluginmanager.register(ControllerHooks(run), "harness-controller")
+        config.pluginmanager.register(ControllerHooks(run, config), "harness-controller")
         heeded = run.signals.heeded
         if config.getoption("dist", "no") != "no":
             return
@@ -140,6 +142,10 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker, heeded), "harness-worker")
+    if worker.isolated and worker.context.start != "cold":
+        from harness.collection.hooks import DescribedCollection
+
+        config.pluginmanager.register(DescribedCollection(config, worker.description, worker.tell), "harness-described")
     if not worker.isolated:
         from harness.executor import trace_log as tracelog
 
@@ -222,8 +228,9 @@ class MisplacedHooks:
 class ControllerHooks:
     """Hooks of the controller."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, config: pytest.Config) -> None:
         self._run = run
+        self._config = config
         self._heartbeat: Heartbeat | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -278,12 +285,16 @@ class ControllerHooks:
             _show_late(node.config, report)
 
     def pytest_report_header(self) -> list[str]:
+        from harness.collection import real_items
         from harness.reporting import terminal
 
-        return terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
+        lines = terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
+        reasons = self._run.local_collection
+        reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
+        return [*lines, *([f"harness: {real_items.sentence(reasons)}"] if reasons else [])]
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
-    def hold_signals(self) -> Generator[None]:
+    def pytest_hold_signals(self) -> Generator[None]:
         """Hold signals while xdist's workers start: a new worker cannot leave signals to the controller yet."""
         with self._run.signals.held():
             return (yield)
@@ -297,7 +308,7 @@ class ControllerHooks:
         self._run.signals.end()
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_sessionfinish")
-    def begin_to_finish(self) -> None:
+    def pytest_begin_to_finish(self) -> None:
         """Runs before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
         self._run.signals.end()
 
@@ -443,7 +454,12 @@ def pytest_make_collect_report(
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and Scope.of(collector.config).any:
-        errors = [text for node in report.result if isinstance(node, pytest.Item) for text in _mark_errors(node)]
+        from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
+
+        items = [
+            node for node in report.result if isinstance(node, pytest.Item) and not isinstance(node, DescribedItem)
+        ]
+        errors = [text for node in items for text in _mark_errors(node)]
         if errors:
             report.outcome = "failed"
             report.longrepr = "\n".join(errors)

@@ -204,6 +204,13 @@ class Run:
             self.context = context.with_zygote(self.zygote.address)
 
     @property
+    def local_collection(self) -> list[str]:
+        """Why each process of this run collects the tests itself, whatever the plugins are. Empty for most runs."""
+        if self.context.isolation == "none":
+            return [f"isolation is none{f' for {self.aside}' if self.aside else ''}"]
+        return ["executors start cold"] if self.context.start == "cold" else []
+
+    @property
     def run_dir(self) -> Path:
         return Path(self.context.run_dir)
 

@@ -18,6 +18,8 @@ import pytest
 
 from harness import linux
 from harness.caseid import case_seed
+from harness.collection import description
+from harness.collection.description import Description, DescriptionError
 from harness.context import RunContext
 from harness.devices import capabilities
 from harness.devices.call_thread import NVML_LIMIT
@@ -53,6 +55,8 @@ from harness.zygote.client import (
     ZygoteError,
     ZygoteProcess,
     ZygoteUnfitError,
+    description_of,
+    last_words,
 )
 from harness.zygote.spec import ZygoteSpec, executor_environment
 
@@ -115,6 +119,8 @@ class Worker:
         )
         self._own: list[ZygoteProcess] = []
         self._was_linked = False
+        #: The hash of the list that the run's zygote has collected, once this worker has it from there.
+        self._list = ""
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
         self._slot: ExecutorSlot | None = None
@@ -155,6 +161,30 @@ class Worker:
             provider.of(self._pool.device.backend).prepare(variables)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
+
+    def description(self) -> Description:
+        """What the run's zygote has collected; waits for it. Raises DescriptionError, StoppedError."""
+        assert self._stop is not None
+        assert self.context.zygote is not None
+        file = description_of(self.context.zygote)
+        log = Path(self.context.run_dir) / "zygote.log"
+        if not file.exists():
+            try:
+                ZygoteClient(self.context.zygote, log, self._stop).close()
+                self._was_linked = True
+            except ZygoteUnfitError as error:
+                if not file.exists():
+                    raise DescriptionError(str(error)) from None
+            except ZygoteError as error:
+                if not file.exists():
+                    raise _uncollected(str(error), file, log) from None
+            except WriteError as error:
+                self._note_failure(error)  # no case runs, but the cases are listed
+        found = description.read(file)
+        if found.ended:
+            raise _uncollected(found.ended, file, log)
+        self._list = found.hash
+        return found
 
     def collected(self, ids: list[str], deselected: list[str]) -> None:
         """Record the collected and the deselected cases. The ids are left out if another worker has recorded them."""
@@ -331,8 +361,17 @@ class Worker:
         )
 
     def _tell_wait(self, text: str) -> None:
-        """Print at once what this worker waits for. Of the terminal, an xdist worker has only standard error."""
+        """Print at once what this worker waits for."""
         self.journal.append({"event": "wait", "worker": self.name, "message": text})
+        self._print(text)
+
+    def tell(self, text: str) -> None:
+        """Print what holds for all workers of the run, once: the first worker does it."""
+        if self.name in ("main", "gw0"):
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        """Print at once. Of the terminal, an xdist worker has only standard error."""
         print(f"\nharness: {text}", file=sys.stderr, flush=True)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
@@ -376,15 +415,39 @@ class Worker:
         """A connection. If the zygote is gone: None, and a finding is recorded. Raises ZygoteUnfitError."""
         assert self._stop is not None
         try:
-            return ZygoteClient(address, log, self._stop, limit=limit, on_wait=self._record_wait)
+            link = ZygoteClient(address, log, self._stop, limit=limit, on_wait=self._record_wait)
+            self._expect_same_list(address, link)
+            return link
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
             self._record({"event": "finding", "kind": "zygote", "message": str(error), "cases": []})
             return None
 
+    def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
+        """Raise ZygoteUnfitError if the zygote at `address` has collected other cases than those of this worker."""
+        try:
+            if not self._list or description.read_hash(description_of(address)) == self._list:
+                return
+        except DescriptionError as error:
+            link.close()
+            raise ZygoteUnfitError(str(error)) from None
+        link.close()
+        raise ZygoteUnfitError(
+            "a zygote that was started again found other cases, or another order, than the first zygote of the run; "
+            "check that what is collected does not depend on the time, on chance or on files that change"
+        )
+
     def _record_wait(self, message: str) -> None:
         self._record({"event": "wait", "worker": self.name, "message": message})
+
+
+def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
+    """The error of a zygote that has not come to the end of its collection."""
+    at = description.current(file)
+    text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
+    ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{last_words(log)}"
+    return DescriptionError(text + ending)
 
 
 def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:

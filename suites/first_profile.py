@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 
 import pytest
-import torch
-from torch.profiler import ProfilerActivity, profile
 
 
 @functools.cache
@@ -16,6 +14,9 @@ def take_first_profile() -> None:
     If the first profile of a process has the host alone, no later one has anything of the device: since torch 2.13 that
     profile tells Kineto once and for all to do without (https://github.com/pytorch/pytorch/pull/186036).
     """
+    import torch  # here, since conftests import this file, and supervisors must not import torch
+    from torch.profiler import ProfilerActivity, profile
+
     if torch.cuda.is_available():
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):
             pass

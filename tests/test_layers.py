@@ -27,6 +27,7 @@ FLOORS = (
     ("reporting",),
     ("diagnosis", "scheduling"),
     ("stop_signals",),
+    ("collection",),
     ("executor",),
     ("zygote",),
     ("supervisor",),

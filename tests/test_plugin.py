@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from pathlib import Path
@@ -282,3 +283,14 @@ def test_a_mark_that_another_plugin_has_as_well_is_its_own(project: pytest.Pytes
     (line,) = _said(project.runpytest_subprocess("plain", "-p", "no:cacheprovider"))
     assert "requires on 2" in line
     assert "timeout" not in line
+
+
+def test_every_hook_has_pytests_prefix() -> None:
+    """pytest looks at no other names, so a hook without the prefix is never called."""
+    unheard = []
+    for path in sorted((Path(__file__).parent.parent / "harness").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("pytest_"):
+                marked = [mark for mark in node.decorator_list if ast.unparse(mark).startswith("pytest.hookimpl")]
+                unheard += [f"{path}: {node.name}" for _ in marked]
+    assert not unheard

@@ -13,10 +13,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
+import pytest
+
 from harness import _compat, linux
+from harness.collection.recorder import Recorder
 from harness.devices import guard
+from harness.errors import WriteError
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
@@ -64,11 +69,17 @@ def main() -> None:
         )
         ForkServer(_refuse, listener, unfit=unfit).serve()
 
+    recorder = Recorder(Path(spec.description))
     try:
-        status = collect(spec, around, serve)
-    except RootError as error:
+        status = collect(spec, around, serve, recorder)
+        if status == pytest.ExitCode.USAGE_ERROR:
+            recorder.write()  # supervisors have the same arguments, and so the same error
+        elif recorder.unwritten:
+            recorder.write(ended=f"pytest ended with exit status {status}")
+    except (RootError, WriteError) as error:
         ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
-    sys.exit(status)
+    # What was collected, or failed, is in the description.
+    ForkServer(_refuse, listener, unfit=f"the cases could not be collected: pytest's exit status was {status}").serve()
 
 
 def _unfit() -> str:

@@ -14,8 +14,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from harness.collection import description
 from harness.errors import HarnessError, WriteError, writing
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
@@ -64,6 +66,7 @@ class ZygoteProcess:
         with writing(repr(str(log))):
             output = log.open("ab")
         self.address = str(self._home / "zygote")
+        spec = replace(spec, description=str(description_of(self.address)))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, output:
             with _short(self.address) as address:
                 listener.bind(address)
@@ -100,6 +103,19 @@ class ZygoteProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):  # a driver holds it: the run must end all the same
                 self._process.wait(timeout=10)
         shutil.rmtree(self._home, ignore_errors=True)
+
+
+def last_words(log: Path) -> str:
+    """Returns the end of a zygote's log."""
+    try:
+        return log.read_text(errors="backslashreplace")[-2000:].strip()
+    except OSError as error:
+        return f"(its log cannot be read: {error.strerror})"
+
+
+def description_of(address: str) -> Path:
+    """Returns the file in which the zygote at `address` describes what it has collected."""
+    return Path(address).with_name(description.FILE)
 
 
 @contextlib.contextmanager
@@ -241,10 +257,7 @@ class ZygoteClient:
 
     def last_words(self) -> str:
         """Returns the end of the zygote's log. Cold executors write to it too, until they are ready."""
-        try:
-            return self._log.read_text(errors="backslashreplace")[-2000:].strip()
-        except OSError as error:
-            return f"(its log cannot be read: {error.strerror})"
+        return last_words(self._log)
 
     def _order(self, order: Message, descriptors: Sequence[int]) -> Message:
         """Send an order. Returns the answer: the executor was spawned, or why it was refused."""

@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 from harness.checks.state.guard import FixtureWatch, StateGuard
+from harness.collection.recorder import Recorder
 from harness.executor import trace_log as tracelog
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import show_surrogates
@@ -25,13 +26,23 @@ class CollectorPlugin:
     #: Shows the harness plugin that neither the user nor xdist started this process.
     is_harness_zygote = True
 
-    def __init__(self, root: Root, serve: Callable[[CollectedSession], NoReturn], around: Around | None) -> None:
-        """`root` is the root of the run. If pytest finds another one here, nothing is collected."""
+    def __init__(
+        self,
+        root: Root,
+        serve: Callable[[CollectedSession], NoReturn],
+        around: Around | None,
+        recorder: Recorder | None,
+    ) -> None:
+        """`root` is the root of the run. If pytest finds another one here, nothing is collected.
+
+        `recorder` describes the collection to supervisors. None in a cold executor.
+        """
         #: What is wrong with the root folder or the ini file that pytest found here, or an empty string.
         self.misplaced = ""
         self._root = root
         self._serve = serve
         self._around = around
+        self._recorder = recorder
         self._relay = ReportRelay()
         self._guard = StateGuard()
 
@@ -47,12 +58,16 @@ class CollectorPlugin:
         config.pluginmanager.register(tracelog.TraceLogMuted())
         if self._around is not None:
             config.pluginmanager.register(self._around)
+        if self._recorder is not None:
+            config.pluginmanager.register(self._recorder)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         config = session.config
+        if self._recorder is not None:
+            self._recorder.write()
         if session.testsfailed and not config.option.continue_on_collection_errors:
-            return True  # the supervisors have the same collection errors, and report them
+            return True  # the supervisors report the errors
         if not (config.option.setupshow or config.option.setuponly):
             config.pluginmanager.unregister(name="terminalreporter")
         case_modules = {
@@ -79,14 +94,20 @@ def freeze_baseline(collected: CollectedSession) -> None:
     gc.freeze()
 
 
-def collect(spec: ZygoteSpec, around: Around | None, serve: Callable[[CollectedSession], NoReturn]) -> int:
+def collect(
+    spec: ZygoteSpec,
+    around: Around | None,
+    serve: Callable[[CollectedSession], NoReturn],
+    recorder: Recorder | None = None,
+) -> int:
     """Import and collect as `spec` says, then `serve`. Returns pytest's exit status if there is nothing to serve.
 
-    `sys.argv` is set to the command line of the run, because some test files read it when imported.
+    `sys.argv` is set to the command line of the run, because some test files read it when imported. `recorder` writes
+    the description of the collection before `serve` is called.
     Raises RootError if pytest found another root folder or ini file than the run's.
     """
     sys.argv = ["pytest", *spec.args]
-    collector = CollectorPlugin(spec.root, serve, around)
+    collector = CollectorPlugin(spec.root, serve, around, recorder)
     status = pytest.main([*spec.collection_args], plugins=[collector])
     if collector.misplaced:
         raise RootError(collector.misplaced)

@@ -29,6 +29,7 @@ class ZygoteSpec:
     `start`: with ``fork``, executors are forks of the zygote, which refuses if it must not be forked. With ``cold``,
     each executor collects by itself, and the zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``.
     `under` is the name of the wrapper around each test's call. `variables` are set in its environment.
+    `description`: the file to write that describes the collection to supervisors.
     """
 
     args: tuple[str, ...]
@@ -43,6 +44,7 @@ class ZygoteSpec:
     start: str = "fork"
     under: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    description: str = ""
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:

@@ -16,11 +16,9 @@ import pytest
 import torch
 
 from . import _torch_private as private
+from .names import COMPILED, EAGER, ENGINES, WHOLE
 
-EAGER = "eager"
-COMPILED = "compiled"
-WHOLE = "compiled_whole"  # compiled autograd that must have each backward pass as one graph
-ENGINES = (EAGER, COMPILED)
+__all__ = ["COMPILED", "EAGER", "ENGINES", "LIST", "WHOLE", "Engine", "Known", "as_one_graph", "each", "waived"]
 
 #: PyTorch's own list of tests of autograd that fail under compiled autograd: where no issue is about it alone.
 LIST = "https://github.com/pytorch/pytorch/blob/main/test/inductor/test_compiled_autograd.py"

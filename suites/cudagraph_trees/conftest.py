@@ -6,16 +6,19 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from . import trees
-
 KEEPS = "torch's compiler keeps guards, code and fake tensors of what it compiled, more of it with each reset"
 
 
 _FAILED = pytest.StashKey[bool]()
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    item.add_marker(pytest.mark.keeps(KEEPS))
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """Mark each case."""
+    made = yield
+    for item in made if isinstance(made, list) else ():
+        item.add_marker(pytest.mark.keeps(KEEPS))
+    return made
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,6 +36,8 @@ def pools_are_empty_afterwards(request: pytest.FixtureRequest) -> Iterator[None]
 
     A case that has failed is not asked: pytest has its traceback, and so all that its functions held.
     """
+    from . import trees  # here, since supervisors import this file and must not import torch
+
     yield
     if not request.node.stash[_FAILED]:
         trees.assert_nothing_left()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from . import pools
+if TYPE_CHECKING:
+    import torch
 
 
 @pytest.fixture
 def nothing_left(device: torch.device) -> Iterator[None]:
     """Fails a case after which graphs own more memory than before."""
+    from . import pools  # here, since supervisors import this file and must not import torch
+
     pools.settle(device)
     before = len(pools.segments_of(device))
     yield

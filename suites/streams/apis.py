@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-import pytest
 import torch
 
 
@@ -37,7 +36,5 @@ CUDA = Api(
     entered=torch.cuda.stream,
 )
 
-APIS = [
-    pytest.param(GENERIC, id="generic"),
-    pytest.param(CUDA, id="cuda", marks=pytest.mark.requires(device="cuda")),
-]
+#: By the names that the fixture `api` has.
+APIS = {"generic": GENERIC, "cuda": CUDA}

@@ -258,11 +258,12 @@ def test_a_process_that_finds_another_ini_file_says_so(make_project: MakeProject
 
 
 def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
-    """The executor does not have it; the verdict says what it has instead, and where."""
+    """A cold executor does not have it; the verdict says what it has instead, and where."""
     project = make_project()
     text = "import os, pytest\n@pytest.mark.parametrize('number', [os.getpid()])\ndef test_it(number): pass\n"
     project.write("suites/test_ids.py", text)
-    (verdict,) = project.run("-n0").ledger.verdicts
+    assert set(project.run("-n2").verdicts.values()) == {"passed"}, "one process has collected for all"
+    (verdict,) = project.run("-n0", "--start=cold").ledger.verdicts
     assert verdict.outcome is Outcome.LOST
     assert "check that its id is the same in every collection" in verdict.message
     assert "it collected 1 case, for example 'suites/test_ids.py::test_it[" in verdict.message

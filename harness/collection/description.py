@@ -1,0 +1,203 @@
+"""What a zygote has collected, as plain values: the description from which supervisors build their nodes.
+
+It is a file of JSON lines: the result of the whole collection, then marks, order and warnings, then a line for each
+test module with the tree below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harness.collection import plain
+from harness.errors import HarnessError, writing
+
+#: The name of the file, beside the zygote's socket.
+FILE = "collection.jsonl"
+#: The file that names the test file being collected, for the case that it ends the zygote.
+_CURRENT = "collecting"
+#: Marks whose arguments only matter in the process that runs the test. A warning filter could import its category.
+_ARGUMENTS_ELSEWHERE = frozenset({"filterwarnings", "parametrize", "usefixtures"})
+
+Plain = dict[str, Any]
+_Item = TypeVar("_Item")
+
+
+class DescriptionError(HarnessError):
+    """There is no usable description of the run's collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRecord:
+    """A mark on a node. Values that are not plain are `harness.collection.plain.Opaque`."""
+
+    name: str
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A module, a class or an item.
+
+    - `marks`: its own, as positions in `Description.marks`. `keywords`: its own other keywords. `extra`: its extra
+      names for ``-k``. `attributes`: the names of the attributes of an item's function, for ``-k``.
+    - `location`: that of an item: path, line and name as pytest reports them.
+    - `children`: None for an item. `report`: the report of a collector that failed or skipped itself, serialised by
+      pytest.
+    """
+
+    name: str
+    marks: tuple[int, ...] = ()
+    keywords: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    location: tuple[str, int | None, str] | None = None
+    children: tuple[NodeRecord, ...] | None = None
+    report: Plain | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a zygote has collected.
+
+    - `hash` and `order`: the ids of all items in the order of the run.
+    - `modules`: by absolute path. `warnings`: those of the collection, as `harness.protocol.reports` packs them.
+    - `local`: why supervisors must collect for themselves, if they must.
+    - `ended`: how pytest ended if it did not come to the end of the collection; empty if it did.
+    """
+
+    hash: str
+    order: tuple[str, ...] = ()
+    marks: tuple[MarkRecord, ...] = ()
+    modules: Mapping[str, NodeRecord] = field(default_factory=dict)
+    warnings: tuple[Plain, ...] = ()
+    local: tuple[str, ...] = ()
+    ended: str = ""
+
+
+def write(path: Path, description: Description) -> None:
+    """Write the file. A reader finds all of it or nothing. Raises WriteError."""
+    new = path.with_name(f".{path.name}")
+    with writing(repr(str(path))), new.open("w", encoding="ascii") as file:
+        file.writelines(json.dumps(line, separators=(",", ":"), default=repr) + "\n" for line in _lines(description))
+    with writing(repr(str(path))):
+        os.replace(new, path)
+
+
+def read(path: Path) -> Description:
+    """Returns the description in a file. Raises DescriptionError."""
+    with _reading(path), path.open(encoding="ascii") as file:
+        lines = [json.loads(line) for line in file]
+        head, tables, *modules = lines
+        return Description(
+            hash=head["hash"],
+            local=tuple(head["local"]),
+            ended=head["ended"],
+            order=tuple(tables["order"]),
+            marks=tuple(_mark_from(each) for each in tables["marks"]),
+            warnings=tuple(tables["warnings"]),
+            modules={line["path"]: _node_from(line["node"]) for line in modules},
+        )
+
+
+def read_hash(path: Path) -> str:
+    """Returns the hash of the description in a file. Raises DescriptionError."""
+    with _reading(path), path.open(encoding="ascii") as file:
+        return str(json.loads(file.readline())["hash"])
+
+
+def note_current(path: Path, name: str) -> None:
+    """Write down, beside the description at `path`, which test file is collected now. Raises WriteError."""
+    current = path.with_name(_CURRENT)
+    with writing(repr(str(current))):
+        current.write_text(name, encoding="utf-8", errors="backslashreplace")
+
+
+def current(path: Path) -> str:
+    """Returns the test file that was collected last, or an empty string."""
+    try:
+        return path.with_name(_CURRENT).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Generator[None]:
+    """Within it, an error of the file at `path` is a DescriptionError."""
+    try:
+        yield
+    except OSError as error:
+        raise DescriptionError(f"the list of collected tests {str(path)!r} cannot be read") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DescriptionError(f"{str(path)!r} is not a list of collected tests") from error
+
+
+def _lines(description: Description) -> Iterable[Plain]:
+    yield {"hash": description.hash, "local": description.local, "ended": description.ended}
+    yield {
+        "order": description.order,
+        "marks": [_mark_to(mark) for mark in description.marks],
+        "warnings": description.warnings,
+    }
+    for path, node in description.modules.items():
+        yield {"path": path, "node": _node_to(node)}
+
+
+def _mark_to(mark: MarkRecord) -> list[object]:
+    if mark.name in _ARGUMENTS_ELSEWHERE:
+        return [mark.name, [], {}]
+    kwargs = {name: plain.encode(value) for name, value in mark.kwargs.items()}
+    return [mark.name, [plain.encode(value) for value in mark.args], kwargs]
+
+
+def _mark_from(line: Sequence[Any]) -> MarkRecord:
+    name, args, kwargs = line
+    decoded = {key: plain.decode(value) for key, value in kwargs.items()}
+    return MarkRecord(name, tuple(plain.decode(value) for value in args), decoded)
+
+
+_FIELDS = ("marks", "keywords", "extra", "attributes", "location", "report")
+
+
+def _node_to(node: NodeRecord) -> Plain:
+    """As JSON, without empty fields: most fields of most items are empty."""
+    line: Plain = {"name": node.name}
+    line |= {name: value for name in _FIELDS if (value := getattr(node, name))}
+    if node.children is not None:
+        line["children"] = [_node_to(child) for child in node.children]
+    return line
+
+
+def _node_from(line: Plain) -> NodeRecord:
+    children = line.get("children")
+    location = line.get("location")
+    return NodeRecord(
+        name=line["name"],
+        marks=tuple(line.get("marks", ())),
+        keywords=tuple(line.get("keywords", ())),
+        extra=tuple(line.get("extra", ())),
+        attributes=tuple(line.get("attributes", ())),
+        location=None if location is None else (location[0], location[1], location[2]),
+        children=None if children is None else tuple(_node_from(child) for child in children),
+        report=line.get("report"),
+    )
+
+
+def in_order(items: Sequence[_Item], ids: Sequence[str], order: Sequence[str]) -> list[_Item]:
+    """Returns the items in the given order of their `ids`. Items whose id is not in it come last, as they were.
+
+    An id may be there several times (``--keep-duplicates``).
+    """
+    places: dict[str, deque[int]] = defaultdict(deque)
+    for place, name in enumerate(order):
+        places[name].append(place)
+    last = len(order)
+    keys = [places[name].popleft() if places.get(name) else last for name in ids]
+    return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__)]

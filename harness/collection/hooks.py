@@ -1,0 +1,97 @@
+"""The plugin of a supervisor whose cases the run's zygote has collected: it imports no test file.
+
+pytest's own collection goes on as ever: arguments, ``-k``, ``--lf``, conftests. Only a test module is replaced by a
+stand-in, whose tests come from the zygote's description.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from harness.collection import nodes, real_items
+from harness.collection.description import Description, DescriptionError, in_order
+from harness.outcome import EXIT_NOTHING_RAN
+from harness.protocol import reports
+from harness.scheduling.stop_request import StoppedError
+from harness.scope import Scope
+
+#: What identifies a warning: category, text, file and line.
+_Key = tuple[str, str, str, int]
+
+
+class DescribedCollection:
+    """Makes stand-ins for test modules, unless something needs real items: then each process collects for itself."""
+
+    def __init__(self, config: pytest.Config, wait: Callable[[], Description], tell: Callable[[str], None]) -> None:
+        """`wait` returns the zygote's description once there is one. It raises DescriptionError, StoppedError.
+
+        `tell` shows the user why this process collects for itself, if only the zygote could find that out.
+        """
+        self._config = config
+        self._wait = wait
+        self._tell = tell
+        self._description: Description | None = None
+        self._marks: nodes.Marks | None = None
+        self._failure = ""
+        self._shown: set[_Key] = set()
+
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Wait for the zygote before anything is collected. A failure becomes a collection error of the session."""
+        manager = self._config.pluginmanager
+        if real_items.needed_by(manager, self._config.rootpath):
+            return
+        try:
+            found = self._wait()
+        except DescriptionError as error:
+            self._failure = str(error)
+            return
+        except StoppedError as error:
+            session.shouldstop = str(error)
+            pytest.exit(str(error), returncode=EXIT_NOTHING_RAN)
+        if found.local:
+            self._tell(real_items.sentence(found.local))
+            return
+        self._description, self._marks = found, nodes.Marks(found)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection")
+    def pytest_replay_warnings(self) -> Generator[None, object, object]:  # pytest registers no name without its prefix
+        """After the collection, show the zygote's warnings, except those that this process had as well."""
+        result = yield
+        if self._description is not None:
+            found = [reports.unpack_warning(message) for message in self._description.warnings]
+            for each in [each for each in found if _key(each.warning) not in self._shown]:
+                values = {"warning_message": each.warning, "when": each.when, "nodeid": "", "location": None}
+                self._config.hook.pytest_warning_recorded.call_historic(kwargs=values)
+            self._description = self._marks = None  # pytest has the nodes, and needs no more
+        return result
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        if when == "collect" and self._description is not None:
+            # Packed, a warning has the category and the text that the zygote's has.
+            self._shown.add(_key(reports.unpack_warning(reports.pack_warning(warning_message, when)).warning))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        if self._description is None or self._marks is None or not Scope.of(self._config).has(module_path):
+            return None
+        return nodes.module(parent, module_path, self._description.modules, self._marks)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
+        if self._failure and isinstance(collector, pytest.Session):
+            return pytest.CollectReport(collector.nodeid, "failed", f"harness: {self._failure}", [])
+        return nodes.report_of(collector)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """The order of the zygote's list: pytest orders tests by fixtures, which stand-ins do not have."""
+        if self._description is not None:
+            items[:] = in_order(items, [item.nodeid for item in items], self._description.order)
+
+
+def _key(warning: warnings.WarningMessage) -> _Key:
+    return warning.category.__name__, str(warning.message), warning.filename, warning.lineno

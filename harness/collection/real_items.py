@@ -1,0 +1,65 @@
+"""Which plugins must be given real test items, made in their own process from imported test files.
+
+Supervisors have stand-ins for the items of cases. These have ids, marks and keywords, but no function and no fixtures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+#: Hooks that are given items or collectors in a supervisor. Hooks that run a test are called in executors only.
+HOOKS = (
+    "pytest_pycollect_makemodule",
+    "pytest_make_collect_report",
+    "pytest_collectreport",
+    "pytest_itemcollected",
+    "pytest_collection_modifyitems",
+    "pytest_deselected",
+    "pytest_collection_finish",
+    "pytest_report_collectionfinish",
+    "pytest_runtestloop",
+    "pytest_runtest_protocol",
+)
+#: Packages whose plugins work with stand-ins. execnet gives xdist's worker the name ``__channelexec__``.
+_KNOWN = frozenset(
+    {"_pytest", "pytest", "xdist", "__channelexec__", "harness", "hypothesis", "_hypothesis_pytestplugin"}
+)
+
+
+def needed_by(manager: pytest.PytestPluginManager, root: Path) -> list[str]:
+    """Returns one reason for each plugin that needs real items. Paths are relative to `root`."""
+    found: dict[str, list[str]] = {}
+    for hook in HOOKS:
+        for implementation in getattr(manager.hook, hook).get_hookimpls():
+            plugin = implementation.plugin
+            if _module(plugin).partition(".")[0] not in _KNOWN:
+                found.setdefault(_shown(plugin, root), []).append(hook)
+    return [reason(name, hooks) for name, hooks in sorted(found.items())]
+
+
+def reason(plugin: str, hooks: Sequence[str]) -> str:
+    """Returns why a plugin needs real items."""
+    return f"{plugin} implements {', '.join(hooks)}"
+
+
+def sentence(reasons: Iterable[str]) -> str:
+    """Returns the sentence for a user about a run in which each process collects for itself."""
+    return f"each pytest process imports and collects the tests itself, since {'; '.join(reasons)}"
+
+
+def _module(plugin: object) -> str:
+    if isinstance(plugin, ModuleType):
+        return plugin.__name__
+    return (plugin if isinstance(plugin, type) else type(plugin)).__module__
+
+
+def _shown(plugin: object, root: Path) -> str:
+    file = plugin.__file__ if isinstance(plugin, ModuleType) else None
+    if file is not None and os.path.basename(file) == "conftest.py":
+        return os.path.relpath(file, root)
+    return f"the plugin {_module(plugin)}"

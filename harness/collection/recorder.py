@@ -1,0 +1,151 @@
+"""Records, in the zygote, what pytest collects, and writes it down for the supervisors of the run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.collection import description, real_items
+from harness.collection.description import Description, MarkRecord, NodeRecord
+from harness.protocol import reports
+from harness.reporting.journal import digest
+from harness.scope import Scope
+
+
+class Recorder:
+    """A plugin of the zygote's pytest session. It keeps the nodes, and describes them once all plugins have seen them.
+
+    Only test modules are recorded, of which supervisors have stand-ins. Doctests and other files are collected by each
+    process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """`path` is the file to write."""
+        #: Whether nothing has been written yet.
+        self.unwritten = True
+        self._path = path
+        self._session: pytest.Session | None = None
+        #: The nodes to record: test modules, and the classes below them once they are collected.
+        self._recorded: set[pytest.Collector] = set()
+        self._modules: dict[str, pytest.Collector] = {}
+        # By id, since pytest may make the nodes of a file again for another argument, and then collect other classes.
+        self._collected: dict[str, tuple[pytest.Collector, pytest.CollectReport]] = {}
+        self._items: dict[str, pytest.Item] = {}
+        self._warnings: list[description.Plain] = []
+        self._local: list[str] = []
+        self._odd_id = ""
+        self._importing = ""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session = session
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path) -> Generator[None, pytest.Module, pytest.Module]:
+        module = yield
+        if Scope.of(module.config).has(module_path):
+            self._recorded.add(module)
+        return module
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        if collector in self._recorded:
+            self._modules[str(collector.path)] = collector
+        elif collector.parent in self._recorded:
+            self._recorded.add(collector)
+        else:
+            return (yield)
+        self._importing = collector.nodeid
+        description.note_current(self._path, collector.nodeid)
+        try:
+            report = yield
+        finally:
+            self._importing = ""
+        self._collected[collector.nodeid] = collector, report
+        return report
+
+    def pytest_plugin_registered(self, plugin: object) -> None:
+        if self._importing:  # by `pytest_plugins` in a test file, which supervisors do not import
+            name = getattr(plugin, "__name__", type(plugin).__name__)
+            self._local.append(f"{self._importing} loads the plugin {name}")
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        if when == "collect":
+            self._warnings.append(reports.pack_warning(warning_message, when))
+
+    def write(self, ended: str = "") -> None:
+        """Write the description. `ended`: how pytest ended, if it did before its run loop. Raises WriteError."""
+        if self._session is None:
+            return
+        config, order = self._session.config, [item.nodeid for item in self._session.items]
+        self._items = {item.nodeid: item for item in self._session.items}
+        marks = _Marks()
+        collected = {path: module for path, module in self._modules.items() if module.nodeid in self._collected}
+        modules = {path: self._node(module, marks) for path, module in collected.items()}
+        odd = [f"the id of {self._odd_id!r} does not follow from its name"] if self._odd_id else []
+        found = Description(
+            hash=digest(order),
+            order=tuple(order),
+            modules=modules,
+            marks=tuple(marks.records),
+            warnings=tuple(self._warnings),
+            local=(*real_items.needed_by(config.pluginmanager, config.rootpath), *self._local, *odd),
+            ended=ended,
+        )
+        description.write(self._path, found)
+        self.unwritten = False
+
+    def _child(self, parent: pytest.Collector, node: pytest.Item | pytest.Collector, marks: _Marks) -> NodeRecord:
+        if node.nodeid != f"{parent.nodeid}::{node.name}":
+            self._odd_id = self._odd_id or node.nodeid
+        return self._node(node, marks)
+
+    def _node(self, node: pytest.Item | pytest.Collector, marks: _Marks) -> NodeRecord:
+        more: dict[str, Any] = {}
+        if isinstance(node, pytest.Item):
+            node = self._items.get(node.nodeid, node)  # of two nodes, that which all plugins have seen
+            names = getattr(getattr(node, "function", None), "__dict__", ())
+            more["location"] = node.location
+            more["attributes"] = tuple(name for name in names if name != "pytestmark" and not name.startswith("_"))
+        elif node.nodeid in self._collected:
+            node, report = self._collected[node.nodeid]
+            more["children"] = ()
+            if report.passed:
+                more["children"] = tuple(self._child(node, child, marks) for child in report.result)
+            else:
+                more["report"] = node.config.hook.pytest_report_to_serializable(config=node.config, report=report)
+        else:
+            more["children"] = ()
+        own = {mark.name for mark in node.own_markers} | {node.name}
+        inherited = node.parent.keywords if node.parent is not None else ()
+        return NodeRecord(
+            name=node.name,
+            marks=tuple(marks.place(mark) for mark in node.own_markers),
+            keywords=tuple(word for word in node.keywords if word not in own and word not in inherited),
+            extra=tuple(sorted(node.extra_keyword_matches)),
+            **more,
+        )
+
+
+class _Marks:
+    """The different marks of a collection. All tests of a parametrised function share theirs."""
+
+    def __init__(self) -> None:
+        self.records: list[MarkRecord] = []
+        self._places: dict[int, int] = {}
+        self._kept: list[pytest.Mark] = []  # an object that is gone could have the same id as a later one
+
+    def place(self, mark: pytest.Mark) -> int:
+        """Returns the position of a mark in `records`."""
+        place = self._places.get(id(mark))
+        if place is None:
+            place = self._places[id(mark)] = len(self.records)
+            self._kept.append(mark)
+            self.records.append(MarkRecord(mark.name, mark.args, mark.kwargs))
+        return place
