@@ -9,6 +9,7 @@ from harness.errors import HarnessError
 #: Devices at most: torch keeps their indices in 8 bits, and each has threads of its own.
 MOST_DEVICES = 64
 
+_LEAST_MEMORY, _MOST_MEMORY = 2 << 20, 1 << 62
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -25,15 +26,18 @@ def count(name: str, text: str | None, default: int) -> int:
     return int(text)
 
 
-def memory(name: str, text: str | None, default: int, *, least: int, most: int) -> int:
-    """The bytes of each device, from `least`, a multiple of 1 MiB, to `most`. Raises MachineError."""
+def memory(name: str, text: str | None, default: int) -> int:
+    """The bytes of each device, from 2 MiB (one segment of an allocator) to 2**62. Raises MachineError.
+
+    The libraries of both devices read the same variables by the same rules (`softdevice/csrc/core/amounts.h`).
+    """
     if text is None:
         return default
     found = re.fullmatch(r"[ \t]*(\d{1,19})[ \t]*(KiB|MiB|GiB)?[ \t]*", text, re.ASCII)
     size = int(found[1]) * _UNITS[found[2] or ""] if found else 0
-    if not least <= size <= most:
+    if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
         raise MachineError(
-            f"{name}={text!r}: expected a number of bytes, at least {least >> 20} MiB, "
+            f"{name}={text!r}: expected a number of bytes, at least {_LEAST_MEMORY >> 20} MiB, "
             "such as 268435456, 256MiB or 1GiB"
         )
     return size

@@ -25,16 +25,12 @@ DRIVER = "580.00"
 _COMPUTE_CAPABILITY = (9, 0)
 _DEFAULT_DEVICES = 2
 _DEFAULT_MEMORY = 2 << 30
-_LEAST_MEMORY = 2 << 20  # one segment of torch's allocator
-_MOST_MEMORY = 1 << 62
 
 
 def devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
     """All devices of the machine, masked or not. Raises MachineError."""
     count = declared.count(simcuda.COUNT, environ.get(simcuda.COUNT), _DEFAULT_DEVICES)
-    memory = declared.memory(
-        simcuda.MEMORY, environ.get(simcuda.MEMORY), _DEFAULT_MEMORY, least=_LEAST_MEMORY, most=_MOST_MEMORY
-    )
+    memory = declared.memory(simcuda.MEMORY, environ.get(simcuda.MEMORY), _DEFAULT_MEMORY)
     (prefix,) = simcuda.BACKEND.uuid_prefixes
     return tuple(
         Device(

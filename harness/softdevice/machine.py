@@ -20,16 +20,12 @@ from harness.devices.device import Device
 
 _DEFAULT_DEVICES = 2
 _DEFAULT_MEMORY = 1 << 30
-_LEAST_MEMORY = 2 << 20  # one segment of the allocator
-_MOST_MEMORY = (1 << 63) - 1
 
 
 def devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """The visible devices, in the order of the variable, and the hidden devices. Raises MachineError."""
     count = declared.count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
-    memory = declared.memory(
-        soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY, least=_LEAST_MEMORY, most=_MOST_MEMORY
-    )
+    memory = declared.memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
     every = [
         Device(uuid=f"SOFT-{index}", kind=soft.BACKEND.kind, name=soft.BACKEND.label, index=index, memory=memory)
         for index in range(count)

@@ -96,7 +96,7 @@ def test_a_kernel_of_triton_and_then_another_graph(device: torch.device) -> None
     raises=torch._dynamo.exc.Unsupported,
     reason="in torch 2.13 the pass is first called in a mode of __torch_dispatch__ (check_custom_op_aliasing), which is"
     " given a Python number in place of a tensor that stands for one, and cannot read it; that error is hidden by"
-    " another (https://github.com/pytorch/pytorch)",
+    " another (not reported yet)",
 )
 def test_a_factor_that_is_a_number(device: torch.device) -> None:
     """Contract: a pass that inductor compiled for a device reads the number by which a tensor was multiplied."""

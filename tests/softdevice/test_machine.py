@@ -50,6 +50,7 @@ def test_devices_of_the_environment(
         ("SOFT_DEVICE_MEMORY", "1GB", "at least 2 MiB, such as 268435456, 256MiB or 1GiB"),
         ("SOFT_DEVICE_MEMORY", "1.5GiB", "at least 2 MiB"),
         ("SOFT_DEVICE_MEMORY", "8589934592GiB", "at least 2 MiB"),
+        ("SOFT_DEVICE_MEMORY", "4611686018427387905", "at least 2 MiB"),
         ("SOFT_VISIBLE_DEVICES", "2", "'2' is not a device, expected 0 to 1, or SOFT-0 to SOFT-1"),
         ("SOFT_VISIBLE_DEVICES", "GPU-1", "'GPU-1' is not a device"),
         ("SOFT_VISIBLE_DEVICES", "0,", "'' is not a device"),

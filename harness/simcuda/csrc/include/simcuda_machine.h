@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
+
+#include "../../../softdevice/csrc/core/amounts.h"
 
 namespace simcuda::machine {
 
@@ -18,53 +18,22 @@ namespace simcuda::machine {
 constexpr int default_count = 2;
 constexpr int most_devices = 64;
 constexpr std::size_t default_memory = std::size_t{2} << 30;
-constexpr std::size_t least_memory = std::size_t{2} << 20;  // one segment of torch's allocator
 
 constexpr const char* name = "Simulated H100 (no GPU)";
 constexpr int compute_major = 9, compute_minor = 0;
 constexpr const char* driver_version = "580.00";
 
-inline std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-// A decimal number without a sign; nothing if the text is anything else, or too large.
-inline std::optional<std::size_t> number(std::string_view text) {
-  if (text.empty() || text.size() > 18) return std::nullopt;
-  std::size_t value = 0;
-  for (const char digit : text) {
-    if (digit < '0' || digit > '9') return std::nullopt;
-    value = value * 10 + static_cast<std::size_t>(digit - '0');
-  }
-  return value;
-}
-
 // Nothing if the text is not valid.
 inline std::optional<int> parse_count(const char* text) {
   if (text == nullptr) return default_count;
-  const auto count = number(trimmed(text));
+  const auto count = amounts::number(amounts::trimmed(text));
   if (!count || *count > most_devices) return std::nullopt;
   return static_cast<int>(*count);
 }
 
 inline std::optional<std::size_t> parse_memory(const char* text) {
   if (text == nullptr) return default_memory;
-  static constexpr std::pair<std::string_view, int> suffixes[] = {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
-  std::string_view digits = trimmed(text);
-  int shift = 0;
-  for (const auto& [suffix, bits] : suffixes) {
-    if (digits.size() > suffix.size() && digits.substr(digits.size() - suffix.size()) == suffix) {
-      digits = trimmed(digits.substr(0, digits.size() - suffix.size()));
-      shift = bits;
-      break;
-    }
-  }
-  const auto value = number(digits);
-  // The upper part of all sizes stays unused, so that sums of two sizes never overflow.
-  if (!value || *value > (std::size_t{1} << 62) >> shift || (*value << shift) < least_memory) return std::nullopt;
-  return *value << shift;
+  return amounts::memory(text);
 }
 
 // `index` counts all devices of the machine; masks do not change it.

@@ -31,9 +31,9 @@ std::vector<int> visible(const char* mask, int count) {
   std::string_view rest = mask;
   while (true) {
     const auto comma = rest.find(',');
-    const std::string_view name = machine::trimmed(rest.substr(0, comma));
+    const std::string_view name = amounts::trimmed(rest.substr(0, comma));
     int found = -1;
-    if (const auto index = machine::number(name)) {
+    if (const auto index = amounts::number(name)) {
       if (*index < static_cast<std::size_t>(count)) found = static_cast<int>(*index);
     } else if (name.starts_with("GPU-")) {
       for (int number = 0; number < count; ++number) {

@@ -20,7 +20,8 @@ cudaGraphNodeParams params_of(cudaGraphNodeType type) {
 
 cudaGraphNodeParams params_of(const cudaKernelNodeParams& kernel) {
   auto params = params_of(cudaGraphNodeTypeKernel);
-  params.kernel = {kernel.func, kernel.gridDim, kernel.blockDim, kernel.sharedMemBytes, kernel.kernelParams, kernel.extra};
+  params.kernel = {kernel.func,           kernel.gridDim,      kernel.blockDim,
+                   kernel.sharedMemBytes, kernel.kernelParams, kernel.extra};
   return params;
 }
 
@@ -106,47 +107,80 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGrap
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                 size_t count, const cudaKernelNodeParams* kernel) {
-  SIMCUDA_CALL(device, {
-    check(kernel != nullptr);
-    auto params = params_of(*kernel);
-    add(node, graph, needs, count, params);
-  });
-}
+// The calls for nodes whose parameters are a structure.
+#define PARAMS_CALLS(KIND, PARAMS)                                                                                    \
+  SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(cudaGraphNode_t* node, cudaGraph_t graph,                       \
+                                                      const cudaGraphNode_t* needs, size_t count,                     \
+                                                      const PARAMS* given) {                                          \
+    SIMCUDA_CALL(device, {                                                                                            \
+      check(given != nullptr);                                                                                        \
+      auto params = params_of(*given);                                                                                \
+      add(node, graph, needs, count, params);                                                                         \
+    });                                                                                                               \
+  }                                                                                                                   \
+  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeSetParams(cudaGraphNode_t node, const PARAMS* given) {              \
+    SIMCUDA_CALL(device, {                                                                                            \
+      check(given != nullptr);                                                                                        \
+      auto params = params_of(*given);                                                                                \
+      set_node(find_node(node), params);                                                                              \
+    });                                                                                                               \
+  }                                                                                                                   \
+  SIMCUDA_EXPORT cudaError_t cudaGraphExec##KIND##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,           \
+                                                                const PARAMS* given) {                                \
+    SIMCUDA_CALL(device, {                                                                                            \
+      check(given != nullptr);                                                                                        \
+      auto params = params_of(*given);                                                                                \
+      set_exec(exec, node, params);                                                                                   \
+    });                                                                                                               \
+  }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                 size_t count, const cudaMemcpy3DParms* copy) {
-  SIMCUDA_CALL(device, {
-    check(copy != nullptr);
-    auto params = params_of(*copy);
-    add(node, graph, needs, count, params);
-  });
-}
+PARAMS_CALLS(Kernel, cudaKernelNodeParams)
+PARAMS_CALLS(Memcpy, cudaMemcpy3DParms)
+PARAMS_CALLS(Memset, cudaMemsetParams)
+PARAMS_CALLS(Host, cudaHostNodeParams)
 
-SIMCUDA_EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                   size_t count, void* to, const void* from, size_t bytes,
+// The calls for nodes of events. `field` is that of cudaGraphNodeParams.
+#define EVENT_CALLS(KIND, type, field)                                                                                \
+  SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(cudaGraphNode_t* node, cudaGraph_t graph,                       \
+                                                      const cudaGraphNode_t* needs, size_t count,                     \
+                                                      cudaEvent_t event) {                                            \
+    SIMCUDA_CALL(device, {                                                                                            \
+      auto params = params_of(type);                                                                                  \
+      params.field.event = event;                                                                                     \
+      add(node, graph, needs, count, params);                                                                         \
+    });                                                                                                               \
+  }                                                                                                                   \
+  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) {                \
+    SIMCUDA_CALL(device, {                                                                                            \
+      check(event != nullptr);                                                                                        \
+      params_of(node, type);                                                                                          \
+      *event = find_node(node).event->handle();                                                                       \
+    });                                                                                                               \
+  }                                                                                                                   \
+  SIMCUDA_EXPORT cudaError_t cudaGraph##KIND##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) {                 \
+    SIMCUDA_CALL(device, {                                                                                            \
+      auto params = params_of(type);                                                                                  \
+      params.field.event = event;                                                                                     \
+      set_node(find_node(node), params);                                                                              \
+    });                                                                                                               \
+  }                                                                                                                   \
+  SIMCUDA_EXPORT cudaError_t cudaGraphExec##KIND##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node,            \
+                                                               cudaEvent_t event) {                                   \
+    SIMCUDA_CALL(device, {                                                                                            \
+      auto params = params_of(type);                                                                                  \
+      params.field.event = event;                                                                                     \
+      set_exec(exec, node, params);                                                                                   \
+    });                                                                                                               \
+  }
+
+EVENT_CALLS(EventRecord, cudaGraphNodeTypeEventRecord, eventRecord)
+EVENT_CALLS(EventWait, cudaGraphNodeTypeWaitEvent, eventWait)
+
+SIMCUDA_EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph,
+                                                   const cudaGraphNode_t* needs, size_t count, void* to, const void* from, size_t bytes,
                                                    cudaMemcpyKind kind) {
   SIMCUDA_CALL(device, {
     auto params = params_of(plain_copy(to, from, bytes, kind));
-    add(node, graph, needs, count, params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                 size_t count, const cudaMemsetParams* set) {
-  SIMCUDA_CALL(device, {
-    check(set != nullptr);
-    auto params = params_of(*set);
-    add(node, graph, needs, count, params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                               size_t count, const cudaHostNodeParams* host) {
-  SIMCUDA_CALL(device, {
-    check(host != nullptr);
-    auto params = params_of(*host);
     add(node, graph, needs, count, params);
   });
 }
@@ -160,26 +194,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cud
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* node, cudaGraph_t graph,
-                                                      const cudaGraphNode_t* needs, size_t count, cudaEvent_t event) {
-  SIMCUDA_CALL(device, {
-    auto params = params_of(cudaGraphNodeTypeEventRecord);
-    params.eventRecord.event = event;
-    add(node, graph, needs, count, params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphAddEventWaitNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                    size_t count, cudaEvent_t event) {
-  SIMCUDA_CALL(device, {
-    auto params = params_of(cudaGraphNodeTypeWaitEvent);
-    params.eventWait.event = event;
-    add(node, graph, needs, count, params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                   size_t count, cudaMemAllocNodeParams* alloc) {
+SIMCUDA_EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                                   const cudaGraphNode_t* needs, size_t count, cudaMemAllocNodeParams* alloc) {
   SIMCUDA_CALL(device, {
     check(alloc != nullptr);
     auto params = params_of(cudaGraphNodeTypeMemAlloc);
@@ -192,8 +208,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaG
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                                  size_t count, void* address) {
+SIMCUDA_EXPORT cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                                  const cudaGraphNode_t* needs, size_t count, void* address) {
   SIMCUDA_CALL(device, {
     auto params = params_of(cudaGraphNodeTypeMemFree);
     params.free.dptr = address;
@@ -224,23 +240,6 @@ SIMCUDA_EXPORT cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cu
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams* kernel) {
-  SIMCUDA_CALL(device, {
-    check(kernel != nullptr);
-    auto params = params_of(*kernel);
-    set_node(find_node(node), params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
-                                                           const cudaKernelNodeParams* kernel) {
-  SIMCUDA_CALL(device, {
-    check(kernel != nullptr);
-    auto params = params_of(*kernel);
-    set_exec(exec, node, params);
-  });
-}
-
 SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, cudaMemcpy3DParms* copy) {
   SIMCUDA_CALL(device, {
     check(copy != nullptr);
@@ -248,28 +247,11 @@ SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, cu
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const cudaMemcpy3DParms* copy) {
-  SIMCUDA_CALL(device, {
-    check(copy != nullptr);
-    auto params = params_of(*copy);
-    set_node(find_node(node), params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void* to, const void* from, size_t bytes,
-                                                         cudaMemcpyKind kind) {
+SIMCUDA_EXPORT cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void* to, const void* from,
+                                                         size_t bytes, cudaMemcpyKind kind) {
   SIMCUDA_CALL(device, {
     auto params = params_of(plain_copy(to, from, bytes, kind));
     set_node(find_node(node), params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
-                                                           const cudaMemcpy3DParms* copy) {
-  SIMCUDA_CALL(device, {
-    check(copy != nullptr);
-    auto params = params_of(*copy);
-    set_exec(exec, node, params);
   });
 }
 
@@ -289,95 +271,11 @@ SIMCUDA_EXPORT cudaError_t cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, cu
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const cudaMemsetParams* set) {
-  SIMCUDA_CALL(device, {
-    check(set != nullptr);
-    auto params = params_of(*set);
-    set_node(find_node(node), params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
-                                                           const cudaMemsetParams* set) {
-  SIMCUDA_CALL(device, {
-    check(set != nullptr);
-    auto params = params_of(*set);
-    set_exec(exec, node, params);
-  });
-}
-
 SIMCUDA_EXPORT cudaError_t cudaGraphHostNodeGetParams(cudaGraphNode_t node, cudaHostNodeParams* host) {
   SIMCUDA_CALL(device, {
     check(host != nullptr);
     const auto& params = params_of(node, cudaGraphNodeTypeHost).host;
     *host = {params.fn, params.userData};
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphHostNodeSetParams(cudaGraphNode_t node, const cudaHostNodeParams* host) {
-  SIMCUDA_CALL(device, {
-    check(host != nullptr);
-    auto params = params_of(*host);
-    set_node(find_node(node), params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphExecHostNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
-                                                         const cudaHostNodeParams* host) {
-  SIMCUDA_CALL(device, {
-    check(host != nullptr);
-    auto params = params_of(*host);
-    set_exec(exec, node, params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphEventRecordNodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) {
-  SIMCUDA_CALL(device, {
-    check(event != nullptr);
-    params_of(node, cudaGraphNodeTypeEventRecord);
-    *event = find_node(node).event->handle();
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphEventRecordNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) {
-  SIMCUDA_CALL(device, {
-    auto params = params_of(cudaGraphNodeTypeEventRecord);
-    params.eventRecord.event = event;
-    set_node(find_node(node), params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphExecEventRecordNodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node,
-                                                               cudaEvent_t event) {
-  SIMCUDA_CALL(device, {
-    auto params = params_of(cudaGraphNodeTypeEventRecord);
-    params.eventRecord.event = event;
-    set_exec(exec, node, params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphEventWaitNodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) {
-  SIMCUDA_CALL(device, {
-    check(event != nullptr);
-    params_of(node, cudaGraphNodeTypeWaitEvent);
-    *event = find_node(node).event->handle();
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphEventWaitNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) {
-  SIMCUDA_CALL(device, {
-    auto params = params_of(cudaGraphNodeTypeWaitEvent);
-    params.eventWait.event = event;
-    set_node(find_node(node), params);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaGraphExecEventWaitNodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node,
-                                                             cudaEvent_t event) {
-  SIMCUDA_CALL(device, {
-    auto params = params_of(cudaGraphNodeTypeWaitEvent);
-    params.eventWait.event = event;
-    set_exec(exec, node, params);
   });
 }
 
@@ -519,7 +417,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cud
 }
 
 SIMCUDA_EXPORT cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
-                                                      const cudaGraphNode_t* to, const cudaGraphEdgeData*, size_t count) {
+                                                      const cudaGraphNode_t* to, const cudaGraphEdgeData*,
+                                                      size_t count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     const auto found = find_graph(graph);

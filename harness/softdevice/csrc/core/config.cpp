@@ -2,39 +2,21 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
-#include <optional>
 #include <stdexcept>
 #include <string_view>
 
+#include "amounts.h"
 #include "faults.h"
 
 namespace soft {
 
 namespace {
 
+using amounts::number;
+using amounts::trimmed;
+
 constexpr int default_count = 2;
-constexpr int most_devices = 64;  // torch keeps device indices in 8 bits, and each has 65 threads
-constexpr std::size_t least_memory = std::size_t{2} << 20;  // one segment of the allocator
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-// A decimal number without a sign; nothing where the text is anything else, or too large.
-std::optional<std::size_t> number(std::string_view text) {
-  if (text.empty()) return std::nullopt;
-  std::size_t value = 0;
-  for (const char digit : text) {
-    if (digit < '0' || digit > '9') return std::nullopt;
-    const auto add = static_cast<std::size_t>(digit - '0');
-    if (value > (std::numeric_limits<std::size_t>::max() - add) / 10) return std::nullopt;
-    value = value * 10 + add;
-  }
-  return value;
-}
+constexpr int most_devices = 64;  // torch keeps device indices in 8 bits
 
 [[noreturn]] void reject(const char* variable, std::string_view value, const std::string& expected) {
   throw std::invalid_argument(std::string(variable) + "='" + std::string(value) + "': expected " + expected);
@@ -51,22 +33,9 @@ std::size_t parse_count(const char* text) {
 
 std::size_t parse_memory(const char* text) {
   if (text == nullptr) return std::size_t{1} << 30;
-  static constexpr std::pair<std::string_view, int> suffixes[] = {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
-  std::string_view digits = trimmed(text);
-  int shift = 0;
-  for (const auto& [suffix, bits] : suffixes) {
-    if (digits.size() > suffix.size() && digits.substr(digits.size() - suffix.size()) == suffix) {
-      digits = trimmed(digits.substr(0, digits.size() - suffix.size()));
-      shift = bits;
-      break;
-    }
-  }
-  const auto value = number(digits);
-  // The upper half of all sizes stays unused, so that sums of two sizes never overflow.
-  if (!value || *value > (std::numeric_limits<std::size_t>::max() >> 1 >> shift) || (*value << shift) < least_memory) {
-    reject("SOFT_DEVICE_MEMORY", text, "a number of bytes, at least 2 MiB, as in 268435456, 256MiB or 1GiB");
-  }
-  return *value << shift;
+  const auto bytes = amounts::memory(text);
+  if (!bytes) reject("SOFT_DEVICE_MEMORY", text, "a number of bytes, at least 2 MiB, as in 268435456, 256MiB or 1GiB");
+  return *bytes;
 }
 
 std::vector<std::string> parse_visible(const char* text, std::size_t count) {
