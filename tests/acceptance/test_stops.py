@@ -259,6 +259,7 @@ def test_a_terminal_that_goes_away(project: Project, spread: str) -> None:
     """What pytest says has nowhere to go, and the report is written."""
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
         os.chdir(project.folder)
         os.environ |= {"PROBE_DIR": str(project.folder / "probe"), "TMPDIR": str(project.temp)}
         os.execv(sys.executable, [sys.executable, "-m", "pytest", "suites", spread, "--grace=0", "--results-dir=run"])
