@@ -17,7 +17,8 @@ def take_first_profile() -> None:
     profile tells Kineto once and for all to do without (https://github.com/pytorch/pytorch/pull/186036).
     """
     if torch.cuda.is_available():
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):
+        # Without `acc_events`, torch 2.11 warns.
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True):
             pass
 
 
