@@ -18,7 +18,8 @@ def take_first_profile() -> None:
     from torch.profiler import ProfilerActivity, profile
 
     if torch.cuda.is_available():
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):
+        # Without `acc_events`, torch 2.11 warns.
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True):
             pass
 
 

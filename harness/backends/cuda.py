@@ -26,6 +26,8 @@ _PINNED_COUNTERS = {
     "pinned_bytes": ("active_bytes", "current"),
     "pinned_reserved": ("allocated_bytes", "current"),
 }
+#: The first torch that takes a pinned block out of `active_bytes` again when the block is freed.
+_COUNTS_FREED_PINNED_MEMORY = (2, 13)
 _NO_POOL = (0, 0)
 
 
@@ -50,6 +52,10 @@ class CudaCounters:
                 values, stats, {f"{name}[{index}]": path for name, path in _DEVICE_COUNTERS.items()}, unreadable
             )
         _read_counters(values, torch.cuda.host_memory_stats_as_nested_dict(), _PINNED_COUNTERS, unreadable)
+        if torch.__version__ < _COUNTS_FREED_PINNED_MEMORY:
+            # Even a number that is read back from the device would count as a leak.
+            values.pop("pinned_bytes", None)
+            unreadable["pinned_bytes"] = "torch before 2.13 counts freed blocks as in use"
         if full:
             values.update(dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0))
             values.update(private_pools(torch.cuda.memory_snapshot()))

@@ -78,6 +78,9 @@ def test_other_threads_do_not_use_the_pool(device: torch.device) -> None:
     del theirs, mine
 
 
+# torch 2.11 aborts if a pool is dropped while another thread allocates in one: synchronize_and_free_events in
+# c10/cuda/CUDACachingAllocator.cpp takes that for a capture.
+@pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_emptycache_multithread")
 def test_emptying_the_cache_from_threads_is_safe(device: torch.device) -> None:
     """Contract: threads that make tensors in pools, drop the pools and empty the cache at the same time do not fail and

@@ -174,6 +174,8 @@ def test_a_pool_may_be_told_not_to_split(device: torch.device, no_split: bool) -
         assert [len(segment["blocks"]) for segment in segments] == [1, 1, 1]
 
 
+# torch 2.11 gives back no cached memory while a thread allocates in a pool, as it must not during a capture.
+@pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_release_cached_blocks_during_diversion")
 def test_cached_memory_makes_room_for_a_pool(device: torch.device) -> None:
     """Contract: a request in a pool for which there is room only if cached memory outside goes back to the device is

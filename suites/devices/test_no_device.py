@@ -97,6 +97,7 @@ def test_what_needs_no_device_works_without_one() -> None:
     }, {expression: answer for expression, answer in answers.items() if answer[0] != "value"}
 
 
+@pytest.mark.requires(torch=">=2.13")  # in 2.11 the list is empty without a device
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available")
 def test_the_list_of_architectures_is_read_without_a_device() -> None:

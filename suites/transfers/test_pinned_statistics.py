@@ -11,7 +11,9 @@ import torch
 from ..streams.busy import calibrate, ever, sleep_on
 from ._torch_private import empty_host_cache, host_memory_stats, reset_host_memory_stats
 
-pytestmark = pytest.mark.requires(accelerator=True)
+# Before 2.13, torch leaves a freed block among the active ones. If a copy is under way, it takes off the index of the
+# block's size in place of the size: https://github.com/pytorch/pytorch/pull/171662. The software device has its own.
+pytestmark = pytest.mark.requires(any=[{"device": "soft"}, {"accelerator": True, "torch": ">=2.13"}])
 
 #: A power of two, so that no rounding adds to it.
 SIZE = 1 << 22

@@ -434,10 +434,15 @@ class _FakeCuda:
 class _FakeTorch:
     cuda = _FakeCuda()
 
+    def __init__(self, version: str) -> None:
+        from torch.torch_version import TorchVersion
+
+        self.__version__ = TorchVersion(version)
+
 
 def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
     unreadable: dict[str, str] = {}
-    read = CudaCounters().read(_FakeTorch(), unreadable, full=True)  # type: ignore[arg-type]
+    read = CudaCounters().read(_FakeTorch("2.13.0+cu130"), unreadable, full=True)  # type: ignore[arg-type]
     driver = unreadable.pop("cuda_driver")
     assert read == {
         "cuda_allocated[0]": 7,
@@ -449,6 +454,14 @@ def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
     }
     assert driver.startswith("nvml cannot find the device: ")
     assert unreadable == {"cuda_segments[0]": "this torch has no counter segment.all.current"}
+
+
+@pytest.mark.parametrize(("version", "readable"), [("2.11.0+cu130", False), ("2.12.1", False), ("2.14.0a0+git1", True)])
+def test_pinned_memory_in_use_is_read_only_where_torch_counts_what_is_freed(version: str, readable: bool) -> None:
+    unreadable: dict[str, str] = {}
+    read = CudaCounters().read(_FakeTorch(version), unreadable, full=False)  # type: ignore[arg-type]
+    assert ("pinned_bytes" in read, "pinned_bytes" in unreadable) == (readable, not readable)
+    assert read["pinned_reserved"] == 16
 
 
 def test_temporary_files_are_counted_at_any_depth_but_pytests(tmp_path: Path) -> None:
