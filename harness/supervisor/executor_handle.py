@@ -226,6 +226,8 @@ class ExecutorHandle:
         while True:
             stop = self._link.stop.heard() if heed_stop else None
             try:
+                if self.exit_status is None:
+                    self._check_exit()  # it may have come together with an answer of the zygote, and so be read already
                 if (message := self._channel.pop()) is not None:
                     self._sent_message = True
                     if message["op"] != "harness_error":

@@ -113,6 +113,9 @@ class FakeLink:
             raise ForkRefusedError(f"no room for {order['executor']} with {len(descriptors)} descriptors")
         return os.getpid()
 
+    def exit_of(self, executor: str) -> None:
+        assert executor == "e1"
+
     def signal(self, executor: str, number: int) -> None:
         assert executor == "e1"
         self.signals.append(number)
@@ -260,6 +263,15 @@ def test_the_last_message_comes_before_the_exit(tmp_path: Path) -> None:
         assert handle.receive(deadline) is NoMessage.EXITED
         assert handle.receive(deadline) is NoMessage.EXITED
     assert (handle.exit_status, handle.swept) == (0, ["a child"])
+
+
+def test_an_exit_that_came_with_an_answer_of_the_zygote_is_known(tmp_path: Path) -> None:
+    """Whoever waited for the answer read both messages, so nothing is left to read."""
+    with handle_on(tmp_path, _silent) as (handle, zygote):
+        zygote.executors[0].exit(3)
+        zygote.client.pump()
+        assert handle.receive(time.monotonic()) is NoMessage.EXITED
+    assert handle.exit_status == 3
 
 
 def test_an_error_of_the_harness_is_no_message_but_kept(tmp_path: Path) -> None:
