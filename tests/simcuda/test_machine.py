@@ -14,8 +14,10 @@ from harness.devices.declared import MachineError
 from harness.devices.detected import Detected
 from harness.machine import DeviceError
 from harness.simcuda import machine
+from harness.softdevice.build import CSRC
 
 _HEADER = Path(machine.__file__).with_name("csrc") / "include" / "simcuda_machine.h"
+_AMOUNTS = CSRC / "core" / "amounts.h"
 
 
 def uuid(index: int) -> str:
@@ -77,7 +79,7 @@ def test_an_invalid_variable_is_an_error_with_name_and_value(name: str, value: s
 
 def test_the_run_and_the_runtime_agree_on_the_machine() -> None:
     """The libraries read the same variables themselves, and tell their processes the same facts."""
-    text = _HEADER.read_text(encoding="utf-8")
+    text = _HEADER.read_text(encoding="utf-8") + _AMOUNTS.read_text(encoding="utf-8")
 
     def constant(name: str) -> str:
         found = re.search(rf"\b{name} = (.*?)[;,]", text)
