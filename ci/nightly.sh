@@ -15,7 +15,7 @@
 #   NIGHTLY_CACHE     where environments are kept. Default: ~/.cache/gpu-conformance-harness/environments
 #   NIGHTLY_WORKERS   number of workers, or auto. Default: auto
 #
-# Exit status: 0 if every step passed, 1 if one failed, 2 for an unknown step.
+# Exit status: 0 if every step passed, 1 if one failed, 2 for an unknown step or an invalid seed.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
@@ -72,6 +72,10 @@ chaos() {
     CHAOS_SEEDS=$(seq -s, "$seed" $((seed + 9))) "$made/bin/pytest" tests/chaos -n "$workers" --dist worksteal
 }
 
+if [[ ! $seed =~ ^[0-9]+$ ]]; then
+    echo "ci/nightly.sh: NIGHTLY_SEED='$seed': expected a number, such as 20261122" >&2
+    exit 2
+fi
 for step in "$@"; do
     if [[ " ${steps[*]} " != *" $step "* ]]; then
         echo "ci/nightly.sh: unknown step '$step': expected one of ${steps[*]}" >&2

@@ -112,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
         context = RunContext.from_json(told[scope.CONTEXT])
         if context.isolation != "none":
             stop_signals.leave_to_controller()
-        stop_signals.release()  # a signal that came before is handled now
+        stop_signals.release()  # a signal that came before, and is not ignored, is handled now
         if config.invocation_params.args == context.told_args and (wrong := context.root.difference(Root.of(config))):
             config.pluginmanager.register(MisplacedHooks(wrong), "harness-misplaced")
             return

@@ -109,6 +109,14 @@ def test_an_unknown_step_is_refused_before_any_runs(night: Night) -> None:
     assert night.calls("pytest") == []
 
 
+@pytest.mark.parametrize("seed", ["tonight", "-1", "a[$(touch made)]"])
+def test_a_seed_that_is_no_number_is_refused(night: Night, seed: str) -> None:
+    done = night.run("chaos", NIGHTLY_SEED=seed)
+    assert done.returncode == 2
+    assert done.stderr == f"ci/nightly.sh: NIGHTLY_SEED={seed!r}: expected a number, such as 20261122\n"
+    assert night.calls("pytest") == []
+
+
 def test_the_workflow_has_a_job_for_each_step() -> None:
     jobs = yaml.safe_load((CI / "nightly.yml").read_text())["jobs"]
     assert jobs["nightly"]["strategy"]["matrix"]["step"] == STEPS

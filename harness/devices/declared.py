@@ -6,7 +6,7 @@ import re
 
 from harness.errors import HarnessError
 
-#: Devices at most: torch keeps their indices in 8 bits, and each has threads of its own.
+#: Devices at most: torch keeps their indices in 8 bits.
 MOST_DEVICES = 64
 
 _LEAST_MEMORY, _MOST_MEMORY = 2 << 20, 1 << 62
