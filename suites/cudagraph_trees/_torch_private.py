@@ -177,10 +177,27 @@ def fresh_cache() -> Iterator[None]:
         yield
 
 
+#: Device and pool of the segments of graphs that were there before the case. Graphs with conditional nodes leave theirs.
+_earlier: frozenset[tuple[int, tuple[int, int]]] = frozenset()
+
+
+def begin_case() -> None:
+    """From now on, `graph_segments` has no segments of pools that there are now."""
+    global _earlier
+    _earlier = frozenset()
+    if torch.cuda.is_initialized():
+        _earlier = frozenset(map(_pool, graph_segments()))
+
+
 def graph_segments() -> list[dict[str, Any]]:
-    """The allocator's segments that belong to graphs, on all devices."""
+    """The allocator's segments that belong to graphs of the case, on all devices."""
     segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()
-    return [segment for segment in segments if tuple(segment["segment_pool_id"]) != (0, 0)]
+    return [each for each in segments if tuple(each["segment_pool_id"]) != (0, 0) and _pool(each) not in _earlier]
+
+
+def _pool(segment: dict[str, Any]) -> tuple[int, tuple[int, int]]:
+    first, second = segment["segment_pool_id"]
+    return segment["device"], (first, second)
 
 
 def live_bytes_of_graphs() -> int:

@@ -36,8 +36,9 @@ def pools_are_empty_afterwards(request: pytest.FixtureRequest) -> Iterator[None]
 
     A case that has failed is not asked: pytest has its traceback, and so all that its functions held.
     """
-    from . import trees  # here, since supervisors import this file and must not import torch
+    from . import _torch_private, trees  # here, since supervisors import this file and must not import torch
 
+    _torch_private.begin_case()
     yield
     if not request.node.stash[_FAILED]:
         trees.assert_nothing_left()

@@ -112,6 +112,29 @@ def test_conditions_within_conditions(device: torch.device) -> None:
             assert (x == (1 + 10 * other if one else 0)).all()
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="torch takes a reference to the pool for each conditional node (begin_capture_to_if_node) and never drops it",
+)
+def test_a_dropped_graph_gives_the_memory_of_its_pool_back(device: torch.device) -> None:
+    """Contract: when a graph with a conditional node is gone, its pool has no memory left that `empty_cache` keeps."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved(device)
+    conditions, x = falses(1, device), torch.zeros(64, dtype=torch.int64, device=device)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        doubled = x * 2
+        with only_if(conditions[0]):
+            x.add_(doubled)
+    assert torch.cuda.memory_reserved(device) > before, "the graph has no memory of its own"
+    del graph, doubled, x, conditions
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved(device) == before
+
+
 def test_a_conditional_node_needs_a_capture() -> None:
     """Contract: outside of a capture there is no graph to put a node into, which is said."""
     with pytest.raises(RuntimeError, match=r"(?i)captur"):

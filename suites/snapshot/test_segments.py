@@ -114,7 +114,8 @@ def test_pools_by_size_agree_with_the_statistics(device: torch.device) -> None:
 
 
 def test_emptying_the_cache_leaves_only_segments_in_use(device: torch.device) -> None:
-    """Contract: after `empty_cache` every segment has a live block in it; the tensor's own is still there."""
+    """Contract: after `empty_cache` every segment has a live block in it; the tensor's own is still there. Segments of
+    graphs' pools are not meant: a pool whose graph is gone may be kept by torch, see `graphs/test_conditional.py`."""
     kept, scratch = made(1000, device), made(64 * MIB, device)
     place = address(scratch)
     del scratch
@@ -124,7 +125,8 @@ def test_emptying_the_cache_leaves_only_segments_in_use(device: torch.device) ->
 
     here = segments_of(device)
     assert any(place in range(each, each + 64 * MIB) for each in before)
-    assert all(any(block.state != FREE for block in blocks([segment])) for segment in here)
+    shared = [segment for segment in here if tuple(segment["segment_pool_id"]) == (0, 0)]
+    assert all(any(block.state != FREE for block in blocks([segment])) for segment in shared)
     assert block_at(here, address(kept)) is not None
     assert block_at(here, place) is None
 
