@@ -144,6 +144,7 @@ class Run:
             # A suite of this project that starts a thread at import is an error. Nobody here can change other suites.
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
+            slots=settings["slots"],
         )
 
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:

@@ -30,6 +30,10 @@ class Claim:
     share: Fraction = ALONE
     memory: int = 0
 
+    def exactly(self, devices: Sequence[str]) -> Claim:
+        """The same claim, to these devices and no others."""
+        return replace(self, own=devices[0], others=tuple(devices[1:]), count=len(devices))
+
     def within(self, lease: Lease) -> tuple[str, ...]:
         """The devices of a lease that meet the claim, `own` first. Empty if the lease does not meet it."""
         if self.own not in lease.devices or lease.share < self.share:
