@@ -38,7 +38,7 @@ from harness.options import case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
 from harness.scheduling import claims, device_leases, stop_request
-from harness.scheduling.device_leases import DeviceLeases
+from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
 from harness.supervisor import compiler_caches, kept_files
@@ -206,7 +206,7 @@ class Worker:
         try:
             with self._recording():
                 self._supervisor.run(item, nextitem)
-        except ZygoteError as error:
+        except (ZygoteError, BoardError) as error:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno not in _STARVED:

@@ -194,7 +194,7 @@ class DeviceLeases:
         """Create the folder and the files of this worker. Raises BoardError, WriteError."""
         if self._alive is not None:
             return
-        _prepare(self._folder)
+        prepare(self._folder)
         with writing(f"into {str(self._folder)!r}"):
             os.mkfifo(self._file("pipe"))
             # Opened for writing too: a pipe without a writer is at end of file, so poll would always return.
@@ -348,7 +348,7 @@ class _Change:
     board: Board
 
 
-def _prepare(folder: Path) -> None:
+def prepare(folder: Path) -> None:
     """Create the folder of the board, for users of our group. Raises BoardError if others could change the board."""
     with writing(f"into {str(folder.parent)!r}"):
         try:
