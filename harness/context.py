@@ -32,7 +32,8 @@ class RunContext:
       written, `library` is the file of the built backend, and `variables` are those that the environment of every
       process that runs cases must have from its start on.
     - `health`: GPUs are examined. `leak_check`: off, fast or full. `start`: auto, fork or cold, see
-      `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called.
+      `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called. `slots`: how many cases may
+      use one GPU at once.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -67,6 +68,7 @@ class RunContext:
     variables: dict[str, str] = field(default_factory=dict)
     start: str = "fork"
     under: str | None = None
+    slots: int = 1
 
     @property
     def journal(self) -> Path:

@@ -22,6 +22,7 @@ MARKERS = (
     "state; the case is red if it no longer leaks or changes state",
     "keeps(reason): the code under test keeps memory for good on every run, so memory growth of the case is not "
     "checked; changed state is still checked",
+    "serial: the case has its devices alone, also where several cases may use one device at once",
     "timeout(seconds): the time limit of the case, including setup and teardown",
 )
 

@@ -221,6 +221,14 @@ OPTIONS = {
             off="--no-until-fail",
         ),
         Option(
+            "--slots",
+            _count(1),
+            1,
+            "how many cases may use one GPU at once, if they do not ask for it alone or for most of its memory "
+            "(default: 1); -n auto starts as many workers a GPU",
+            "N",
+        ),
+        Option(
             "--verify",
             _count(1),
             None,

@@ -123,6 +123,15 @@ def inventory(config: pytest.Config) -> Inventory:
         raise pytest.UsageError(str(error)) from None
 
 
+def slots(config: pytest.Config) -> int:
+    """How many cases may use one GPU at once, by options and profile. Raises pytest.UsageError."""
+    try:
+        profile = _chosen_profile(config)
+        return int(options.get(config, "slots", profile.value.slots if profile else None))
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 def _chosen_profile(config: pytest.Config) -> Loaded[Profile] | None:
     name = options.get(config, "profile")
     folder = config.rootpath / config.getini("harness_configs")
@@ -169,6 +178,7 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "fail_on_flaky": profile.fail_on_flaky,
         "shuffle": profile.shuffle,
         "retries": profile.retries,
+        "slots": profile.slots,
         "repeat": profile.repeats,
         "hardware": profile.hardware,
         "waivers": profile.waivers or None,

@@ -83,9 +83,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from harness.scheduling import workers
 
     devices = plan.inventory(config).accelerators
+    slots = plan.slots(config)
     software = sum(device.backend.software for device in devices)
     cores, memory = workers.usable_cores(), workers.available_memory()
-    return workers.worker_count(len(devices) - software, cores, memory, software=software)
+    return workers.worker_count(len(devices) - software, cores, memory, software=software, slots=slots)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -41,7 +41,7 @@ from harness.reporting.journal_tail import JournalTail
 from harness.reporting.ledger import Ledger
 from harness.reporting.progress import Progress
 from harness.rootdir import Root
-from harness.scheduling import stop_request
+from harness.scheduling import device_leases, stop_request
 from harness.scheduling.leases import LeaseBook
 from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
@@ -77,6 +77,8 @@ class Run:
         self._arguments = _arguments(config)
         self.plan = plan.make(config)
         isolation, self.aside = _isolation(config, self.plan.settings)
+        if isolation != "none" and inventory.gpus:
+            _prepare_leases()
         with contextlib.ExitStack() as undo:
             temp = _make_temp_folder(config)
             undo.callback(temp_folder.remove, temp)
@@ -144,6 +146,7 @@ class Run:
             # A suite of this project that starts a thread at import is an error. Nobody here can change other suites.
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
+            slots=settings["slots"],
         )
 
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
@@ -344,6 +347,14 @@ class Run:
         except OSError as error:
             raise pytest.UsageError(f"--results-dir={str(run_dir)!r} cannot be made: {error.strerror}") from None
         return run_dir
+
+
+def _prepare_leases() -> None:
+    """Raises pytest.UsageError if runs of this host cannot lease GPUs there."""
+    try:
+        device_leases.prepare(device_leases.default_folder())
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _isolation(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str, str | None]:

@@ -37,8 +37,8 @@ from harness.native import provider
 from harness.options import case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
-from harness.scheduling import device_locks, stop_request
-from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling import claims, device_leases, stop_request
+from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
 from harness.supervisor import compiler_caches, kept_files
@@ -117,6 +117,8 @@ class Worker:
             examine=context.health and context.isolation != "none",
             nvml_limit=NVML_LIMIT * context.timeout_multiplier,
         )
+        #: The number of cases that may use one device at once.
+        self._slots = _slots(context.slots, 1 if workerinput is None else int(workerinput["workercount"]), inventory)
         self._own: list[ZygoteProcess] = []
         self._was_linked = False
         #: The hash of the list that the run's zygote has collected, once this worker has it from there.
@@ -133,7 +135,7 @@ class Worker:
                 files=Path(context.run_dir) / kept_files.FOLDER,
                 record=self._record,
                 stop=self._stop,
-                locks=self._device_locks(workerinput),
+                leases=self._device_leases(),
                 connect=self._connect,
                 after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
             )
@@ -204,7 +206,7 @@ class Worker:
         try:
             with self._recording():
                 self._supervisor.run(item, nextitem)
-        except ZygoteError as error:
+        except (ZygoteError, BoardError) as error:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno not in _STARVED:
@@ -305,6 +307,8 @@ class Worker:
             case_id = item.stash[CASE_ID]
             marks = list(item.iter_markers("timeout"))
             unmet = requirements.evaluate(wanted, here)
+            memory = requirements.memory_wanted(wanted)
+            alone = item.get_closest_marker("serial") is not None
             case = Case(
                 item=item,
                 id=case_id,
@@ -317,6 +321,8 @@ class Worker:
                     *_own_waivers(item, case_id),
                     *waivers.applying(self.policy.waivers, case_id, here, self._today),
                 ),
+                share=claims.share_of(self._slots, memory, device.memory, alone=alone),
+                memory=memory,
             )
             item.stash[_PREPARED] = decided = device.uuid, case
         return decided[1]
@@ -341,22 +347,17 @@ class Worker:
             self._stop.close()
             self._stop = None
 
-    def _device_locks(self, workerinput: dict[str, Any] | None) -> DeviceLocks:
-        """The locks on devices. They are used for GPUs, unless the run has more workers than devices.
-
-        The CPU and software devices need no locks: each process has its own.
-        """
-        workers = 1 if workerinput is None else int(workerinput["workercount"])
-        enabled = self._pool.device.backend.hardware and workers <= len(self._inventory.usable)
+    def _device_leases(self) -> DeviceLeases:
+        """The leases of GPUs. The CPU and software devices need none: each process has its own."""
         # A worker checks for waiting workers only between cases: it first makes all attempts and repetitions of a case.
         attempts = max(self.policy.repeat * (1 + self.policy.retries), 2 * self.policy.verify)
         longest = _ATTEMPT_FACTOR * attempts * self.context.case_timeout
-        return DeviceLocks(
-            Path(self.context.temp_dir) / "turns",
-            enabled=enabled,
+        return DeviceLeases(
+            device_leases.default_folder() if self._pool.device.backend.hardware else None,
             worker=self.name,
-            limit=max(device_locks.LIMIT, longest) * self.context.timeout_multiplier,
-            first_word=device_locks.FIRST_WORD * self.context.timeout_multiplier,
+            memory={device.uuid: device.memory for device in self._inventory.usable if device.memory},
+            limit=max(device_leases.LIMIT, longest) * self.context.timeout_multiplier,
+            first_word=device_leases.FIRST_WORD * self.context.timeout_multiplier,
             tell=self._tell_wait,
         )
 
@@ -440,6 +441,11 @@ class Worker:
 
     def _record_wait(self, message: str) -> None:
         self._record({"event": "wait", "worker": self.name, "message": message})
+
+
+def _slots(wanted: int, workers: int, inventory: Inventory) -> int:
+    """The places on each device. A run with more workers than places has as many places as it has workers."""
+    return max(wanted, -(-workers // len(inventory.usable)))
 
 
 def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:

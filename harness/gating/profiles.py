@@ -13,6 +13,7 @@ from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
 
+_MOST_SLOTS = 64
 _MOST = 1000  # repeats or retries: more is a typing error
 
 
@@ -66,6 +67,7 @@ class Profile(BaseModel):
     repeats: Annotated[int, Field(ge=1, le=_MOST)] | None = None
     retries: Annotated[int, Field(ge=0, le=_MOST)] | None = None
     shuffle: bool | None = None
+    slots: Annotated[int, Field(ge=1, le=_MOST_SLOTS)] | None = None
     fail_on_flaky: bool | None = None
     requires: Annotated[Conditions, AfterValidator(_narrowing)] = Field(default_factory=dict)
     gates: Literal["all"] | tuple[Capability, ...] = "all"

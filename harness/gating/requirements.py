@@ -129,6 +129,18 @@ def devices_wanted(conditions: Iterable[Condition]) -> int:
     return 1
 
 
+def memory_wanted(conditions: Iterable[Condition]) -> int:
+    """The bytes of a device's memory that a case declares by ``memory`` or ``free_memory``: the largest lower bound."""
+    bounds = [
+        clause.value
+        for condition in conditions
+        if isinstance(condition, Requirement) and condition.capability in ("memory", "free_memory")
+        for clause in condition.clauses
+        if clause.operator in (">=", ">", "==") and isinstance(clause.value, int)
+    ]
+    return max(bounds, default=0)
+
+
 def disguised(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
     """The condition on the device that holds only because torch takes the device for another kind; None if none does.
 

@@ -9,13 +9,14 @@ from pathlib import Path
 WORKER_MEMORY = 1 << 30
 
 
-def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0) -> int:
-    """Returns one worker per GPU. Without a GPU, one per core, limited by `memory` (bytes) at 1 GiB each; at least one.
+def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0, slots: int = 1) -> int:
+    """Returns one worker per slot of a GPU; more than one per GPU only if `memory` (bytes) is enough at 1 GiB each.
 
-    On software devices, one per device, but at most one per core, because they compute on the cores.
+    Without a GPU, one per core, limited by `memory` in the same way; at least one. On software devices, one per device,
+    but at most one per core, because they compute on the cores.
     """
     if gpus:
-        return gpus
+        return max(gpus, min(gpus * slots, memory // WORKER_MEMORY))
     if software:
         return max(1, min(software, cores))
     return max(1, min(cores, memory // WORKER_MEMORY))

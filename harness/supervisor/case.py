@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
 from harness.outcome import Outcome, Ruling
+from harness.scheduling.claims import ALONE
 from harness.text import cap, one_line
 
 #: Characters kept of the tracebacks of a case.
@@ -22,6 +24,7 @@ class Case:
     """A collected item, with every decision that is made about it before it runs. `limit` in seconds.
 
     `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
+    `share` and `memory`: what it needs of each of its `devices`, see `harness.scheduling.claims.Claim`.
     """
 
     item: pytest.Item
@@ -32,6 +35,8 @@ class Case:
     unmet: Unmet | None
     objection: Ruling | None = None
     waivers: tuple[Waiver, ...] = ()
+    share: Fraction = ALONE
+    memory: int = 0
 
     def line(
         self,

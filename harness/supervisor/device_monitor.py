@@ -54,18 +54,24 @@ class DeviceMonitor:
                 devices = self._pool.choose(count)
             except NoDeviceError as error:
                 return str(error)
-            new = self._pool.unexamined(devices)
-            if not new:
+            if not self._pool.unexamined(devices):
                 return ""
             self._retire()
             try:
-                for device in new:
-                    self._examine_new(device)
+                self.examine_new(devices)
             except NoDeviceError as error:
                 return str(error)
             self._slot.release()
 
-    def _examine_new(self, device: Device) -> None:
+    def examine_new(self, devices: Sequence[Device]) -> None:
+        """Examine those of `devices` that this worker has not examined. There must be no executor.
+
+        Raises NoDeviceError, StoppedError.
+        """
+        for device in self._pool.unexamined(devices):
+            self._examine_one(device)
+
+    def _examine_one(self, device: Device) -> None:
         """Raises NoDeviceError."""
         for _, event in self._pool.new_events([device.uuid]):
             if event.severity == "fatal":

@@ -16,6 +16,8 @@ from harness.devices.health_events import HealthEvent, HealthReading, HealthWatc
 from harness.devices.visibility import combinable
 from harness.errors import NoDeviceError
 from harness.scheduling import leases
+from harness.scheduling.claims import Claim
+from harness.supervisor.case import Case
 from harness.supervisor.executor_slot import Record
 
 
@@ -65,16 +67,30 @@ class DevicePool:
         return True
 
     def choose(self, count: int) -> tuple[Device, ...]:
-        """Returns the devices for a case that needs `count`, ours first. Raises NoDeviceError with the reason."""
+        """Returns devices for a case that needs `count`, ours first. Raises NoDeviceError with the reason."""
+        return leases.together(self.device, count, self._combinable(count))
+
+    def claim(self, case: Case) -> Claim:
+        """Returns what a case needs: our device, and others that are healthy. Raises NoDeviceError with the reason."""
+        usable = self._combinable(case.devices)
+        own, *others = leases.together(self.device, len(usable), usable)
+        return Claim(own.uuid, tuple(device.uuid for device in others), case.devices, case.share, case.memory)
+
+    def _combinable(self, count: int) -> tuple[Device, ...]:
+        """Returns the healthy devices that one process can use with ours; at least `count`. Raises NoDeviceError."""
         drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
         together = combinable([device for device in self._usable if device.uuid not in drained])
         if self.device.uuid not in drained and self.device not in together:
             together = (self.device,)
         if self.device.uuid not in drained and count <= len(together):
-            return leases.together(self.device, count, together)
+            return together
         reasons = "; ".join(f"{uuid} is drained: {why}" for uuid, why in drained.items())
         missing = f"{count} healthy devices wanted, {len(together)} left"
         raise NoDeviceError(f"{missing}; {reasons}" if reasons else missing)
+
+    def ordered(self, uuids: Sequence[str]) -> tuple[Device, ...]:
+        """Returns the devices with these UUIDs, in the same order."""
+        return tuple(device for uuid in uuids for device in self._usable if device.uuid == uuid)
 
     def known(self, uuids: Sequence[str]) -> list[Device]:
         """Returns the devices with these UUIDs."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from harness import temp_folder
 from harness.errors import writing
-from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.claims import Claim, Lease
+from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor import kept_files
 from harness.supervisor.activity import Activities
@@ -31,12 +32,12 @@ class ExecutorSlot:
         files: Path,
         record: Record,
         stop: StopListener,
-        locks: DeviceLocks,
+        leases: DeviceLeases,
         connect: Callable[[], ZygoteClient],
         after_unclean_exit: Callable[[], None],
     ) -> None:
-        """`temp` is the folder for temporary files, `files` the folder for kept files. `locks` are held while an
-        executor lives. `connect` finds or starts a zygote. `after_unclean_exit` cleans up after an executor whose exit
+        """`temp` is the folder for temporary files, `files` the folder for kept files. `leases` are of the devices
+        of an executor. `connect` finds or starts a zygote. `after_unclean_exit` cleans up after an executor whose exit
         status is not 0.
         """
         self._worker = worker
@@ -45,7 +46,8 @@ class ExecutorSlot:
         self._keep_budget = kept_files.MOST_OF_WORKER
         self._record = record
         self.stop = stop
-        self._locks = locks
+        self._leases = leases
+        self._lease = Lease(())
         self._connect = connect
         self._after_unclean_exit = after_unclean_exit
         #: What the worker does between attempts at cases.
@@ -56,38 +58,52 @@ class ExecutorSlot:
         self._reported_failures: set[str] = set()
         self.current: ExecutorHandle | None = None
 
-    def spawn(self, binding: Binding) -> ExecutorHandle:
-        """Start a new executor, once no other worker uses its devices. There must be no current executor.
+    def lease(self, claim: Claim) -> tuple[str, ...]:
+        """Wait for devices by UUID, and hold them. There must be no current executor.
+
+        Raises NoDeviceError, and StoppedError after a request to stop the run.
+        """
+        assert self.current is None
+        doing = self.activities.doing
+        return self._leases.take(
+            claim,
+            waiting=lambda device: doing(f"waiting for device {device}, which another worker uses"),
+            interrupt=self.stop.refuse,
+        )
+
+    def serves(self, claim: Claim) -> bool:
+        """Whether the current executor has the devices for a case with this claim, and no others."""
+        return self.current is not None and self._lease.devices == claim.within(self._lease)
+
+    def spawn(self, binding: Binding, claim: Claim | None = None) -> ExecutorHandle:
+        """Start a new executor, once its devices are leased for `claim`, by default alone. There must be none.
 
         If the zygote is gone, a new one is tried once. Raises ZygoteError, and StoppedError after a request to stop
         the run.
         """
         assert self.current is None
+        claim = (claim or Claim(binding.devices[0])).exactly(binding.devices)
         try:
-            return self._spawn(binding)
+            return self._spawn(binding, claim)
         except ForkRefusedError:
-            self._locks.give_back()
+            self._leases.give_back()
             raise
         except ZygoteError:
-            self._locks.give_back()
+            self._leases.give_back()
             if self._link is None:
                 raise
             self.drop_zygote()
-            return self._spawn(binding)
+            return self._spawn(binding, claim)
 
     @property
     def wanted(self) -> bool:
         """Whether another worker waits for the devices of the current executor."""
-        return self._locks.wanted()
+        return self._leases.wanted()
 
-    def _spawn(self, binding: Binding) -> ExecutorHandle:
-        doing = self.activities.doing
-        self._locks.take(
-            binding.devices,
-            waiting=lambda device: doing(f"waiting for device {device}, which another worker uses"),
-            interrupt=self.stop.refuse,
-        )
+    def _spawn(self, binding: Binding, claim: Claim) -> ExecutorHandle:
+        self.lease(claim)
         self.stop.refuse()
+        doing = self.activities.doing
         begun = time.monotonic()
         if self._link is None:
             with doing("waiting for the zygote to collect the cases"):
@@ -98,6 +114,8 @@ class ExecutorSlot:
         with doing(f"starting executor {name} cold") if self._link.cold else contextlib.nullcontext():
             handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name, self._files / name)
         self.current = handle
+        self._leases.bind(handle.pid)
+        self._lease = Lease(binding.devices, claim.share, claim.memory)
         self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
         return handle
 
@@ -124,7 +142,7 @@ class ExecutorSlot:
         if handle.exit_status != 0:
             self._after_unclean_exit()
         if not hold:
-            self._locks.give_back()
+            self._leases.give_back()
         if handle.lost:
             self.drop_zygote()
         if keep_files:
@@ -136,19 +154,19 @@ class ExecutorSlot:
     def release(self) -> None:
         """Release the devices for other workers, unless an executor of ours runs."""
         if self.current is None:
-            self._locks.give_back()
+            self._leases.give_back()
 
     @contextlib.contextmanager
     def set_aside(self) -> Generator[None]:
         """Keep the current executor while another one is started and ended. No other worker gets the devices."""
         kept, self.current = self.current, None
-        link = self._link
+        link, lease = self._link, self._lease
         try:
             yield
         finally:
             if self.current is not None:
                 self.dispose(self.current, "rehearsal", hold=True)
-            self.current = kept
+            self.current, self._lease = kept, lease
             if kept is not None and self._link is not link:  # its zygote ended meanwhile, and the executor with it
                 self._journal(kept, "ended", reason="the zygote was lost")
                 kept.close()
@@ -161,7 +179,7 @@ class ExecutorSlot:
             self.current.close()
             self.current = None
             self._after_unclean_exit()
-        self._locks.give_back()
+        self._leases.give_back()
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -175,6 +193,7 @@ class ExecutorSlot:
         """End the current executor, disconnect from the zygote, and close the output files."""
         self.abandon(reason)
         self.drop_zygote()
+        self._leases.close()
         self._outputs.close()
 
     def _report_failure(self, handle: ExecutorHandle) -> None:

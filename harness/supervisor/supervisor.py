@@ -191,8 +191,7 @@ class Supervisor:
         if _needs_own_process(case) and not self._each_fresh:
             return self._run_alone(history)
         handle = self._slot.current
-        devices = self._pool.choose(case.devices)
-        if handle is not None and (self._each_fresh or handle.binding.devices != tuple(d.uuid for d in devices)):
+        if handle is not None and (self._each_fresh or not self._slot.serves(self._pool.claim(case))):
             self.finish()
             handle = None
         if handle is None:
@@ -294,11 +293,12 @@ class Supervisor:
     def spawn(self, case: Case) -> ExecutorHandle:
         """Start an executor on healthy devices. Raises NoDeviceError if none are left, StoppedError."""
         while True:
-            devices = self._pool.choose(case.devices)
-            handle = self._slot.spawn(self._bind(devices))
+            claim = self._pool.claim(case)
+            devices = self._pool.ordered(self._slot.lease(claim))
+            self._monitor.examine_new(devices)
             if all(self._pool.drained(device) is None for device in devices):
-                return handle
-            self._slot.dispose(handle, "its device was drained while the worker waited for it")
+                return self._slot.spawn(self._bind(devices), claim)
+            self._slot.release()
             if missing := self.obstacle(case.devices):
                 raise NoDeviceError(missing)
 
@@ -337,7 +337,8 @@ class Supervisor:
         if nextitem is None:
             return None
         following = self._prepare(nextitem)
-        together = following.unmet is None and following.devices == case.devices and not _needs_own_process(following)
+        served = (following.devices, following.share) == (case.devices, case.share) and following.memory <= case.memory
+        together = following.unmet is None and served and not _needs_own_process(following)
         return following.id if together else None
 
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:

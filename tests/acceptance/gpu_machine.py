@@ -8,8 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import filelock
-
+from harness.scheduling.lease_board import Board
 from tests import fake_nvml
 from tests.acceptance.expected import check_journal, compare_junit
 from tests.acceptance.project import Project, Result, Running
@@ -101,24 +100,21 @@ class Machine:
         return self.project.start(*arguments, env=self.environ)
 
     def await_a_waiter(self, running: Running, gpu: int) -> None:
-        """Wait until a worker waits for its turn at this GPU."""
+        """Wait until a worker waits for a lease of this GPU."""
 
         def waits() -> bool:
-            return any(map(_is_held, self.project.temp.glob(f"harness-*/turns/{GPU[gpu]}.queue")))
+            boards = self.project.temp.glob("gpu-conformance-leases-*/board.json")
+            return any(
+                GPU[gpu] in devices
+                for path in boards
+                for devices in Board.from_json(path.read_text()).awaited().values()
+            )
 
         running.wait_for(waits, f"a worker to wait for {GPU[gpu]}")
 
     def mark(self, word: str) -> None:
         """What the cases' `await_mark` waits for."""
         (self.project.folder / "probe" / word).touch()
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        with filelock.FileLock(path).acquire(blocking=False):
-            return False
-    except filelock.Timeout:
-        return True
 
 
 def checked(result: Result) -> Result:

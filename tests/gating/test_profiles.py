@@ -60,6 +60,7 @@ timeout_multiplier: 1.5
 repeats: 3
 retries: 0
 shuffle: true
+slots: 4
 fail_on_flaky: false
 requires: {device: cuda, driver: ">=570.10"}
 gates: [memory, devices]
@@ -81,6 +82,7 @@ hardware: h200
         "repeats": 3,
         "retries": 0,
         "shuffle": True,
+        "slots": 4,
         "fail_on_flaky": False,
         "requires": {"device": "cuda", "driver": ">=570.10"},
         "gates": ("memory", "devices"),

@@ -14,7 +14,8 @@ from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent
 from harness.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.claims import Claim
+from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
@@ -71,7 +72,7 @@ class Bench:
         self.answers: list[Callable[[FakeExecutor], None]] = [healthy]
         self.zygotes: list[FakeZygote] = []
         self.pool = FakePool(folder, self.told.append)
-        self.other = DeviceLocks(folder / "turns", enabled=True, worker="gw1", limit=0.0)
+        self.other = DeviceLeases(folder / "leases", worker="gw1", limit=0.0)
         self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
             worker="gw0",
@@ -79,7 +80,7 @@ class Bench:
             files=folder / "files",
             stop=self.stop,
             record=self.told.append,
-            locks=DeviceLocks(folder / "turns", enabled=True, worker="gw0", limit=0.0),
+            leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
             connect=self._connect,
             after_unclean_exit=lambda: None,
         )
@@ -141,7 +142,7 @@ def test_a_device_is_examined_once_before_it_is_used(bench: Bench) -> None:
     assert bench.monitor.missing(1) == ""
     assert bench.examined == ["GPU-0"]
     assert bench.states() == [("GPU-0", "healthy")]
-    bench.other.take(["GPU-0"])  # nobody holds it afterwards
+    bench.other.take(Claim("GPU-0"))  # nobody holds it afterwards
 
 
 def test_a_sick_device_is_left_for_a_healthy_one(bench: Bench) -> None:
@@ -172,7 +173,7 @@ def test_what_is_wrong_at_the_start(bench: Bench, event: HealthEvent, examined: 
 
 
 def test_a_device_that_does_not_become_free_is_the_reason_why_there_is_none(bench: Bench) -> None:
-    bench.other.take(["GPU-0"])
+    bench.other.take(Claim("GPU-0"))
     assert "device GPU-0 did not become free: worker gw1" in bench.monitor.missing(1)
     bench.other.give_back()
     assert bench.monitor.missing(1) == ""

@@ -12,7 +12,8 @@ import pytest
 
 from harness.errors import NoDeviceError
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.claims import Claim
+from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteClient, ZygoteError
@@ -32,7 +33,7 @@ class Bench:
         #: What is done to each zygote before the slot has it.
         self.prepare: Callable[[FakeZygote], None] = lambda _: None
         self.script: Callable[[FakeExecutor], None] = lambda _: None
-        self.other = DeviceLocks(folder / "turns", enabled=True, worker="gw1", limit=0.0)
+        self.other = DeviceLeases(folder / "leases", worker="gw1", limit=0.0)
         self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
             worker="gw0",
@@ -40,7 +41,7 @@ class Bench:
             files=folder / "files",
             stop=self.stop,
             record=self._record,
-            locks=DeviceLocks(folder / "turns", enabled=True, worker="gw0", limit=0.0),
+            leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
             connect=self._connect,
             after_unclean_exit=self._count_unclean,
         )
@@ -52,7 +53,7 @@ class Bench:
     def free(self) -> bool:
         """Whether another worker could have the device."""
         try:
-            self.other.take(BINDING.devices)
+            self.other.take(Claim(BINDING.devices[0]))
         except NoDeviceError:
             return False
         self.other.give_back()
@@ -119,7 +120,7 @@ def test_devices_that_are_held_on_to_are_free_after_the_release(bench: Bench) ->
 
 
 def test_a_device_that_does_not_become_free_keeps_the_zygote(bench: Bench) -> None:
-    bench.other.take(BINDING.devices)
+    bench.other.take(Claim(BINDING.devices[0]))
     with pytest.raises(NoDeviceError, match="worker gw1"):
         bench.slot.spawn(BINDING)
     assert (bench.slot.current, bench.zygotes, bench.told) == (None, [], [])

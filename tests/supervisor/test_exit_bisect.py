@@ -12,7 +12,7 @@ import pytest
 
 from harness.outcome import Outcome
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
@@ -46,7 +46,7 @@ class FakeRunner:
             files=folder / "files",
             stop=self.stop,
             record=lambda _: None,
-            locks=DeviceLocks(folder, enabled=False),
+            leases=DeviceLeases(None),
             connect=lambda: self._zygote.client,
             after_unclean_exit=lambda: None,
         )

@@ -1,0 +1,126 @@
+"""A board of leases: all claims of a host, as plain values. `claims.decide` says which of them are granted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from harness import linux
+from harness.scheduling.claims import Claim, Lease, decide
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that uses leased devices. `started` in clock ticks since the boot."""
+
+    namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process with this id; None if there is none."""
+        started = linux.start_time(pid)
+        return None if started is None else cls(linux.pid_namespace(), pid, started)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is alive. Of a process in another pid namespace this is not known; it counts as dead."""
+        return self.namespace == linux.pid_namespace() and linux.start_time(self.pid) == self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A claim on the board, or a lease once it has been granted.
+
+    `turn` is another number for each entry. `holder`: the name of its worker's files. `who`: its worker, as a text for
+    people. `processes`: those that use the devices. `ended`: the worker has given the lease back; it lasts until
+    its processes are dead.
+    """
+
+    turn: int
+    holder: str
+    who: str
+    claim: Claim
+    lease: Lease | None = None
+    processes: tuple[Process, ...] = ()
+    ended: bool = False
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process that uses the devices lives."""
+        return any(process.lives for process in self.processes)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+        """Raises KeyError or TypeError if a field is missing or has another type."""
+        lease = data["lease"]
+        return cls(
+            turn=int(data["turn"]),
+            holder=str(data["holder"]),
+            who=str(data["who"]),
+            claim=_from_json(Claim, data["claim"]),
+            lease=None if lease is None else _from_json(Lease, lease),
+            processes=tuple(Process(**process) for process in data["processes"]),
+            ended=bool(data["ended"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All entries, the earliest first. `memory`: bytes of each device that a worker has told."""
+
+    boot: str
+    turns: int = 0
+    entries: tuple[Entry, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> Board:
+        """Raises ValueError, KeyError or TypeError if the text is not a board of this format."""
+        data = json.loads(text)
+        if data["format"] != _FORMAT:
+            raise ValueError(f"format {data['format']!r}")
+        entries = tuple(Entry.from_json(entry) for entry in data["entries"])
+        return cls(str(data["boot"]), int(data["turns"]), entries, {str(k): int(v) for k, v in data["memory"].items()})
+
+    def to_json(self) -> str:
+        return json.dumps({"format": _FORMAT, **asdict(self)}, default=str)
+
+    def settled(self) -> Board:
+        """The board after all claims have been granted that can be."""
+        waiting = [entry for entry in self.entries if entry.lease is None]
+        held = [entry.lease for entry in self.entries if entry.lease is not None]
+        leases = decide([entry.claim for entry in waiting], held, self.memory).leases
+        granted = {waiting[position].turn: lease for position, lease in leases.items()}
+        entries = (replace(each, lease=granted.get(each.turn, each.lease)) for each in self.entries)
+        return replace(self, entries=tuple(entries))
+
+    def awaited(self) -> dict[int, tuple[str, ...]]:
+        """By turn, the devices that each waiting claim waits for."""
+        waiting = [entry for entry in self.entries if entry.lease is None]
+        held = [entry.lease for entry in self.entries if entry.lease is not None]
+        found = decide([entry.claim for entry in waiting], held, self.memory).awaited
+        return {waiting[position].turn: devices for position, devices in found.items()}
+
+    def updated(self, entry: Entry) -> Board:
+        """The board with another version of an entry."""
+        return replace(self, entries=tuple(entry if each.turn == entry.turn else each for each in self.entries))
+
+    def without(self, *turns: int) -> Board:
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.turn not in turns))
+
+    def find(self, turn: int) -> Entry | None:
+        """The entry with this turn; None if it has been removed."""
+        return next((entry for entry in self.entries if entry.turn == turn), None)
+
+
+def _from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
+    """A Claim or a Lease: JSON has lists instead of tuples, and texts instead of fractions."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return kind(**{**values, "share": Fraction(data["share"])})
