@@ -6,7 +6,7 @@ process. The rounds show whether the cases leak together, and which of them leak
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.checks import growth
@@ -86,6 +86,26 @@ def allowed_in_repetition(name: str, cases: int) -> int:
     return meter.confirm if allowance is None else allowance.repetition[0] + cases * allowance.repetition[1]
 
 
+class Kept:
+    """The growth of the cases marked `keeps`. It does not count, and what they free counts only beyond it.
+
+    What such a case frees of others must count: if it empties a cache, the next case fills it again, and does not leak.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, int] = {}
+
+    def beyond(self, changes: Mapping[str, int]) -> dict[str, int]:
+        """What counts of the changes of one of these cases: decreases only."""
+        counted = {}
+        for name, change in changes.items():
+            total = self._kept.get(name, 0) + change
+            self._kept[name] = max(0, total)
+            if total < 0:
+                counted[name] = total
+        return counted
+
+
 class BatchGrowth:
     """Adds up the growth of a process, case after case, that raised no suspicion at the time.
 
@@ -119,9 +139,13 @@ class BatchGrowth:
         if not confirmed:
             self._add(changes)
 
-    def total(self, collected: Mapping[str, int], torn_down: Mapping[str, int]) -> dict[str, int]:
+    def total(
+        self, collected: Mapping[str, int], torn_down: Mapping[str, int], *, readable: Container[str]
+    ) -> dict[str, int]:
         """The sum by meter; empty for a single case.
 
+        `readable`: the meters of the last reading. A meter of the process that says nothing once a device is in use has
+        counted until then, and is left out.
         `collected`: what changed when garbage was collected. `torn_down`: what changed then, when the shared fixtures
         were torn down. A decrease there was set up by some case and is ignored. A growth has not been counted yet.
         """
@@ -129,7 +153,7 @@ class BatchGrowth:
             return {}
         self._add(collected)
         self._add({name: change for name, change in torn_down.items() if change > 0})
-        return {name: amount for name, amount in self._grown.items() if amount}
+        return {name: amount for name, amount in self._grown.items() if amount and name in readable}
 
     def _add(self, changes: Mapping[str, int]) -> None:
         for name, change in changes.items():

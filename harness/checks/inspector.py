@@ -6,7 +6,7 @@ import sys
 from typing import Literal
 
 from harness.checks import trend
-from harness.checks.batch import BatchGrowth
+from harness.checks.batch import BatchGrowth, Kept
 from harness.checks.meters import process as meters_process
 from harness.checks.meters.table import Meters, Reading, Tier, collect_garbage, growths, suspicions
 from harness.checks.process import Problem
@@ -28,6 +28,7 @@ class Inspector:
         self._before: Reading | None = None
         self._reported: set[str] = set()
         self._batch = BatchGrowth()
+        self._kept = Kept()
         self._suspected: dict[str, int] = {}
         self._collected: dict[str, int] = {}
         #: By meter, what was in use at the last `end` with `levels`.
@@ -62,7 +63,9 @@ class Inspector:
             self._meters = None
             text = f"changed the process so that its state cannot be read: {error!r}"
             return [Problem(Outcome.CONTAMINATED, text)], {}
-        changes = {} if keeps else growths(before, self._before)
+        changes = growths(before, self._before)
+        if keeps:
+            changes = self._kept.beyond(changes)
         self._suspected = suspicions(changes, self._tier)
         self._batch.add_case(changes, self._suspected)
         return problems, self._suspected
@@ -97,7 +100,8 @@ class Inspector:
         problems, _ = self.end()
         if collected is None or self._meters is None or self._before is None:
             return problems, {}
-        return problems, batch.total(self._collected, growths(collected, self._before))
+        torn_down = growths(collected, self._before)
+        return problems, batch.total(self._collected, torn_down, readable=self._before.values)
 
     def _changes(self, meters: Meters, last: Reading) -> dict[str, int]:
         self._before = meters.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from harness.checks.batch import Kept
 from harness.checks.meters.table import Meters, Reading, growths
 from harness.checks.origins import Origins, record_history
 
@@ -22,6 +23,7 @@ class Rounds:
         self._compiled = 0
         self._history: Sequence[str] = ()
         self._origins: Origins | None = None
+        self._kept = Kept()
 
     def begin(self, *, counts: bool, history: Sequence[str]) -> None:
         """Begin a round. A round that does not `count` is not measured; the rounds that count come last.
@@ -41,8 +43,11 @@ class Rounds:
         if self._history:
             record_history(self._history)
 
-    def after_case(self) -> dict[str, int]:
-        """After each case: by meter, what has changed since the case before. Empty in a round that does not count."""
+    def after_case(self, *, keeps: bool) -> dict[str, int]:
+        """After each case: by meter, what has changed since the case before. Empty in a round that does not count.
+
+        With `keeps`, growth is left out.
+        """
         if self._meters is None or self._before is None:
             return {}
         before, self._before = self._before, self._meters.read()
@@ -50,7 +55,7 @@ class Rounds:
         grown = growths(before, self._before)
         if (heap := grown.get("heap_bytes", 0)) > 0:
             grown["heap_bytes"] = max(0, heap - JIT_BYTES_PER_FUNCTION * (self._compiled - compiled))
-        return grown
+        return self._kept.beyond(grown) if keeps else grown
 
     def origins(self) -> Mapping[str, Sequence[str]]:
         """By meter, where the growth in the counted rounds comes from. The process cannot be used afterwards."""

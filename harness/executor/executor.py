@@ -272,8 +272,7 @@ class Executor:
         for entry in message["cases"]:
             self._rounds.before_case()
             self._run_without_report(entry)
-            changes = self._rounds.after_case()
-            grown.append({} if kept(self._collected.items[entry["case"]]) else changes)
+            grown.append(self._rounds.after_case(keeps=bool(kept(self._collected.items[entry["case"]]))))
         origins = self._rounds.origins() if message["last"] else {}
         self._send({"op": "round", "cases": grown, "origins": origins})
 

@@ -29,7 +29,7 @@ for number in range(WARMUP + COUNTED):
     for case in cases:
         rounds.before_case()
         case()
-        found[-1].append(rounds.after_case())
+        found[-1].append(rounds.after_case(keeps=getattr(case, "keeps", False)))
 print(json.dumps({"rounds": found, "origins": {name: list(lines) for name, lines in rounds.origins().items()}}))
 """
 
@@ -112,3 +112,25 @@ def test_a_leak_of_a_traced_case_is_found(tmp_path: Path, size: int) -> None:
     source = _TRACE + f"\nKEPT = []\n\ndef case_leaks():\n    case_traces()\n    KEPT.append(bytearray({size} << 10))\n"
     rounds, _ = run(tmp_path, source)
     assert [leak.meter for leak in leaks_of(rounds, 2, range(3))] == ["heap_bytes"]
+
+
+def test_a_case_that_keeps_and_empties_a_cache_does_not_make_the_next_one_leak(tmp_path: Path) -> None:
+    """The next case fills the cache again in each round, which is no leak."""
+    rounds, _ = run(
+        tmp_path,
+        """
+CACHE = []
+
+def case_fills_the_cache():
+    if not CACHE:
+        CACHE.append(bytearray(100 << 10))
+
+def case_empties_it():
+    CACHE.clear()
+
+case_empties_it.keeps = True
+""",
+    )
+    assert all(growths[0].get("heap_bytes", 0) >= 100 << 10 for growths in rounds)
+    assert all(growths[1].get("heap_bytes", 0) <= -(100 << 10) for growths in rounds)
+    assert leaks_of(rounds, 0, range(2)) == leaks_together(rounds, range(2)) == []
