@@ -177,7 +177,7 @@ def fresh_cache() -> Iterator[None]:
         yield
 
 
-#: Device and pool of the segments of graphs that were there before the case. Graphs with conditional nodes leave theirs.
+#: Device and pool of the graphs' segments before the case: a graph with conditional nodes leaves its own.
 _earlier: frozenset[tuple[int, tuple[int, int]]] = frozenset()
 
 

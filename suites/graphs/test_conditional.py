@@ -114,7 +114,7 @@ def test_conditions_within_conditions(device: torch.device) -> None:
 
 @pytest.mark.xfail(
     strict=True,
-    reason="torch takes a reference to the pool for each conditional node (begin_capture_to_if_node) and never drops it",
+    reason="torch takes a reference to the pool for each conditional node, and never drops it",
 )
 def test_a_dropped_graph_gives_the_memory_of_its_pool_back(device: torch.device) -> None:
     """Contract: when a graph with a conditional node is gone, its pool has no memory left that `empty_cache` keeps."""
