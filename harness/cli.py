@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.backends.table import BACKENDS
+from harness.cli_diff import diff
 from harness.cli_faults import app as faults
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
@@ -51,6 +52,7 @@ class Format(StrEnum):
 
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
+app.command()(diff)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ FLOORS = (
     ("zygote",),
     ("supervisor",),
     ("run", "worker"),
-    ("cli_faults", "cli_waivers"),
+    ("cli_diff", "cli_faults", "cli_waivers"),
     ("cli", "plugin"),
     ("entry",),
 )

@@ -1,0 +1,121 @@
+"""What one run says about each case and about its machine: the plain values that runs are compared by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.outcome import Outcome
+from harness.reporting import environment, journal
+from harness.reporting.ledger import Ledger, Verdict
+from harness.text import clean, one_line
+
+#: A run directory's environment file is a few KiB; a larger one is not ours.
+_MOST_BYTES = 16 << 20
+
+
+class RecordError(HarnessError):
+    """A run directory cannot be read for a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRecord:
+    """One case in one run. `durations`: seconds of each attempt that counts and ran."""
+
+    outcome: Outcome
+    message: str = ""
+    durations: tuple[float, ...] = ()
+    reproduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run. `facts`: what its machine, software and options were, by name, as texts. `notes`: doubts about it."""
+
+    name: str
+    cases: Mapping[str, CaseRecord]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def read(run_dir: Path) -> RunRecord:
+    """Read a run directory. Raises JournalError without a journal of a run, RecordError for a wrong environment."""
+    contents = journal.read_run(run_dir / journal.FILE_NAME)
+    ledger = Ledger.from_journal(contents)
+    notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
+    if ledger.end is None:
+        notes.append("it did not finish")
+    known = _environment(run_dir / environment.FILE_NAME)
+    if known is None:
+        notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
+    return RunRecord(
+        name=clean(str(run_dir)),
+        cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
+        facts=facts(known or {}) | ({} if ledger.run is None else {"profile": ledger.run.profile or "none"}),
+        notes=tuple(notes),
+    )
+
+
+def facts(known: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of an environment file that can explain a difference, by name. What the file lacks is left out.
+
+    Of the devices these are kind, number and ECC, and not which ones they are.
+    """
+    found: dict[str, str] = {}
+    for name in ("driver", "cuda_driver", "isolation", "under"):
+        _put(found, name, known.get(name))
+    for name, version in _mapping(known.get("versions")).items():
+        _put(found, str(name), version)
+    system = _mapping(known.get("os"))
+    _put(found, "os", system.get("name"))
+    _put(found, "kernel", system.get("kernel"))
+    _put(found, "commit", _mapping(known.get("git")).get("commit"))
+    devices = known.get("devices")
+    rows = [_mapping(device) for device in devices] if isinstance(devices, list) else []
+    if rows:
+        names = [str(row.get("name")) for row in rows]
+        found["devices"] = clean(", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)))
+        found["ecc"] = clean(", ".join(dict.fromkeys(str(row.get("ecc")) for row in rows)))
+    for name, value in _mapping(known.get("environment")).items():
+        _put(found, f"${name}", value)
+    return found
+
+
+def _case(verdict: Verdict) -> CaseRecord:
+    counting = [finish for finish in verdict.finishes if finish.final and finish.outcome.ran]
+    return CaseRecord(
+        outcome=verdict.outcome,
+        message=one_line(verdict.message),
+        durations=tuple(finish.duration for finish in counting),
+        reproduce=verdict.reproduce,
+    )
+
+
+def _environment(path: Path) -> Mapping[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    try:
+        found = json.loads(data) if len(data) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RecordError(f"{str(path)!r} is not the environment file of a run: expected a JSON object")
+    return found
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _put(found: dict[str, str], name: str, value: object) -> None:
+    if value is not None:
+        found[clean(name)] = clean(str(value))
