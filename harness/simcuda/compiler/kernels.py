@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,12 @@ from typing import Any
 
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
+#: Options for kernels without vector instructions. Releases of torch before 2.13 look into the source for that.
+_PLAIN = {
+    name: False
+    for name in inspect.signature(CppPythonBindingsCodeCache.load_pybinding_async).parameters
+    if name in ("needs_vec_isa", "kernel_needs_vec_isa")
+}
 _LAUNCH = Path(__file__).with_name("launch.h")
 
 
@@ -29,7 +36,7 @@ class _Cache(CppPythonBindingsCodeCache):
         # them there.
         module = super()._load_library_inner(path, key)
         sys.modules.pop(module.__name__, None)
-        cls._loaded_module_names.discard(module.__name__)
+        getattr(cls, "_loaded_module_names", set()).discard(module.__name__)  # since torch 2.13
         return module
 
 
@@ -40,9 +47,7 @@ def load(name: str, types: Sequence[str], source: str) -> SimpleNamespace:
     """
     # The bindings are a template in which braces are doubled.
     _Cache.extra_parse_arg = _LAUNCH.read_text(encoding="utf-8").replace("{", "{{").replace("}", "}}")
-    entry = _Cache.load_pybinding(
-        ["const char*", *types, "uintptr_t"], source, needs_vec_isa=False, kernel_needs_vec_isa=False
-    )
+    entry = _Cache.load_pybinding(["const char*", *types, "uintptr_t"], source, **_PLAIN)
 
     def launch(*arguments: Any) -> None:
         *own, stream = arguments
