@@ -10,6 +10,7 @@
 #include "device.h"
 #include "nodes.h"
 #include "trace.h"
+#include "versions.h"
 
 namespace simcuda {
 
@@ -263,10 +264,9 @@ SIMCUDA_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStream
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* result,
-                                                   unsigned long long* id, cudaGraph_t* graph,
-                                                   const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
-                                                   size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamGetCaptureInfo, _v3)(
+    cudaStream_t stream, cudaStreamCaptureStatus* result, unsigned long long* id, cudaGraph_t* graph,
+    const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, size_t* count) {
   SIMCUDA_CALL(driver, {
     check(result != nullptr);
     const auto found = find_stream(stream);
@@ -285,8 +285,8 @@ SIMCUDA_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStr
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* dependencies,
-                                                              const cudaGraphEdgeData*, size_t count, unsigned flags) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamUpdateCaptureDependencies, _v2)(
+    cudaStream_t stream, cudaGraphNode_t* dependencies, const cudaGraphEdgeData*, size_t count, unsigned flags) {
   SIMCUDA_CALL(device, {
     check(flags <= cudaStreamSetCaptureDependencies);
     const auto found = find_stream(stream);

@@ -7,6 +7,7 @@
 #include "exec.h"
 #include "graph.h"
 #include "nodes.h"
+#include "versions.h"
 
 using namespace simcuda;
 
@@ -91,8 +92,9 @@ void list(const std::vector<Node*>& nodes, cudaGraphNode_t* out, std::size_t* co
 
 }  // namespace
 
-SIMCUDA_EXPORT cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                           const cudaGraphEdgeData*, size_t count, cudaGraphNodeParams* params) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddNode, _v2)(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, const cudaGraphEdgeData*, size_t count,
+    cudaGraphNodeParams* params) {
   SIMCUDA_CALL(device, {
     check(params != nullptr);
     add(node, graph, needs, count, *params);
@@ -309,8 +311,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphN
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs,
-                                                       cudaGraphEdgeData* edges, size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphNodeGetDependencies, _v2)(
+    cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData* edges, size_t* count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     list(find_node(node).needs, needs, count);
@@ -318,8 +320,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cu
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* dependents,
-                                                         cudaGraphEdgeData* edges, size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphNodeGetDependentNodes, _v2)(
+    cudaGraphNode_t node, cudaGraphNode_t* dependents, cudaGraphEdgeData* edges, size_t* count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     Node& found = find_node(node);
@@ -379,8 +381,8 @@ SIMCUDA_EXPORT cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNod
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
-                                            cudaGraphEdgeData* edges, size_t* count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphGetEdges, _v2)(
+    cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* edges, size_t* count) {
   SIMCUDA_CALL(device, {
     check(count != nullptr && (from == nullptr) == (to == nullptr));
     const std::lock_guard lock(graphs_mutex());
@@ -401,8 +403,9 @@ SIMCUDA_EXPORT cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t*
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
-                                                   const cudaGraphNode_t* to, const cudaGraphEdgeData*, size_t count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphAddDependencies, _v2)(
+    cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*,
+    size_t count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     const auto found = find_graph(graph);
@@ -416,9 +419,9 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cud
   });
 }
 
-SIMCUDA_EXPORT cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
-                                                      const cudaGraphNode_t* to, const cudaGraphEdgeData*,
-                                                      size_t count) {
+SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaGraphRemoveDependencies, _v2)(
+    cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*,
+    size_t count) {
   SIMCUDA_CALL(device, {
     const std::lock_guard lock(graphs_mutex());
     const auto found = find_graph(graph);

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int clock_khz = 1980000, memory_clock_khz = 2619000;
 constexpr int last_attribute = 147;  // of CUDA 13.0
+constexpr int device_numa = -1, host_numa = 0;
 
 }  // namespace
 
@@ -101,8 +102,10 @@ cudaDeviceProp properties_of(const Device& device) {
   p.ipcEventSupported = 1;
   p.clusterLaunch = 1;
   p.unifiedFunctionPointers = 1;
-  p.deviceNumaId = -1;
-  p.hostNumaId = 0;
+#if CUDART_VERSION >= 13000
+  p.deviceNumaId = device_numa;
+  p.hostNumaId = host_numa;
+#endif
   return p;
 }
 
@@ -180,8 +183,8 @@ int attribute_of(const Device& device, cudaDeviceAttr attribute) {
     case cudaDevAttrClusterLaunch: return p.clusterLaunch;
     case cudaDevAttrIpcEventSupport: return p.ipcEventSupported;
     case cudaDevAttrMemSyncDomainCount: return 4;
-    case cudaDevAttrNumaId: return p.deviceNumaId;
-    case cudaDevAttrHostNumaId: return p.hostNumaId;
+    case cudaDevAttrNumaId: return device_numa;
+    case cudaDevAttrHostNumaId: return host_numa;
     default:
       check(static_cast<int>(attribute) > 0 && static_cast<int>(attribute) <= last_attribute);
       return 0;
