@@ -45,6 +45,8 @@ class DevicePool:
         self._monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
+        #: By number, the devices for a case. Without monitoring they never change.
+        self._chosen: dict[int, tuple[Device, ...]] = {}
         self._watch = HealthWatch(self._usable, limit=nvml_limit) if self._monitored else None
 
     @property
@@ -66,6 +68,13 @@ class DevicePool:
 
     def choose(self, count: int) -> tuple[Device, ...]:
         """Returns the devices for a case that needs `count`, ours first. Raises NoDeviceError with the reason."""
+        if self._monitored:
+            return self._choose(count)
+        if count not in self._chosen:
+            self._chosen[count] = self._choose(count)
+        return self._chosen[count]
+
+    def _choose(self, count: int) -> tuple[Device, ...]:
         drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
         together = combinable([device for device in self._usable if device.uuid not in drained])
         if self.device.uuid not in drained and self.device not in together:
