@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from curve import Point, print_curve
 from measuring import Line, Patience, Sample, machine_facts, median, run
 
 _TORCH_CASES = """
@@ -56,16 +57,28 @@ _FORK_CASE_AND_EXIT = _FORK_AND_EXIT.replace("os._exit(0)", "os._exit(0 if torch
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Numbers of cases (few, many), with torch and without, and how many cases run in a pytest of their own."""
+    """Numbers of cases (few, many): with torch, without it in one worker, without it in two workers.
+
+    `singly`: how many cases run in a pytest of their own. `curve`: the numbers of cases of the curve.
+    """
 
     torch: tuple[int, int]
+    trivial: tuple[int, int]
     empty: tuple[int, int]
     singly: int
     repeats: int
+    curve: tuple[int, ...]
 
 
-FULL = Sizes(torch=(50, 200), empty=(1_000, 10_000), singly=3, repeats=5)
-QUICK = Sizes(torch=(4, 12), empty=(50, 200), singly=1, repeats=1)
+FULL = Sizes(
+    torch=(50, 200),
+    trivial=(200, 4_000),
+    empty=(1_000, 10_000),
+    singly=3,
+    repeats=5,
+    curve=(1_000, 10_000, 100_000),
+)
+QUICK = Sizes(torch=(4, 12), trivial=(20, 100), empty=(50, 200), singly=1, repeats=1, curve=(50, 200))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,7 @@ class Way:
 FORK, FORK_CASE = "fork, exit", "fork, case body, exit"
 CASE, BATCH, PLAIN = "harness --isolation=case -n0", "harness --isolation=batch -n0", "pytest -p no:harness"
 SINGLY = "pytest, one process a case"
+BATCH_1, PLAIN_1 = "harness -n0, no torch", "pytest -p no:harness, no torch"
 BATCH_2, PLAIN_2 = "harness --isolation=batch -n2", "xdist -n2 -p no:harness"
 
 WAYS = (
@@ -97,15 +111,20 @@ WAYS = (
     Way(CASE, "torch", ("suites", "--isolation=case", "-n0")),
     Way(BATCH, "torch", ("suites", "--isolation=batch", "-n0")),
     Way(PLAIN, "torch", ("suites", "-p", "no:harness")),
+    Way(BATCH_1, "trivial", ("suites", "--isolation=batch", "-n0")),
+    Way(PLAIN_1, "trivial", ("suites", "-p", "no:harness")),
     Way(BATCH_2, "empty", ("suites", "--isolation=batch", "-n2")),
     Way(PLAIN_2, "empty", ("suites", "-p", "no:harness", "-n2")),
 )
 
+_FAMILIES = {way.name: way.family for way in WAYS}
+
 #: Comparisons: name, the two ways, the figure, and the target ratio.
 AIMS = (
-    ("case, each case, over a bare fork", CASE, FORK, "each", 2.5),
+    ("case, each case, over a bare fork", CASE, FORK, "each", 1.7),
     ("batch, whole run, over plain pytest", BATCH, PLAIN, "total", 2.0),
-    ("batch -n2, whole run, over plain xdist", BATCH_2, PLAIN_2, "total", 1.5),
+    ("batch -n0, each case, over plain pytest", BATCH_1, PLAIN_1, "each", 2.0),
+    ("batch -n2, whole run, over plain xdist", BATCH_2, PLAIN_2, "total", 1.4),
 )
 
 
@@ -138,9 +157,10 @@ class Bench:
         self.sizes = sizes
         self.samples: dict[tuple[str, int], list[Sample]] = {}
         self._patience = patience
+        self._folder = folder
         self._projects = {
             (family, count): make_project(folder, family, count)
-            for family, counts in (("torch", sizes.torch), ("empty", sizes.empty))
+            for family, counts in (("torch", sizes.torch), ("trivial", sizes.trivial), ("empty", sizes.empty))
             for count in counts
         }
         self._environment = _environment()
@@ -196,7 +216,55 @@ class Bench:
         return table
 
     def _counts(self, family: str) -> tuple[int, int]:
-        return self.sizes.torch if family == "torch" else self.sizes.empty
+        return {"torch": self.sizes.torch, "trivial": self.sizes.trivial, "empty": self.sizes.empty}[family]
+
+    def compared(self) -> list[dict[str, Any]]:
+        """Each comparison: the median of the ratios of all rounds, in wall and processor time, and their range.
+
+        Both sides of a pair ran in the same round, so that a load that comes and goes disturbs both alike.
+        """
+        rows = []
+        for what, ours, theirs, figure, aim in AIMS:
+            ratios = {
+                kind: [
+                    self._figure(ours, number, kind, figure) / self._figure(theirs, number, kind, figure)
+                    for number in self._rounds(ours)
+                ]
+                for kind in ("wall", "cpu")
+            }
+            rows.append(
+                {
+                    "what": what,
+                    "pairs": len(ratios["wall"]),
+                    "ratio": median(ratios["wall"]),
+                    "ratio_cpu": median(ratios["cpu"]),
+                    "range": [min(ratios["wall"]), max(ratios["wall"])],
+                    "range_cpu": [min(ratios["cpu"]), max(ratios["cpu"])],
+                    "aim": aim,
+                    "met": median(ratios["wall"]) <= aim,
+                }
+            )
+        return rows
+
+    def _rounds(self, name: str) -> range:
+        return range(len(self.samples[name, self._counts(_FAMILIES[name])[1]]))
+
+    def _figure(self, name: str, number: int, kind: str, figure: str) -> float:
+        """Seconds of one round: of the whole larger run, or of each further case."""
+        few, many = self._counts(_FAMILIES[name])
+        taken: dict[int, float] = {count: getattr(self.samples[name, count][number], kind) for count in (few, many)}
+        return taken[many] if figure == "total" else Line.through(few, taken[few], many, taken[many]).each
+
+    def curve(self) -> list[Point]:
+        """One run of each of the ways with two workers, for each number of cases of the curve."""
+        points = []
+        for count in self.sizes.curve:
+            project = make_project(self._folder / "curve", "empty", count)
+            for way in WAYS:
+                if way.name in (BATCH_2, PLAIN_2):
+                    print(f"  {count:6} cases  {way.name}", file=sys.stderr, flush=True)
+                    points.append(Point.take(way.name, count, way.command(count), project, self._environment))
+        return points
 
     def _sample(self, name: str, count: int, command: Sequence[str], project: Path, says: str) -> None:
         def once() -> Sample:
@@ -207,20 +275,6 @@ class Bench:
         print(
             f"  {count:6} cases {sample.wall:8.3f} s, others {sample.others:4.0%}  {name}", file=sys.stderr, flush=True
         )
-
-
-def ratios(figures: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Each comparison with its ratio in wall and in processor time, and whether the target is met."""
-    return [
-        {
-            "what": what,
-            "ratio": figures[ours][figure] / figures[theirs][figure],
-            "ratio_cpu": figures[ours][f"{figure}_cpu"] / figures[theirs][f"{figure}_cpu"],
-            "aim": aim,
-            "met": figures[ours][figure] <= aim * figures[theirs][figure],
-        }
-        for what, ours, theirs, figure, aim in AIMS
-    ]
 
 
 def print_tables(figures: dict[str, dict[str, float]], compared: list[dict[str, Any]], busiest: float) -> None:
@@ -236,10 +290,14 @@ def print_tables(figures: dict[str, dict[str, float]], compared: list[dict[str, 
         )
     print("* extrapolated from single runs")
     print()
-    print(f"{'':42} {'ratio':>6} {'by cpu':>6} {'aim':>5}")
+    print(f"{'':42} {'pairs':>5} {'ratio':>6} {'range':>13} {'by cpu':>6} {'range':>13} {'aim':>5}")
     for row in compared:
         met = "met" if row["met"] else "not met"
-        print(f"{row['what']:42} {row['ratio']:6.2f} {row['ratio_cpu']:6.2f} {row['aim']:5.1f}  {met}")
+        wall, cpu = (f"{low:.2f} to {high:.2f}" for low, high in (row["range"], row["range_cpu"]))
+        print(
+            f"{row['what']:42} {row['pairs']:5} {row['ratio']:6.2f} {wall:>13} {row['ratio_cpu']:6.2f} {cpu:>13}"
+            f" {row['aim']:5.1f}  {met}"
+        )
     extra = figures[CASE]["total"] / figures[FORK]["total"]
     print(f"{'case, whole run, over forks (import incl.)':42} {extra:6.2f}")
     print()
@@ -251,6 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="write figures, samples and the facts of the machine here, as JSON")
     parser.add_argument("--quick", action="store_true", help="few cases, once: checks that it works, measures nothing")
+    parser.add_argument("--curve", action="store_true", help="also one run each of up to 100,000 cases, with memory")
     parser.add_argument("--repeats", type=int, help="rounds (default: 5, with --quick 1)")
     parser.add_argument(
         "--share", type=float, default=0.1, help="share of the machine that other processes may use (0.1)"
@@ -267,16 +326,25 @@ def main() -> None:
         for number in range(repeats):
             print(f"round {number + 1} of {repeats}", file=sys.stderr)
             bench.take()
+        points = bench.curve() if options.curve else []
     figures = bench.figures()
-    compared = ratios(figures)
+    compared = bench.compared()
     print_tables(figures, compared, max(sample.others for taken in bench.samples.values() for sample in taken))
+    print_curve(points)
     if options.output is not None:
         samples = [
             {"way": name, "cases": count, **asdict(sample)}
             for (name, count), taken in bench.samples.items()
             for sample in taken
         ]
-        document = {"machine": machine_facts(), "figures": figures, "ratios": compared, "samples": samples}
+        curve = [point.as_json() for point in points]
+        document = {
+            "machine": machine_facts(),
+            "figures": figures,
+            "ratios": compared,
+            "curve": curve,
+            "samples": samples,
+        }
         options.output.write_text(json.dumps(document, indent=2) + "\n")
 
 

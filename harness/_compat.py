@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import threading
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]
@@ -14,6 +15,33 @@ import pytest
 
 #: `signal.getsignal` without the conversion to an enum, which takes ten times as long.
 bare_signal_handler: Callable[[int], object] = getsignal
+
+
+#: Where CPython, up to 3.13, has the version of a dictionary: behind the head of the object and the number of entries.
+_VERSION_OFFSET = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
+
+
+def dict_version(mapping: dict[Any, Any]) -> ctypes.c_uint64 | None:
+    """The version of a dictionary: its `value` is another one after each change. None if this Python has no versions.
+
+    The result must not be used after the dictionary has ended.
+    """
+    return ctypes.c_uint64.from_address(id(mapping) + _VERSION_OFFSET) if _HAS_VERSIONS else None
+
+
+def _has_versions() -> bool:
+    """Try it. A value that changes with the number of entries only, or at each reading, is no version."""
+    tried: dict[str, object] = {"key": object()}
+    version = ctypes.c_uint64.from_address(id(tried) + _VERSION_OFFSET)
+    seen = [version.value, version.value]
+    tried["key"] = object()  # the number of entries stays the same
+    seen += [version.value, version.value]
+    tried["other"] = None
+    seen.append(version.value)
+    return seen[0] == seen[1] != seen[2] == seen[3] != seen[4] != seen[0]
+
+
+_HAS_VERSIONS = _has_versions()
 
 
 def tear_down_all(session: pytest.Session) -> None:

@@ -195,6 +195,9 @@ class _TimerTimes(ctypes.Structure):
     )
 
 
+_NEVER = _TimerTimes(0, 0, 0, 0)
+
+
 class Timer:
     """A POSIX timer of this process that raises a signal once, on the monotonic clock.
 
@@ -214,7 +217,7 @@ class Timer:
 
     def stop(self) -> None:
         """Disarm the timer."""
-        self._set(_TimerTimes(0, 0, 0, 0))
+        self._set(_NEVER)
 
     def _set(self, times: _TimerTimes) -> None:
         self._check(_libc.timer_settime(self._timer, 0, ctypes.byref(times), None))

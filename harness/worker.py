@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
 from harness.supervisor import compiler_caches, kept_files
+from harness.supervisor.ahead import RunOrder
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
@@ -125,6 +126,7 @@ class Worker:
         self._list = ""
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
+        self._order = RunOrder(lambda item: CASE_ID in item.stash) if workerinput is None else None
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
@@ -205,7 +207,8 @@ class Worker:
             return
         try:
             with self._recording():
-                self._supervisor.run(item, nextitem)
+                ahead = None if self._order is None else self._order.ahead(item, nextitem)
+                self._supervisor.run(item, nextitem, ahead)
         except (ZygoteError, BoardError) as error:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:
@@ -224,15 +227,16 @@ class Worker:
             self.over = self.over or stop.reason
         return self.over
 
-    def _record(self, event: Mapping[str, Any]) -> None:
-        """Append to the journal. After a failure nothing more is appended, so that the run can end without new errors.
+    def _record(self, *events: Mapping[str, Any]) -> None:
+        """Append to the journal, all events in one write.
 
+        After a failure nothing more is appended, so that the run can end without new errors.
         Raises JournalWriteError at the first failure, except while the worker closes.
         """
         if self._failed:
             return
         try:
-            self.journal.append(event)
+            self.journal.append(*events)
         except JournalWriteError as error:
             self._note_failure(error)
             if not self._closing:
@@ -303,22 +307,22 @@ class Worker:
         decided = item.stash.get(_PREPARED, None)
         if decided is None or decided[0] != device.uuid:
             here = self._offered(device)
-            wanted = requirements.from_marks(item.iter_markers("requires"))
+            marks = list(item.iter_markers())  # once: each walk goes through all nodes above the item
+            wanted = requirements.from_marks(_named(marks, "requires"))
             case_id = item.stash[CASE_ID]
-            marks = list(item.iter_markers("timeout"))
             unmet = requirements.evaluate(wanted, here)
             memory = requirements.memory_wanted(wanted)
-            alone = item.get_closest_marker("serial") is not None
+            alone = any(_named(marks, "serial"))
             case = Case(
                 item=item,
                 id=case_id,
                 seed=case_seed(self.context.seed, case_id),
-                limit=case_limit(marks, self.context.case_timeout, self.context.timeout_multiplier),
+                limit=case_limit(_named(marks, "timeout"), self.context.case_timeout, self.context.timeout_multiplier),
                 devices=requirements.devices_wanted(wanted),
                 unmet=unmet,
                 objection=rules.on_gate(self.policy, wanted, here) if unmet is not None else None,
                 waivers=(
-                    *_own_waivers(item, case_id),
+                    *_own_waivers(item, case_id, _named(marks, "leaks")),
                     *waivers.applying(self.policy.waivers, case_id, here, self._today),
                 ),
                 share=claims.share_of(self._slots, memory, device.memory, alone=alone),
@@ -456,9 +460,12 @@ def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
     return DescriptionError(text + ending)
 
 
-def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:
+def _named(marks: Iterable[pytest.Mark], name: str) -> list[pytest.Mark]:
+    return [mark for mark in marks if mark.name == name]
+
+
+def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) -> tuple[Waiver, ...]:
     """The waivers in the case's own marks."""
-    marks = list(item.iter_markers("leaks"))
     if not marks:
         return ()  # the location is expensive
     path, line, _ = item.location

@@ -53,6 +53,28 @@ def test_finalizers_can_be_kept_from_running_at_exit() -> None:
     assert done.stdout.split() == ["new"]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="dictionaries have no version there")
+def test_a_dictionary_has_another_version_after_each_change() -> None:
+    one, other = object(), object()
+    names: dict[str, object] = {"a": one}
+    version = _compat.dict_version(names)
+    assert version is not None
+    seen = [version.value]
+    names["a"] = other
+    seen.append(version.value)
+    names["b"] = one
+    seen.append(version.value)
+    del names["b"]
+    seen.append(version.value)
+    names["a"] = one
+    seen.append(version.value)
+    names.clear()
+    seen.append(version.value)
+    assert len(set(seen)) == len(seen)
+    assert names.get("a") is None
+    assert version.value == seen[-1]
+
+
 def test_tear_down_all(pytester: pytest.Pytester) -> None:
     class RunFirst:
         """Runs the first item as if another were to follow in the same module, then asks for the end."""

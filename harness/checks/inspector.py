@@ -72,6 +72,8 @@ class Inspector:
 
     def unreadable(self) -> list[str]:
         """What could not be read, and why. Each is reported once."""
+        if not self._guard.unreadable and (self._meters is None or not self._meters.unreadable):
+            return []
         found = {f"state {position}": why for position, why in self._guard.unreadable.items()}
         if self._meters is not None:
             found |= {f"meter {name}": why for name, why in self._meters.unreadable.items()}

@@ -59,6 +59,7 @@ class Executor:
         self._limits = self._state.limits
         self._streams = (sys.stdout, sys.stderr)
         self._has_subtests = False
+        self._location: object = None
         self._children: list[int] = []
         self._inspector = Inspector(collected.guard, leak_check)
         self._poisoned = False
@@ -123,7 +124,8 @@ class Executor:
         if self._has_subtests and report.when == "call":
             # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
-        message = reports.pack(config, report)
+        message = reports.pack(config, report, self._location)
+        self._location = report.location
         self._flush_output()
         streams.expect_room(self._streams)
         message["out"] = [_size(1), _size(2)]
@@ -176,7 +178,8 @@ class Executor:
             problems += changed
             if self._inspector.levels:
                 done["levels"] = self._inspector.levels
-            done["suspicions"] = suspicions
+            if suspicions:
+                done["suspicions"] = suspicions
             if blind := self._inspector.unreadable():
                 done["blind"] = blind
         if struck := self._faults_struck():
@@ -204,6 +207,7 @@ class Executor:
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
         """Have pytest run the case under the watchdog, which keeps running. Returns the error that aborted it or {}."""
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
+        self._location = None
         item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
         seeding.seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])

@@ -13,6 +13,7 @@ from harness.outcome import Outcome
 from harness.protocol.wire import Message, ProtocolError
 
 Report = pytest.TestReport
+Location = tuple[str, int | None, str]
 
 #: The attributes of a plain report. A report with more was changed by a plugin, and is sent whole.
 _PLAIN = vars(Report("", ("", None, ""), {}, "passed", None, "call")).keys()
@@ -20,8 +21,11 @@ _WARNING_MODULES = {"builtins": builtins, "pytest": pytest}
 _PHASES = ("setup", "call", "teardown")
 
 
-def pack(config: pytest.Config, report: Report) -> Message:
-    """Returns a report as a message. Of a plain pass, the most frequent report, only unknown facts are sent."""
+def pack(config: pytest.Config, report: Report, location: object = None) -> Message:
+    """Returns a report as a message. Of a plain pass, the most frequent report, only unknown facts are sent.
+
+    `location` is that of the case's last report, which the receiver knows.
+    """
     if report.passed and type(report) is Report and report.longrepr is None and vars(report).keys() <= _PLAIN:
         message: Message = {
             "op": "pass",
@@ -29,8 +33,9 @@ def pack(config: pytest.Config, report: Report) -> Message:
             "duration": report.duration,
             "start": report.start,
             "stop": report.stop,
-            "location": report.location,
         }
+        if report.location is not location:
+            message["location"] = report.location
         if report.sections:
             message["sections"] = report.sections
         if report.user_properties:
@@ -43,17 +48,24 @@ def pack(config: pytest.Config, report: Report) -> Message:
 def unpack(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
     """Returns the reports of `item` in `messages`. Raises ProtocolError for a message without a valid report."""
     keywords = dict.fromkeys(item.keywords, 1)
+    location: Location | None = None
+    unpacked: list[Report] = []
     try:
-        return [_unpacked(item, keywords, message) for message in messages]
+        for message in messages:
+            unpacked.append(_unpacked(item, keywords, message, location))
+            location = unpacked[-1].location
+        return unpacked
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the executor sent an invalid report ({error!r})") from error
 
 
-def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> Report:
+def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message, last: Location | None) -> Report:
     if message["op"] == "pass":
+        # From the executor, since computing it here would be too expensive; once for all reports of a case.
+        location = last if "location" not in message and last is not None else _location(message["location"])
         return pytest.TestReport(
             nodeid=item.nodeid,
-            location=_location(message["location"]),
+            location=location,
             keywords=keywords,
             outcome="passed",
             longrepr=None,
@@ -129,8 +141,8 @@ def unpack_warning(message: Message) -> RecordedWarning:
         raise ProtocolError(f"the executor sent an invalid warning ({error!r})") from error
 
 
-def _location(value: object) -> tuple[str, int | None, str]:
-    """Returns a location as pytest stores it. It comes from the executor: computing it here would be too expensive."""
+def _location(value: object) -> Location:
+    """Returns a location as pytest stores it."""
     match value:
         case [str(path), int() | None as line, str(name)]:
             return path, line, name

@@ -5,6 +5,7 @@ JSON and not pickle, because the sender runs a test, and the test may have writt
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -12,7 +13,7 @@ import re
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from harness.errors import HarnessError
 
@@ -126,13 +127,24 @@ def decode(line: bytes, peer: str) -> Message:
         message = _decode(line.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{peer} sent {line[:80]!r}, expected a line of JSON") from error
-    if not isinstance(message, dict) or not isinstance(message.get("op"), str):
+    if not _is_message(message):
         raise ProtocolError(f"{peer} sent {line[:80]!r}, expected an object with an 'op'")
-    if _MAYBE_SURROGATE.search(line):
-        visible = show_surrogates(message)
-        assert isinstance(visible, dict)
-        return visible
-    return message
+    return cast("Message", show_surrogates(message) if _MAYBE_SURROGATE.search(line) else message)
+
+
+def decode_lines(lines: Sequence[bytes], peer: str) -> list[Message]:
+    """Returns the messages in some lines: as `decode` does for each, but in one step. Raises ProtocolError."""
+    data = b",".join(lines)
+    if len(lines) > 1 and not _MAYBE_SURROGATE.search(data):
+        with contextlib.suppress(ValueError, RecursionError):  # `decode` says which line is wrong
+            messages = _decode(f"[{data.decode()}]")
+            if len(messages) == len(lines) and all(_is_message(message) for message in messages):
+                return cast("list[Message]", messages)
+    return [decode(line, peer) for line in lines]
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("op"), str)
 
 
 def show_surrogates(value: object) -> object:

@@ -59,40 +59,44 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._end = 0
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
             self._fd = os.open(path, flags, 0o666)
         except OSError as error:
             raise JournalWriteError(f"cannot open the journal {str(path)!r} for appending") from error
 
-    def append(self, event: Mapping[str, Any]) -> None:
-        """Append one event as one line. When this returns, the kernel has the whole line.
+    def append(self, *events: Mapping[str, Any]) -> None:
+        """Append each event as one line, all of them or none. When this returns, the kernel has the whole lines.
 
-        `event` holds "event" (its kind) and the fields that harness.reporting.events documents for that kind. "t"
-        defaults to the current time. Raises JournalError if the event cannot be written as JSON, JournalWriteError if
+        An event holds "event" (its kind) and the fields that harness.reporting.events documents for that kind. "t"
+        defaults to the current time. Raises JournalError if an event cannot be written as JSON, JournalWriteError if
         the file cannot be written.
         """
         if self._fd < 0:
             raise JournalError(f"the journal {str(self.path)!r} is closed")
-        try:
-            line = _encode({"event": event["event"], "t": time.time(), **event}).encode("ascii") + b"\n"
-        except (KeyError, TypeError, ValueError) as error:
-            raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
+        lines = b"".join([self._line(event) for event in events])
         with self._lock:
             try:
-                self._write(line)
+                self._write(lines)
             except OSError as error:
                 raise JournalWriteError(f"cannot append to the journal {str(self.path)!r}") from error
 
-    def _write(self, line: bytes) -> None:
+    def _line(self, event: Mapping[str, Any]) -> bytes:
+        try:
+            return _encode({"event": event["event"], "t": time.time(), **event}).encode("ascii") + b"\n"
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
+
+    def _write(self, lines: bytes) -> None:
         # A POSIX record lock, not flock: the lock must end when its process is killed, even if a forked child still
         # has the same file open.
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
             size = os.lseek(self._fd, 0, os.SEEK_END)
-            if size and os.pread(self._fd, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a killed writer left a partial line: start a new one
-            rest = memoryview(line)
+            if size != self._end and os.pread(self._fd, 1, size - 1) != b"\n":
+                lines = b"\n" + lines  # a killed writer left a partial line: start a new one
+            rest = memoryview(lines)
             try:
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]
@@ -100,6 +104,7 @@ class Journal:
                 with contextlib.suppress(OSError):  # if this fails, the next writer begins with a newline
                     os.ftruncate(self._fd, size)
                 raise
+            self._end = size + len(lines)
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
 

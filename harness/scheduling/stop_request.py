@@ -100,6 +100,11 @@ class StopListener:
                 self._take(os.read(self._descriptor, 4096))
         return self._stop
 
+    @property
+    def known(self) -> Stop | None:
+        """The request that was heard last, or None. Does not look for a new one."""
+        return self._stop
+
     def refuse(self) -> None:
         """Raise StoppedError if there is a request. Call this before new work begins."""
         stop = self.heard()

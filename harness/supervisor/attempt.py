@@ -15,7 +15,7 @@ from harness.checks.process import Problem
 from harness.outcome import Outcome
 from harness.protocol import reports
 from harness.protocol.reports import Failure, RecordedWarning
-from harness.protocol.wire import Message, ProtocolError, decode
+from harness.protocol.wire import Message, ProtocolError, decode_lines
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.verdict import Evidence, Judgement, Phase, judge, phase_of
@@ -92,16 +92,36 @@ class Attempt:
 
 def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:
     """Run one case in `handle`. Every failure is part of the result. The executor is killed if necessary."""
-    alone = not handle.cases
-    handle.trim_output()
-    begun = time.monotonic()
-    listener = _Listener(handle, request)
-    evidence = listener.run()
-    out_start, err_start = listener.start
+    return RunningAttempt(handle, request, number).result()
+
+
+class RunningAttempt:
+    """An attempt that has begun: the executor was asked to run the case."""
+
+    def __init__(self, handle: ExecutorHandle, request: CaseRequest, number: int) -> None:
+        self.handle = handle
+        self.request = request
+        self.number = number
+        self._alone = not handle.cases
+        self._begun = time.monotonic()
+        handle.trim_output()
+        self._listener = _Listener(handle, request)
+        self._listener.ask()
+
+    def result(self) -> Attempt:
+        """Wait for the end of the case. Every failure is part of the result. The executor is killed if necessary."""
+        evidence = self._listener.run()
+        return _attempt(self.handle, self.number, self._listener, evidence, alone=self._alone, begun=self._begun)
+
+
+def _attempt(
+    handle: ExecutorHandle, number: int, listener: _Listener, evidence: Evidence, *, alone: bool, begun: float
+) -> Attempt:
     out, err = handle.outputs.out, handle.outputs.err
-    out_end, err_end = listener.end or (out.size(), err.size())
-    stdout = out.read(out_start, out_end, OUTPUT_LIMIT)
-    stderr = err.read(err_start, err_end, OUTPUT_LIMIT)
+    end = listener.end or (out.size(), err.size())
+    stdout, stderr = (
+        file.read(first, last, OUTPUT_LIMIT) for file, first, last in zip((out, err), listener.start, end, strict=True)
+    )
     judgement = judge(evidence)
     notes = list(judgement.notes)
     notes += listener.blind
@@ -138,6 +158,7 @@ class _Listener:
     warnings: list[RecordedWarning] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     start: tuple[int, int] = (0, 0)
+    deadline: float = 0.0
     over: bool = False
     late: bool = False
     stopped: str = ""
@@ -156,15 +177,23 @@ class _Listener:
     struck: dict[str, int] = field(default_factory=dict)
     end: tuple[int, int] | None = None
 
+    def ask(self) -> None:
+        """Ask the executor to run the case."""
+        handle, request = self.handle, self.request
+        self.start = handle.marks
+        message = {"op": "run", "case": request.case, "next": request.following, "limit": request.limit}
+        handle.send({**message, "seed": request.seed, "levels": request.levels})
+        handle.cases.append(request.case)
+        self.deadline = time.monotonic() + request.limit + GRACE
+
     def run(self) -> Evidence:
-        self.start = self.handle.marks
+        """Wait for the end of the case."""
         try:
             self._converse()
         except ZygoteError as error:
             self.zygote_lost = str(error).splitlines()[0]
         except StoppedError as error:
             self.stopped = str(error)
-        stacks = self.handle.outputs.stacks
         return Evidence(
             phases=tuple(self.phases),
             done=self.over,
@@ -176,7 +205,7 @@ class _Listener:
             late=self.late,
             stopped=self.stopped,
             limit=self.request.limit,
-            stacks=stacks.read(0, stacks.size(), OUTPUT_LIMIT),
+            stacks=self.handle.outputs.stacks.whole(OUTPUT_LIMIT),
             garbled=self.garbled or self.handle.garbled,
             unknown=self.unknown,
             zygote_lost=self.zygote_lost,
@@ -188,12 +217,8 @@ class _Listener:
     def _converse(self) -> None:
         """Raises ZygoteError."""
         handle, request = self.handle, self.request
-        message = {"op": "run", "case": request.case, "next": request.following, "limit": request.limit}
-        handle.send({**message, "seed": request.seed, "levels": request.levels})
-        handle.cases.append(request.case)
-        deadline = time.monotonic() + request.limit + GRACE
         try:
-            answer = handle.receive(deadline)
+            answer = handle.receive(self.deadline)
         except StoppedError:
             with contextlib.suppress(ProtocolError):  # the executor may have been in the middle of a line
                 self._take_facts()
@@ -241,6 +266,8 @@ class _Listener:
         """Store the executor's message about the end of the case. Raises ProtocolError."""
         if message["op"] == "done":
             self.over = True
+            if len(message) == 1:  # nothing to say of the case, as of most
+                return
             self.poison = str(message.get("poison", ""))
             self.interruption = str(message.get("interruption", ""))
             if "hook_error" in message:
@@ -258,9 +285,9 @@ class _Listener:
     def _take_facts(self) -> None:
         """Read the reports and warnings that the executor wrote to its file of facts. Raises ProtocolError."""
         peer = f"executor {self.handle.name}"
-        facts = [decode(line, peer) for line in self.handle.new_facts()]
+        facts = decode_lines(self.handle.new_facts(), peer)
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
-        messages = [message for message in facts if message["op"] != "warning"]
+        messages = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
         self.reports = reports.unpack(self.request.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
             self._add_output(report, message)

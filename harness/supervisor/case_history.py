@@ -21,6 +21,8 @@ class CaseHistory:
     attempts: list[Attempt] = field(default_factory=list)
     finals: list[bool] = field(default_factory=list)
     ruling: Ruling | None = None
+    _results: list[AttemptResult] = field(default_factory=list)
+    _settled: Outcome | None = None
 
     @property
     def next_number(self) -> int:
@@ -31,13 +33,15 @@ class CaseHistory:
         """Add a finished attempt. It is not `final` if it is the reason to run the case again."""
         self.attempts.append(attempt)
         self.finals.append(final)
-        self.ruling = None
+        self._results.append(result(attempt, final=final))
+        self.ruling = self._settled = None
 
     @property
     def settled(self) -> Outcome:
         """The outcome of the attempts, before any ruling."""
-        attempts = [result(each, final=final) for each, final in zip(self.attempts, self.finals, strict=True)]
-        return settle(attempts, len(attempts))
+        if self._settled is None:
+            self._settled = settle(self._results, len(self._results))
+        return self._settled
 
     @property
     def outcome(self) -> Outcome:
@@ -47,6 +51,8 @@ class CaseHistory:
     @property
     def decisive(self) -> Attempt:
         """The attempt that explains the verdict best: of those that count, the last one with the worst outcome."""
+        if len(self.attempts) == 1:
+            return self.attempts[0]
         counting = [attempt for attempt, final in zip(self.attempts, self.finals, strict=True) if final]
         if all(attempt.outcome is Outcome.NOT_RUN for attempt in counting):  # or there are none
             counting = self.attempts
@@ -56,7 +62,12 @@ class CaseHistory:
 
     def counting(self) -> list[AttemptResult]:
         """The attempts that count, in the form that rules need."""
-        return [result(attempt) for attempt, final in zip(self.attempts, self.finals, strict=True) if final]
+        return [each for each in self._results if each.final]
+
+    @property
+    def message(self) -> str:
+        """One line about what happened in the last attempt; "" for a plain pass."""
+        return self._results[-1].message
 
 
 def result(attempt: Attempt, *, final: bool = True) -> AttemptResult:

@@ -47,6 +47,8 @@ class DevicePool:
         self._monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
+        #: By number, the devices for a case. Without monitoring they never change.
+        self._combined: dict[int, tuple[Device, ...]] = {}
         self._watch = HealthWatch(self._usable, limit=nvml_limit) if self._monitored else None
 
     @property
@@ -78,6 +80,13 @@ class DevicePool:
 
     def _combinable(self, count: int) -> tuple[Device, ...]:
         """Returns the healthy devices that one process can use with ours; at least `count`. Raises NoDeviceError."""
+        if self._monitored:
+            return self._combine(count)
+        if count not in self._combined:
+            self._combined[count] = self._combine(count)
+        return self._combined[count]
+
+    def _combine(self, count: int) -> tuple[Device, ...]:
         drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
         together = combinable([device for device in self._usable if device.uuid not in drained])
         if self.device.uuid not in drained and self.device not in together:

@@ -60,11 +60,17 @@ class OutputFile:
     def read(self, start: int, end: int, limit: int) -> str:
         """Returns the text from byte `start` to `end`; only head and tail of more than `limit` bytes."""
         length = max(0, end - start)
+        if not length:
+            return ""
         if length <= limit:
             return _text(os.pread(self.descriptor, length, start))
         half = limit // 2
         head, tail = os.pread(self.descriptor, half, start), os.pread(self.descriptor, half, end - half)
         return f"{_text(head)}\n[… {length - 2 * half} bytes cut …]\n{_text(tail)}"
+
+    def whole(self, limit: int) -> str:
+        """Returns the whole text, cut as by `read`."""
+        return self.read(0, self.size(), limit)
 
     def lines(self, start: int) -> list[bytes]:
         """Returns all complete lines from byte `start`. An incomplete last line of a killed writer is dropped."""
@@ -223,8 +229,9 @@ class ExecutorHandle:
 
         With `heed_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
         """
+        stop = self._link.stop.heard() if heed_stop else None
+        over = False
         while True:
-            stop = self._link.stop.heard() if heed_stop else None
             try:
                 if self.exit_status is None:
                     self._check_exit()  # it may have come together with an answer of the zygote, and so be read already
@@ -241,16 +248,18 @@ class ExecutorHandle:
                 if stop is not None and stop.deadline <= now:
                     raise StoppedError(stop.text)
                 remaining = (deadline if stop is None else min(deadline, stop.deadline)) - now
-                if remaining <= 0:
+                if over:
                     return NoMessage.DEADLINE
-                for descriptor, _ in self._poll.poll(min(remaining, _LONGEST_POLL) * 1000):
+                over = remaining <= 0  # but look once for what has come: this process may not have run for a while
+                for descriptor, _ in self._poll.poll(max(0.0, min(remaining, _LONGEST_POLL)) * 1000):
                     if descriptor == self._channel.fileno():
                         self._read_channel()
                     elif descriptor == self._link.channel.fileno():
                         self._link.pump()
                         self._check_exit()
-                    else:
-                        self._link.stop.heard()  # empties the pipe also without `heed_stop`; the next poll then waits
+                    else:  # also without `heed_stop`: this empties the pipe, so that the next poll waits
+                        heard = self._link.stop.heard()
+                        stop = heard if heed_stop else None
             except ProtocolError as error:
                 self.garbled = str(error)
                 return NoMessage.GARBLED

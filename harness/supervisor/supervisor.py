@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Protocol
 
 import pytest
 
@@ -18,17 +19,33 @@ from harness.gating.policy import Policy
 from harness.outcome import Outcome, Ruling
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, leak_confirmation, pytest_reports
-from harness.supervisor.attempt import Attempt, CaseRequest, leave, run_attempt
+from harness.supervisor.ahead import Ahead
+from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
 from harness.supervisor.case import Case, ruling_line
 from harness.supervisor.case_history import CaseHistory, message, result
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle
-from harness.supervisor.executor_slot import ExecutorSlot, Record
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.exit_bisect import ExitBisect
 from harness.supervisor.leak_bisect import LeakBisect
 from harness.text import exit_text
 from harness.zygote.client import ZygoteError
+
+
+class RecordAll(Protocol):
+    """Writes some events to the journal, in one step."""
+
+    def __call__(self, *events: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A case whose first attempt runs before pytest has asked for it."""
+
+    history: CaseHistory
+    attempt: RunningAttempt
+    nextitem: pytest.Item | None
 
 
 class Supervisor:
@@ -40,7 +57,7 @@ class Supervisor:
         policy: Policy,
         *,
         worker: str,
-        record: Record,
+        record: RecordAll,
         prepare: Callable[[pytest.Item], Case],
         late: Callable[[pytest.TestReport], None],
         slot: ExecutorSlot,
@@ -64,6 +81,10 @@ class Supervisor:
         #: The cases that have a verdict, with the number of attempts at each, and the history of the current case.
         self._ran: dict[str, tuple[Case, int]] = {}
         self._history: CaseHistory | None = None
+        self._ahead: Ahead | None = None
+        self._begun: _Begun | None = None
+        #: Cases that began and were not asked for next.
+        self._skipped: set[str] = set()
         self._red: set[str] = set()
         self._leaky: set[str] = set()
         self._monitor = DeviceMonitor(
@@ -78,22 +99,33 @@ class Supervisor:
         self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
         self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
 
-    def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    def run(self, item: pytest.Item, nextitem: pytest.Item | None, ahead: Ahead | None = None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
 
+        With `ahead`, the next case may begin while this one is reported; call `run` for it next.
         After a request to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
         """
-        missing = self.obstacle(1)  # first of all, because the decisions about a case depend on its device
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.history.case.item is not item:
+            self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
+            self._skipped.add(begun.history.case.id)
+            begun = None
+        # Otherwise fixtures are still set up that the next case does not use, or the other way round.
+        as_told = begun is None or begun.nextitem is nextitem
+        self._ahead = ahead if as_told else None
+        # Before the decisions about a case, because they depend on its device.
+        missing = "" if begun is not None else self.obstacle(1)
         case = self._prepare(item)
         if case.unmet is not None:
             self._record(case.gated(case.unmet, self._worker))
             pytest_reports.log(item, [pytest_reports.gated(item, case.unmet.text, case.objection)])
-        elif missing := missing or self.obstacle(case.devices):
+        elif missing := missing or (self.obstacle(case.devices) if case.devices > 1 else ""):
             self._not_run(case, missing)
         else:
-            self._history = history = CaseHistory(case)
+            new = CaseHistory(case, earlier=1 if case.id in self._skipped else 0)
+            self._history = history = new if begun is None else begun.history
             try:
-                self._run_attempts(history, nextitem)
+                self._run_attempts(history, nextitem, begun)
             except (NoDeviceError, StoppedError) as error:  # for example, another worker just drained the last device
                 if not any(history.finals):
                     self._not_run(case, str(error))
@@ -111,7 +143,8 @@ class Supervisor:
             interruption = history.attempts[-1].evidence.interruption
             if interruption.startswith("raised Exit"):
                 item.session.shouldstop = interruption
-        if nextitem is None or self._slot.wanted or self._slot.stop.heard() is not None:
+        end = nextitem is None or not as_told or self._slot.wanted or self._slot.stop.known is not None
+        if end and self._begun is None:
             self.finish()
 
     def _not_run(self, case: Case, reason: str) -> None:
@@ -153,12 +186,17 @@ class Supervisor:
 
     def close(self) -> None:
         """Release everything, and kill the current executor."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            stop = self._slot.stop.heard()
+            reason = "the session ended before the case finished" if stop is None else stop.reason
+            self._abandon(begun, reason, Outcome.NOT_RUN, final=True)
         self._slot.close("the session ended")
 
     # Attempts
 
-    def _run_attempts(self, history: CaseHistory, nextitem: pytest.Item | None) -> None:
-        """Make all attempts that the policy asks for."""
+    def _run_attempts(self, history: CaseHistory, nextitem: pytest.Item | None, begun: _Begun | None) -> None:
+        """Make all attempts that the policy asks for. The first may have `begun`."""
         if self._policy.verify:
             self._verify(history)
             return
@@ -168,8 +206,9 @@ class Supervisor:
             last = repetition == self._policy.repeat
             following = nextitem if last else None
             attempt = self._confirm_leaks(
-                history, self._first_attempt(history, following, stay=nextitem is not None or not last)
+                history, self._first_attempt(history, following, begun, stay=nextitem is not None or not last)
             )
+            begun = None
             for _ in range(self._policy.retries):
                 if not self._should_retry(history, attempt) or self.obstacle(history.case.devices):
                     break
@@ -182,12 +221,16 @@ class Supervisor:
             if enough:
                 return
 
-    def _first_attempt(self, history: CaseHistory, nextitem: pytest.Item | None, *, stay: bool) -> Attempt:
+    def _first_attempt(
+        self, history: CaseHistory, nextitem: pytest.Item | None, begun: _Begun | None, *, stay: bool
+    ) -> Attempt:
         """Make an attempt, and a second one alone if the first is doubtful. Returns the one that counts.
 
-        `stay`: the executor will be needed again.
+        `stay`: the executor will be needed again. The attempt may have `begun`.
         """
         case = history.case
+        if begun is not None:
+            return self._sure(history, self._ended(history, begun.attempt))
         if _needs_own_process(case) and not self._each_fresh:
             return self._run_alone(history)
         handle = self._slot.current
@@ -199,7 +242,11 @@ class Supervisor:
         last = self._each_fresh or (not stay and not handle.cases)
         light = self._each_fresh and not BACKENDS[handle.binding.kind].hardware
         following = None if last else self._following(case, nextitem)
-        first = self._attempt(handle, history, following=following, leave=last, light=light)
+        return self._sure(history, self._attempt(handle, history, following=following, leave=last, light=light))
+
+    def _sure(self, history: CaseHistory, first: Attempt) -> Attempt:
+        """Returns the attempt, or another one alone if it is doubtful."""
+        case = history.case
         broke_in_company = first.outcome.breaks_executor and not first.alone
         doubtful = broke_in_company or (first.outcome.is_red and self._is_drained(first.devices))
         if not first.evidence.lost_by_harness and not doubtful:
@@ -307,39 +354,89 @@ class Supervisor:
     ) -> Attempt:
         """Make one recorded attempt. Afterwards the executor is current only if it may run another case."""
         case, number = history.case, history.next_number
-        self._record(
-            case.line(
-                "start",
-                attempt=number,
-                alone=not handle.cases,
-                worker=self._worker,
-                executor=handle.name,
-                devices=handle.binding.devices,
-                pid=handle.pid,
-            )
-        )
+        self._record(self._start_line(handle, history))
         # With a process for each attempt, levels of the same process cannot be compared.
         levels = self._policy.repeat > 1 and not self._each_fresh
         request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, levels)
-        attempt = run_attempt(handle, request, number)
+        return self._ended(history, RunningAttempt(handle, request, number))
+
+    def _ended(self, history: CaseHistory, running: RunningAttempt) -> Attempt:
+        """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
+        handle, attempt = running.handle, running.result()
         if attempt.outcome.is_red:
             self._red.add(handle.name)
         if attempt.evidence.zygote_lost:
             self._slot.drop_zygote()
         elif not attempt.usable:
             self._end_unfit(handle, attempt)
-        attempt = self._monitor.after_attempt(case, handle, attempt)
+        attempt = self._monitor.after_attempt(history.case, handle, attempt)
         self._slot.release()
         return attempt
+
+    def _start_line(self, handle: ExecutorHandle, history: CaseHistory) -> dict[str, Any]:
+        return history.case.line(
+            "start",
+            attempt=history.next_number,
+            alone=not handle.cases,
+            worker=self._worker,
+            executor=handle.name,
+            devices=handle.binding.devices,
+            pid=handle.pid,
+        )
+
+    # The next case, which may begin while the last one is reported
+
+    def _may_begin_next(self, history: CaseHistory, attempt: Attempt) -> CaseHistory | None:
+        """Returns an empty history of the next case if it may begin before the last attempt is reported.
+
+        It may if nothing that follows from the last attempt can decide otherwise: the case is not red, its executor can
+        run the next case, and nobody wants the run to stop or the device.
+        """
+        ahead, handle = self._ahead, self._slot.current
+        if ahead is None or handle is None or handle.name != attempt.executor or not attempt.usable:
+            return None
+        if history.outcome.is_red or self._each_fresh or self._policy.repeat > 1 or self._policy.verify:
+            return None
+        case = self._prepare(ahead.item)
+        # What a GPU reports between two cases belongs to the first of them.
+        if not _may_follow(case, history.case) or self._pool.monitored or self._slot.wanted or self.obstacle(1):
+            return None
+        return CaseHistory(case)
+
+    def _begin_next(self, history: CaseHistory) -> None:
+        """Begin the next case. Its `start` line is written."""
+        assert self._ahead is not None
+        assert self._slot.current is not None
+        case = history.case
+        nextitem = self._ahead.nextitem
+        following = self._following(case, nextitem)
+        request = CaseRequest(case.item, case.id, case.seed, case.limit, following)
+        self._begun = _Begun(history, RunningAttempt(self._slot.current, request, history.next_number), nextitem)
+
+    def _abandon(self, begun: _Begun, reason: str, outcome: Outcome, *, final: bool) -> None:
+        """End the executor of a case that has begun and that pytest does not ask for, and record the `outcome`."""
+        handle, history = begun.attempt.handle, begun.history
+        line = history.case.line(
+            "finish",
+            attempt=history.next_number,
+            alone=len(handle.cases) == 1,
+            worker=self._worker,
+            executor=handle.name,
+            devices=handle.binding.devices,
+            outcome=outcome.value,
+            final=final,
+            duration=0.0,
+            message=reason,
+        )
+        self._slot.abandon(reason)
+        self._record(line)
 
     def _following(self, case: Case, nextitem: pytest.Item | None) -> str | None:
         """Returns the id of the next case if it will run in the same executor, so that shared fixtures are kept."""
         if nextitem is None:
             return None
         following = self._prepare(nextitem)
-        served = (following.devices, following.share) == (case.devices, case.share) and following.memory <= case.memory
-        together = following.unmet is None and served and not _needs_own_process(following)
-        return following.id if together else None
+        return following.id if _may_follow(following, case) else None
 
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
         """End an executor that must not run another case. Ask it first, so that it can tear down its fixtures."""
@@ -402,30 +499,38 @@ class Supervisor:
         if attempt.levels:
             line = {"event": "levels", "case": history.case.id, "attempt": attempt.number, "executor": attempt.executor}
             self._record({**line, "values": dict(attempt.levels)})
-        self._record(
-            history.case.line(
-                "finish",
-                attempt=attempt.number,
-                alone=attempt.alone,
-                worker=self._worker,
-                executor=attempt.executor,
-                devices=attempt.devices,
-                outcome=attempt.outcome.value,
-                final=final,
-                duration=round(attempt.duration, 6),
-                phases={report.when: report.duration for report in attempt.reports},
-                message=message(attempt),
-                detail=pytest_reports.detail(attempt),
-                stdout=attempt.stdout,
-                stderr=attempt.stderr,
-                log=_log_text(attempt.reports),
-                exit_status=attempt.evidence.exit_status,
-                struck=dict(attempt.struck) or None,
-                keeps=kept(history.case.item),
-                notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
-                reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
-                ruling=ruling_line(history.ruling),
-            )
+        lines = [self._finish_line(history, attempt, final=final)]
+        following = self._may_begin_next(history, attempt) if final and last else None
+        if following is None:
+            self._record(*lines)
+            return
+        assert self._slot.current is not None
+        self._record(*lines, self._start_line(self._slot.current, following))
+        self._begin_next(following)
+
+    def _finish_line(self, history: CaseHistory, attempt: Attempt, *, final: bool) -> dict[str, Any]:
+        return history.case.line(
+            "finish",
+            attempt=attempt.number,
+            alone=attempt.alone,
+            worker=self._worker,
+            executor=attempt.executor,
+            devices=attempt.devices,
+            outcome=attempt.outcome.value,
+            final=final,
+            duration=round(attempt.duration, 6),
+            phases={report.when: report.duration for report in attempt.reports},
+            message=history.message,
+            detail=pytest_reports.detail(attempt),
+            stdout=attempt.stdout,
+            stderr=attempt.stderr,
+            log=_log_text(attempt.reports),
+            exit_status=attempt.evidence.exit_status,
+            struck=dict(attempt.struck) or None,
+            keeps=kept(history.case.item),
+            notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
+            reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
+            ruling=ruling_line(history.ruling),
         )
 
     def _ruling(self, history: CaseHistory) -> Ruling | None:
@@ -453,6 +558,12 @@ class Supervisor:
 def _device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
     """Returns the variables of an executor's environment that select its devices."""
     return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}
+
+
+def _may_follow(following: Case, case: Case) -> bool:
+    """Whether a case will run in the executor of the one before, if that is still usable."""
+    served = (following.devices, following.share) == (case.devices, case.share) and following.memory <= case.memory
+    return following.unmet is None and served and not _needs_own_process(following)
 
 
 def _needs_own_process(case: Case) -> bool:

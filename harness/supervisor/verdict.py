@@ -25,6 +25,11 @@ class Phase:
     subtest: bool = False
 
 
+#: By name, each phase as nearly every case has it.
+_PASSED = {when: Phase(when, "passed") for when in ("setup", "call", "teardown")}
+_ALL_PASSED = tuple(_PASSED.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All that is known of one attempt.
@@ -61,6 +66,20 @@ class Evidence:
         """Whether the harness aborted the attempt, so that nothing is known about the case."""
         return bool(self.zygote_lost) or self.harness_error is not None
 
+    @property
+    def is_plain_pass(self) -> bool:
+        """Whether all phases have passed, and nothing else is known of the attempt. So it is with most."""
+        ended_well = self.exit_status is None or (self.exit_status == 0 and self.leaving)
+        broken = self.problems or self.poison or self.interruption or self.hook_error is not None
+        cut = self.late or self.stopped or self.garbled or self.unknown or self.unkillable
+        return (
+            self.done
+            and self.phases == _ALL_PASSED
+            and ended_well
+            and not (broken or cut or self.zygote_lost)
+            and self.harness_error is None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -74,6 +93,13 @@ class Judgement:
 
 def phase_of(report: pytest.TestReport) -> Phase:
     """Returns the parts of one pytest report that a verdict needs."""
+    if (
+        report.passed
+        and type(report) is pytest.TestReport
+        and report.longrepr is None
+        and not hasattr(report, "wasxfail")
+    ):
+        return _PASSED[report.when or "call"]
     text = report.longrepr if isinstance(report.longrepr, str) else ""
     return Phase(
         when=report.when or "call",
@@ -90,8 +116,10 @@ def judge(seen: Evidence) -> Judgement:
     Order of priority: first a fault of the harness, because all other evidence is then unreliable; then what ended the
     process while the case ran; then the worst of the case's own reports and of the problems found after it.
     """
-    where = _current_phase(seen)
+    if seen.is_plain_pass:
+        return Judgement(Outcome.PASSED)
     notes = ("the executor could not be killed",) if seen.unkillable else ()
+    where = _current_phase(seen)
     if seen.zygote_lost:
         return Judgement(Outcome.LOST, f"the harness lost its zygote while the case ran ({seen.zygote_lost})", where)
     if seen.harness_error is not None:

@@ -553,19 +553,26 @@ def _next_lines(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in-the-same-step-of-the-clock", "later"])
-def test_shared_memory_is_listed_anew_when_there_may_be_more(tmp_path: Path, at_once: bool) -> None:
-    (tmp_path / "theirs").write_text("x")
+@pytest.mark.parametrize("kind", ["shm", "temp"])
+def test_a_folder_is_listed_anew_when_there_may_be_more(tmp_path: Path, kind: str, at_once: bool) -> None:
+    (tmp_path / ("theirs" if kind == "shm" else "pytest-of-somebody")).mkdir()
     if not at_once:
         os.utime(tmp_path, (0, 0))
-    files = Files(tmp_path / "none", tmp_path)
-    assert files.shared_memory() == files.shared_memory() == []
+    files = Files(tmp_path / "none", tmp_path) if kind == "shm" else Files(tmp_path, tmp_path / "none")
+
+    def counted() -> int:
+        return files.read()[f"{kind}_files"]
+
+    assert counted() == counted() == 0
     changed = tmp_path.stat().st_mtime_ns
     (tmp_path / "ours").write_text("x")
     if at_once:
         os.utime(tmp_path, ns=(changed, changed))
-    assert files.shared_memory() == ["ours"]
+    assert counted() == 1
+    (tmp_path / "ours").write_text("longer")
+    assert files.read()[f"{kind}_bytes"] == 6
     (tmp_path / "ours").unlink()
-    assert files.shared_memory() == []
+    assert counted() == 0
 
 
 def test_resident_memory_is_what_was_touched() -> None:

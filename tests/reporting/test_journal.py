@@ -107,6 +107,22 @@ def test_lines_are_ascii_begin_with_the_kind_and_are_stamped(path: Path) -> None
     assert event.kind == "é😀\\udc80\x00"
 
 
+def test_several_events_are_written_together_or_not_at_all(path: Path) -> None:
+    with Journal(path) as writer:
+        writer.append(build.run(), build.start("a"))
+        with pytest.raises(JournalError, match="as JSON"):
+            writer.append(build.finish("a"), {"event": "finding", "message": object()})
+    assert [event.event for event in journal.read(path).events] == ["run", "start"]
+
+
+def test_a_line_that_another_writer_left_torn_swallows_nothing(path: Path) -> None:
+    with Journal(path) as writer, path.open("ab", buffering=0) as other:
+        writer.append(build.run())
+        other.write(b'{"event":"start","case":"torn')
+        writer.append(build.start("whole"), build.end())
+    assert [event.event for event in journal.read(path).events] == ["run", "start", "end"]
+
+
 @pytest.mark.parametrize(
     "event",
     [{"event": "end", "duration": float("nan")}, {"event": "end", "x": object()}, {"no": "kind"}],

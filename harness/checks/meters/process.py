@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -117,22 +117,28 @@ class Files:
 
     def __init__(self, temp: Path, shm: Path) -> None:
         self._temp = temp
+        self._temp_path, self._shm_path = str(temp), str(shm)
         self._shm = shm
         self._others = {(entry.name, entry.inode()) for entry in _entries(shm)}
         self._ours: set[tuple[str, int]] = set()
-        #: The modification time of the folder of shared memory when it had no file of this process.
-        self._nothing_at: int | None = None
+        #: By folder, its modification time when it had no file of this process.
+        self._nothing_at: dict[str, int] = {}
 
     def read(self) -> dict[str, int]:
         """Returns the readings of both folders."""
         values: dict[str, int] = {}
-        values["shm_files"], values["shm_bytes"] = _weigh(self._shared_memory())
-        values["temp_files"], values["temp_bytes"] = _weigh(self.temporary_files())
+        # Other processes may have left hundreds of files there. Listing them takes longer than all other readings.
+        values["shm_files"], values["shm_bytes"] = self._if_changed(
+            self._shm_path, lambda: _weigh(self._list_shared_memory())
+        )
+        values["temp_files"], values["temp_bytes"] = self._if_changed(
+            self._temp_path, lambda: _weigh(self.temporary_files())
+        )
         return values
 
     def shared_memory(self) -> list[str]:
         """Returns the names of the shared memory files that count."""
-        return sorted(entry.name for entry in self._shared_memory())
+        return sorted(entry.name for entry in self._list_shared_memory())
 
     def temporary_files(self) -> Iterator[os.DirEntry[str]]:
         """Yields the entries of the folder for temporary files at any depth, except pytest's own folder."""
@@ -148,15 +154,17 @@ class Files:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
 
-    def _shared_memory(self) -> list[os.DirEntry[str]]:
-        # Other processes may have left hundreds of files there. Listing them takes longer than all other readings.
-        changed, now = _changed(self._shm), time.time_ns()
-        if changed is not None and changed == self._nothing_at:
-            return []
-        kept = self._list_shared_memory()
-        settled = changed is not None and now - changed > _CLOCK_STEP
-        self._nothing_at = changed if settled and not kept else None
-        return kept
+    def _if_changed(self, folder: str, weigh: Callable[[], tuple[int, int]]) -> tuple[int, int]:
+        """Number and bytes of the files that count in `folder`. Listed again only if some counted or it has changed."""
+        changed = _changed(folder)
+        if changed is not None and changed == self._nothing_at.get(folder):
+            return 0, 0
+        now = time.time_ns()
+        count, size = weigh()
+        self._nothing_at.pop(folder, None)
+        if changed is not None and now - changed > _CLOCK_STEP and not count:
+            self._nothing_at[folder] = changed
+        return count, size
 
     def _list_shared_memory(self) -> list[os.DirEntry[str]]:
         kept = []
@@ -221,7 +229,7 @@ def _target(link: str) -> str:
         return ""
 
 
-def _changed(folder: Path) -> int | None:
+def _changed(folder: str) -> int | None:
     """Returns when an entry was last created, renamed or removed in a folder, in ns; None if the folder is gone."""
     try:
         return os.stat(folder).st_mtime_ns

@@ -226,10 +226,13 @@ class Reading:
 def growths(before: Reading, after: Reading) -> dict[str, int]:
     """By meter, what changed, up or down. Leaves out what cannot be compared."""
     changes = {}
+    earlier = before.values
     for name, value in after.values.items():
-        was = before.values.get(name, 0 if meter_of(name).from_zero else value)
-        if change := value - was:
-            changes[name] = change
+        was = earlier.get(name)
+        if was is None:
+            was = 0 if meter_of(name).from_zero else value
+        if value != was:
+            changes[name] = value - was
     return changes
 
 

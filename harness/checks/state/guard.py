@@ -10,6 +10,7 @@ fixture. The cases are compared with that state. When the fixture is torn down, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +30,7 @@ from harness.checks.state.interpreter import (
     process_settings,
 )
 from harness.checks.state.names import Modules, Namespaces
-from harness.checks.state.section import Change, FixtureChanges, Section, Settings, Values, alike, describe, same
+from harness.checks.state.section import Change, FixtureChanges, Section, Settings, Values, describe, same
 from harness.checks.state.torch_settings import (
     Registrations,
     compiler_settings,
@@ -185,6 +186,9 @@ class StateGuard:
         self._boundary = now
 
     def _read(self) -> list[Values]:
+        if not self.unreadable:
+            with contextlib.suppress(Exception):  # each section is read by itself below
+                return [section.read() for section in self._sections]
         return [self._reading(position, section) for position, section in enumerate(self._sections)]
 
     def _reading(self, position: int, section: Section) -> Values:
@@ -199,12 +203,18 @@ class StateGuard:
             return {}
 
     def _changes(self, before: Sequence[Values], after: Sequence[Values]) -> list[tuple[int, Change]]:
+        changed = [
+            position
+            for position, (was, now) in enumerate(zip(before, after, strict=True))
+            if was is not now and position not in self.unreadable and not same(was, now)
+        ]
+        if not changed:
+            return []
         imported = self._modules.imported(before[0], after[0])
         return [
             (position, change)
-            for position, section in enumerate(self._sections)
-            if position not in self.unreadable and not alike(before[position], after[position])
-            for change in section.changes(before[position], after[position], imported)
+            for position in changed
+            for change in self._sections[position].changes(before[position], after[position], imported)
         ]
 
     def _undo(self, position: int, change: Change) -> None:

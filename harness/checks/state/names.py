@@ -11,10 +11,10 @@ import gc
 import operator
 import sys
 import types
-from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
+from harness import _compat
 from harness.checks.state.section import ABSENT, Change, FlatSection, Values, with_value
 
 #: Tests often replace functions and classes of these modules.
@@ -75,30 +75,26 @@ _DERIVED = frozenset({"torch.Storage"})
 _OF_THE_INTERPRETER = frozenset({"_", "__warningregistry__"})
 
 
-def _version_reader() -> Callable[[dict[Any, Any]], int] | None:
-    """torch's function for the version of a dictionary, a number that changes with it (for guards of compiled code).
-
-    It saves the comparison. In a forked process it also avoids copying every memory page that has one of the names.
-    """
-    guards = sys.modules.get("torch._C._dynamo.guards")
-    return getattr(guards, "dict_version", None)
-
-
 class _Copy:
-    """A copy of a dictionary, renewed only when the dictionary has changed."""
+    """A copy of a dictionary, renewed only when the dictionary has changed.
+
+    Its version, where Python has one, saves the comparison. In a forked process it also avoids copying every memory
+    page that has one of the names.
+    """
 
     def __init__(self, source: dict[str, Any]) -> None:
         self.source = source
+        self.version = _compat.dict_version(source)
         self._copy: dict[str, object] = {}
-        self._version: int | None = None
+        self._seen: int | None = None
 
     def read(self) -> Values:
-        version = None if (read_version := _version_reader()) is None else read_version(self.source)
-        if version is None or version != self._version:
+        seen = None if self.version is None else self.version.value
+        if seen is None or seen != self._seen:
             fresh = self.source.copy()
             if not _identical(self._copy, fresh):
                 self._copy = fresh
-            self._version = version
+            self._seen = seen
         return self._copy
 
 
@@ -155,8 +151,7 @@ class Namespaces(FlatSection):
     def __init__(self) -> None:
         self._copies: dict[str, _Copy] = {}
         self._owners: dict[str, types.ModuleType | type] = {}
-        self._sources: list[dict[str, Any]] = []
-        self._versions: list[int] | None = None
+        self._seen: list[int] | None = None
         self._last: tuple[list[Values], dict[str, object]] = ([], {})
         self._watched_modules = 0
 
@@ -164,12 +159,10 @@ class Namespaces(FlatSection):
         if len(self._owners) < len(_MODULES) + len(_CLASSES) and len(sys.modules) != self._watched_modules:
             self._watched_modules = len(sys.modules)
             self._find_owners()
-            self._sources = [copy.source for copy in self._copies.values()]
-        if (read_version := _version_reader()) is not None:
-            versions = list(map(read_version, self._sources))
-            if versions == self._versions:
-                return self._last[1]
-            self._versions = versions
+        seen = [copy.version.value for copy in self._copies.values() if copy.version is not None]
+        if seen and seen == self._seen:
+            return self._last[1]
+        self._seen = seen
         copies = [copy.read() for copy in self._copies.values()]
         if len(copies) != len(self._last[0]) or any(
             now is not was for now, was in zip(copies, self._last[0], strict=True)

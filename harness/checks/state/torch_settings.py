@@ -180,7 +180,6 @@ _OTHERS = (
     "_C._len_torch_dispatch_stack",
     "_C._get_dispatch_stack_at",
     "_C._autograd._top_saved_tensors_default_hooks",
-    "_C._dynamo.guards.dict_version",
     "_GLOBAL_DEVICE_CONTEXT",
     "_tensor_str.PRINT_OPTS",
     "library._defs",

@@ -1,0 +1,75 @@
+"""A case begins while the one before it is reported. Nothing else changes: order, blame, outputs, stops."""
+
+from __future__ import annotations
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.project import Project
+
+CASES = """
+import os, pathlib
+def began(name):
+    (pathlib.Path(os.environ["PROBE_DIR"]) / name).touch()
+def test_0(): print("zero")
+def test_1():
+    print("one")
+    began("one")
+def test_2(): print("two")
+"""
+#: In the process that reports, and not in executors: after the report of the first case, wait until the second runs.
+WAITS = """
+import os, pathlib, time
+here = None
+def pytest_runtestloop(session):
+    global here
+    here = session if session.config.pluginmanager.has_plugin("terminalreporter") else None
+def pytest_runtest_logfinish(nodeid):
+    if here is not None and nodeid.endswith("test_0"):
+        while not (pathlib.Path(os.environ["PROBE_DIR"]) / "one").exists():
+            time.sleep(0.01)
+        {then}
+"""
+
+
+def overlapping(make_project: MakeProject, then: str) -> Project:
+    """A project whose second case must begin before the first is reported, and what is done then."""
+    project = make_project()
+    project.write("suites/conftest.py", WAITS.format(then=then))
+    project.write("suites/quick/test_quick.py", CASES)
+    (project.folder / "probe").mkdir()
+    return project
+
+
+def test_the_next_case_begins_before_the_last_is_reported(make_project: MakeProject) -> None:
+    result = overlapping(make_project, "pass").run("-n0")
+    assert set(result.verdicts.values()) == {"passed"}
+    attempts = [line for line in result.lines if line["event"] in ("start", "finish")]
+    assert [(line["event"], line["case"][-1]) for line in attempts] == [
+        (event, name) for name in "012" for event in ("start", "finish")
+    ]
+    assert [line["stdout"] for line in attempts if line["event"] == "finish"] == ["zero\n", "one\n", "two\n"]
+
+
+def test_a_case_that_had_begun_when_the_session_ended_was_not_run(make_project: MakeProject) -> None:
+    result = overlapping(make_project, "here.shouldstop = 'enough'").run("-n0")
+    assert [outcome for _, outcome in sorted(result.verdicts.items())] == ["passed", "not_run", "not_run"]
+    (second,) = [line for line in result.lines if line["event"] == "finish" and line["case"].endswith("test_1")]
+    assert second["message"] == "the session ended before the case finished"
+    assert result.status != 0
+
+
+def test_another_order_than_that_of_the_list_loses_no_case(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write(
+        "suites/conftest.py",
+        "def pytest_runtestloop(session):\n"
+        "    if not session.config.pluginmanager.has_plugin('terminalreporter'): return None\n"
+        "    first, second, third = session.items\n"
+        "    for item, nextitem in ((first, second), (third, second), (second, None)):\n"
+        "        item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)\n"
+        "    return True\n",
+    )
+    project.write("suites/quick/test_quick.py", CASES)
+    (project.folder / "probe").mkdir()
+    result = project.run("-n0")
+    assert set(result.verdicts.values()) == {"passed"}
+    assert len(result.verdicts) == 3
