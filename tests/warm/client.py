@@ -95,6 +95,11 @@ class Server:
             launch = Launch(tuple(arguments), str(folder), dict(environment), (0, 1, 2), session=True)
             return self.ask(launch.to_json(), descriptors)
 
+    def close(self) -> None:
+        """End it. Processes that it has started go on."""
+        self._connection.close()
+        self._process.wait()
+
     def ask(self, request: bytes, descriptors: Sequence[int] = ()) -> int:
         """Returns the answer to a request."""
         socket.send_fds(self._connection, [request], descriptors)
@@ -107,6 +112,13 @@ class Server:
 def server() -> Server:
     """Returns the server of this process, started when it is first asked for."""
     return Server()
+
+
+def close() -> None:
+    """End the server of this process, if it was started."""
+    if server.cache_info().currsize:
+        server().close()
+        server.cache_clear()
 
 
 def start(
