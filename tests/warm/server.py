@@ -28,11 +28,10 @@ _IMPORTED = (
     "harness.worker",
     "harness.zygote.cold",
     "harness.zygote.server",
-    "xdist.dsession",
-    "xdist.remote",
+    "execnet.multi",
 )
-#: What only cases import. The controller and workers have to do without it.
-_NOT_IMPORTED = ("torch", "numpy")
+#: What only cases import; and xdist, which keeps the ``sys.path`` of its import for its workers.
+_NOT_IMPORTED = ("torch", "numpy", "xdist.plugin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +55,16 @@ def main() -> None:
     connection, path = socket.socket(fileno=int(sys.argv[1])), sys.path[1:]
     before = list(sys.path)
     with tempfile.TemporaryDirectory() as empty:
-        options = ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-        status = pytest.main([*options, f"--rootdir={empty}", empty], plugins=[_Imports()])
+        without = [
+            word
+            for name in ("cacheprovider", "hypothesispytest", "xdist", "xdist.looponfail")
+            for word in ("-p", f"no:{name}")
+        ]
+        status = pytest.main(["--collect-only", "-q", *without, f"--rootdir={empty}", empty], plugins=[_Imports()])
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED, f"pytest's exit status is {status}"
     assert sys.path == before
     imported = [name for name in _NOT_IMPORTED if name in sys.modules]
-    assert not imported, f"the harness imports {imported}"
+    assert not imported, f"{imported} must not be imported yet"
     gc.collect()
     made = _serve(connection)
     if made is None:
