@@ -98,6 +98,44 @@ def test_a_warm_process_has_all_that_a_cold_one_has(tmp_path: Path) -> None:
     assert cold[0] == 7
 
 
+#: Writes down what each process of a run is when it has read its command line.
+_CONFTEST = """
+import json, os, pathlib, signal, sys
+
+def pytest_configure(config):
+    kind = "zygote" if "harness.zygote" in sys.orig_argv else os.environ.get("PYTEST_XDIST_WORKER", "controller")
+    # The last: a library that pytest imports sets it, for programs alone.
+    theirs = ("ACCEPTANCE_RUN", "RUN", "PYTEST_XDIST_TESTRUNUID", "LINES")
+    facts = {
+        "orig_argv": [word for word in sys.orig_argv if not word.isdigit() and "results-dir" not in word],
+        "path": sys.path,
+        "folder": os.getcwd(),
+        "environment": sorted(item for item in os.environ.items() if item[0] not in theirs),
+        "leads": [os.getpid() == os.getsid(0), os.getpid() == os.getpgid(0)],
+        "signals": [str(signal.getsignal(number)).partition(" at ")[0] for number in sorted(signal.valid_signals())],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "plugins": sorted(name for name, _ in config.pluginmanager.list_name_plugin() if not name.isdigit()),
+        "torch": "torch" in sys.modules,
+    }
+    pathlib.Path(os.environ["PROBE_DIR"], f"{os.environ['RUN']}-{kind}").write_text(json.dumps(facts))
+"""
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_each_process_of_a_run_is_what_it_is_in_a_cold_one(tmp_path: Path, spread: str) -> None:
+    project = Project(tmp_path / "project")
+    project.write("suites/a/test_a.py", "def test_a(): pass\n")
+    project.write("conftest.py", _CONFTEST)
+    for run, cold in (("cold", True), ("warm", False)):
+        assert project.run(spread, "--seed=1", cold=cold, env={"RUN": run}).status == 0
+    kinds = {"controller", "zygote", *(["gw0", "gw1"] if spread == "-n2" else [])}
+    for kind in kinds:
+        warm, cold = (json.loads(project.probe(f"{run}-{kind}")[0]) for run in ("warm", "cold"))
+        assert warm == cold, kind
+        assert not warm["torch"]
+    assert {*project.probe_names()} == {f"{run}-{kind}" for run in ("warm", "cold") for kind in kinds}
+
+
 def _shown(project: Project, result: Result) -> list[str]:
     """What a run printed, without stacks, and without what differs between any two runs."""
     text = result.terminal.replace(result.run_dir.name, "RUN").replace(str(project.folder), "PROJECT")
