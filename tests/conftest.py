@@ -50,4 +50,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    client.close()
+    client.SERVERS.close()

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -68,18 +67,18 @@ class WarmProcess:
 
 
 class Server:
-    """The server of this process. It ends when this process does."""
+    """A server of this process. It ends when this process does."""
 
-    def __init__(self) -> None:
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        self.environment[MARK] = "0" * MARK_LENGTH
-        self.early = early(self.environment)
+    def __init__(self, early_variables: Mapping[str, str]) -> None:
+        """`early_variables` are those that its forks cannot heed any more. See `launch.early`."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        others = {name: value for name, value in inherited.items() if name not in early(inherited)}
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm.server", str(theirs.fileno())],
                 cwd=ROOT,
-                env=self.environment,
+                env={**others, **early_variables, MARK: "0" * MARK_LENGTH},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -108,17 +107,35 @@ class Server:
         return int(json.loads(answer))
 
 
-@cache
-def server() -> Server:
-    """Returns the server of this process, started when it is first asked for."""
-    return Server()
+class _Servers:
+    """The servers of this process: one for each set of early variables that came more than once."""
+
+    def __init__(self) -> None:
+        self._running: dict[frozenset[tuple[str, str]], Server] = {}
+        self._seen = set[frozenset[tuple[str, str]]]()
+
+    def find(self, environment: Mapping[str, str]) -> Server | None:
+        """Returns the server for processes with this environment. None when there was none like it before."""
+        variables = early(environment)
+        key = frozenset(variables.items())
+        if key not in self._seen:
+            self._seen.add(key)
+            return None
+        if key not in self._running:
+            self._running[key] = Server(variables)
+        return self._running[key]
+
+    def all(self) -> list[Server]:
+        return list(self._running.values())
+
+    def close(self) -> None:
+        """End all."""
+        for server in self._running.values():
+            server.close()
+        self._running.clear()
 
 
-def close() -> None:
-    """End the server of this process, if it was started."""
-    if server.cache_info().currsize:
-        server().close()
-        server.cache_clear()
+SERVERS = _Servers()
 
 
 def start(
@@ -126,10 +143,12 @@ def start(
 ) -> Process:
     """Start a Python with these arguments in a session of its own, both outputs going to `output`.
 
-    It is a fork of the server, unless `cold`, or the environment has what only a new process heeds.
+    It is a fork of a server, unless `cold`, or it is the first with such an environment.
     """
-    if not cold and COLD not in os.environ and can_be_warm(arguments, environment, server().early):
-        return WarmProcess(server(), server().start(arguments, folder, environment, output))
+    if not cold and COLD not in os.environ and can_be_warm(arguments):
+        server = SERVERS.find(environment)
+        if server is not None:
+            return WarmProcess(server, server.start(arguments, folder, environment, output))
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,

@@ -47,10 +47,9 @@ class Launch:
         return cls(**values)
 
 
-def can_be_warm(arguments: Sequence[str], environment: Mapping[str, str], loaded_with: Mapping[str, str]) -> bool:
-    """Whether a fork can stand for a Python with these. `loaded_with` are the `early` variables of its server."""
-    known = arguments[0] == "-m" or tuple(arguments[:2]) == ("-u", "-c")
-    return known and early(environment) == loaded_with
+def can_be_warm(arguments: Sequence[str]) -> bool:
+    """Whether a fork can go on as a Python with these arguments."""
+    return arguments[0] == "-m" or tuple(arguments[:2]) == ("-u", "-c")
 
 
 def early(environment: Mapping[str, str]) -> dict[str, str]:

@@ -66,10 +66,13 @@ def main() -> None:
     imported = [name for name in _NOT_IMPORTED if name in sys.modules]
     assert not imported, f"{imported} must not be imported yet"
     gc.collect()
+    gc.freeze()  # else each collection of a fork visits, and so copies, all that was imported
     made = _serve(connection)
     if made is None:
         return
     become(made.launch, made.descriptors, path)
+    if "--isolation=none" in made.launch.arguments:
+        gc.unfreeze()  # cases run in this process, and what they leave is looked for among all objects
     if made.launch.arguments[:2] == ("-m", "pytest"):
         spare = spares.prepare(spares.needed(made.launch.arguments))
         if spare is not None:

@@ -94,7 +94,7 @@ class _Starter:
         words = [os.fsdecode(word) for word in command]
         variables = dict(os.environ) if environment is None else _variables(environment)
         usual = close_fds and group == -1 and identity == [None, None, None, -1]
-        if usual and words[0] == sys.executable and can_be_warm(words[1:], variables, self._early):
+        if usual and words[0] == sys.executable and can_be_warm(words[1:]) and early(variables) == self._early:
             # Where subprocess makes no pipe, it has -1 and the child keeps what its parent has.
             standard = {number: number if made == -1 else made for number, made in enumerate((stdin, stdout, stderr))}
             passed = standard | {number: number for number in kept if number != error_pipe}

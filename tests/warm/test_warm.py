@@ -80,12 +80,19 @@ def test_error(broken):
 """
 
 
+@pytest.fixture(autouse=True)
+def _warm() -> None:
+    """The first process with an environment is cold. None of these is the first."""
+    client.SERVERS.find(os.environ)
+
+
 def _told(folder: Path, *, cold: bool) -> tuple[int, Any, str]:
     """Exit status, what the script tells, and the rest of the output."""
     (folder / "tells.py").write_text(_TELLS)
     with (folder / "out").open("wb") as output:
         environment = {**os.environ, "OWN": "value", MARK: secrets.token_hex(8)}
         process = client.start(["-m", "tells", "one", "two"], folder, environment, output, cold=cold)
+        assert isinstance(process, client.WarmProcess) is not cold
         status = process.wait(60)
     told = (folder / "out").read_text().splitlines()
     (line,) = [line for line in told if line.startswith("{")]
@@ -127,13 +134,20 @@ def test_each_process_of_a_run_is_what_it_is_in_a_cold_one(tmp_path: Path, sprea
     project.write("suites/a/test_a.py", "def test_a(): pass\n")
     project.write("conftest.py", _CONFTEST)
     for run, cold in (("cold", True), ("warm", False)):
-        assert project.run(spread, "--seed=1", cold=cold, env={"RUN": run}).status == 0
+        assert _run(project, spread, "--seed=1", cold=cold, env={"RUN": run}).status == 0
     kinds = {"controller", "zygote", *(["gw0", "gw1"] if spread == "-n2" else [])}
     for kind in kinds:
         warm, cold = (json.loads(project.probe(f"{run}-{kind}")[0]) for run in ("warm", "cold"))
         assert warm == cold, kind
         assert not warm["torch"]
     assert {*project.probe_names()} == {f"{run}-{kind}" for run in ("warm", "cold") for kind in kinds}
+
+
+def _run(project: Project, *arguments: str, cold: bool, **more: Any) -> Result:
+    """A run, and whether it was what it was to be."""
+    running = project.start(*arguments, cold=cold, **more)
+    assert isinstance(running.process, client.WarmProcess) is not cold
+    return running.result()
 
 
 def _shown(project: Project, result: Result) -> list[str]:
@@ -163,7 +177,7 @@ def test_a_run_comes_to_the_same(tmp_path: Path, isolation: str) -> None:
     suite = _SUITE if isolation != "none" else _SUITE.partition("def test_crashes")[0]
     project.write("suites/all/test_all.py", suite)
     arguments = ("-n0", "--seed=1", f"--isolation={isolation}", "-p", "no:cacheprovider")
-    cold, warm = (project.run(*arguments, cold=cold) for cold in (True, False))
+    cold, warm = (_run(project, *arguments, cold=cold) for cold in (True, False))
     assert warm.status == cold.status
     assert warm.verdicts == cold.verdicts
     assert _shown(project, warm) == _shown(project, cold)
@@ -173,7 +187,7 @@ def test_a_run_comes_to_the_same(tmp_path: Path, isolation: str) -> None:
 def test_a_run_with_workers_comes_to_the_same(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     project.write("suites/all/test_all.py", _SUITE)
-    cold, warm = (project.run("-n2", "--seed=1", "-v", cold=cold) for cold in (True, False))
+    cold, warm = (_run(project, "-n2", "--seed=1", "-v", cold=cold) for cold in (True, False))
     assert warm.status == cold.status
     assert warm.verdicts == cold.verdicts
     assert warm.counts == cold.counts
@@ -181,7 +195,7 @@ def test_a_run_with_workers_comes_to_the_same(tmp_path: Path) -> None:
 
 def test_a_mistake_on_the_command_line_is_told_alike(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
-    cold, warm = (project.run("--no-such-option", results_dir=False, cold=cold) for cold in (True, False))
+    cold, warm = (_run(project, "--no-such-option", results_dir=False, cold=cold) for cold in (True, False))
     assert (warm.status, warm.terminal) == (cold.status, cold.terminal)
     assert cold.status == 4
 
@@ -197,33 +211,50 @@ def test_a_process_that_was_killed_has_the_signal_as_status(tmp_path: Path) -> N
     running.kill_all()
 
 
-def test_the_server_ends_with_its_starter() -> None:
-    script = "from tests.warm import client; print(client.server().pid)"
-    command = [sys.executable, "-c", script]
+def test_a_server_ends_with_its_starter() -> None:
+    script = "from tests.warm import client; print(client.Server({}).pid)"
+    command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, cwd=client.ROOT, capture_output=True, text=True, check=True, timeout=60)
     try:
         end = os.pidfd_open(int(done.stdout))
     except ProcessLookupError:
         return
     assert select.select([end], [], [], 60)[0]
+    os.close(end)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "possible"),
+    ("arguments", "possible"),
     [
-        (("-m", "pytest", "suites"), {}, True),
-        (("-m", "harness.zygote", "7"), {"HOME": "/x"}, True),
-        (("-u", "-c", "code"), {}, True),
-        (("-c", "code"), {}, False),
-        (("-X", "importtime", "-m", "pytest"), {}, False),
-        (("script.py",), {}, False),
-        (("-m", "pytest"), {"PYTHONPATH": "/fake"}, False),
-        (("-m", "pytest"), {"LD_LIBRARY_PATH": "/fake"}, False),
-        (("-m", "pytest"), {"LC_ALL": "C"}, False),
+        (("-m", "pytest", "suites"), True),
+        (("-m", "harness.zygote", "7"), True),
+        (("-u", "-c", "code"), True),
+        (("-c", "code"), False),
+        (("-X", "importtime", "-m", "pytest"), False),
+        (("script.py",), False),
     ],
 )
-def test_what_can_be_warm(arguments: tuple[str, ...], environment: dict[str, str], possible: bool) -> None:
-    assert can_be_warm(arguments, environment, early({"PATH": "/bin"})) is possible
+def test_what_can_be_warm(arguments: tuple[str, ...], possible: bool) -> None:
+    assert can_be_warm(arguments) is possible
+
+
+def test_variables_that_only_a_new_process_heeds() -> None:
+    heeded = {"PYTHONPATH": "/a", "LD_LIBRARY_PATH": "/b", "LC_ALL": "C", "MALLOC_ARENA_MAX": "1"}
+    assert early({**heeded, "HOME": "/x", "TMPDIR": "/y", "COLUMNS": "80"}) == heeded
+
+
+def test_a_server_is_started_for_an_environment_that_comes_again() -> None:
+    servers = client._Servers()
+    environment = dict(os.environ)
+    try:
+        assert servers.find(environment) is None
+        assert servers.find({**environment, "PYTHONPATH": "/other"}) is None
+        found = servers.find({**environment, "HOME": "/elsewhere"})
+        assert found is not None
+        assert servers.find(environment) is found
+        assert servers.all() == [found]
+    finally:
+        servers.close()
 
 
 @pytest.mark.parametrize(
