@@ -56,7 +56,9 @@ def prepare(count: int) -> tuple[Launch, list[int]] | None:
         waiting.append(Spare(pid, ours))
     if waiting:
         # There is no public place in which all programs of a process are started.
-        subprocess._fork_exec = _Starter(waiting, subprocess._fork_exec)  # type: ignore[attr-defined]
+        module: Any = subprocess
+        module._USE_POSIX_SPAWN = False
+        module._fork_exec = _Starter(waiting, module._fork_exec)
     return None
 
 
