@@ -8,6 +8,7 @@
 #   soft      the profile `soft`, on the software device, in the order of the night
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
+#   tests     all tests with cold processes, as a user starts them, and the acceptance suites in five random orders
 #
 # Variables:
 #   NIGHTLY_SEED      seed of the night, a number. Default: the date, such as 20261122
@@ -20,7 +21,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-steps=(suites soft simcuda chaos)
+steps=(suites soft simcuda chaos tests)
 seed=${NIGHTLY_SEED:-$(date -u +%Y%m%d)}
 results=${NIGHTLY_RESULTS:-nightly-results}
 cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/environments}
@@ -70,6 +71,12 @@ chaos() {
     local made
     made=$(environment plain "torch==$pinned")
     CHAOS_SEEDS=$(seq -s, "$seed" $((seed + 9))) "$made/bin/pytest" tests/chaos -n "$workers" --dist worksteal
+}
+
+tests() {
+    local made
+    made=$(environment plain "torch==$pinned")
+    TESTS_COLD=1 ACCEPTANCE_SEEDS=5 "$made/bin/pytest" tests/ -n "$workers" --dist worksteal
 }
 
 if [[ ! $seed =~ ^[0-9]+$ ]]; then

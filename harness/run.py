@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -272,20 +272,18 @@ class Run:
 
     def _account(self) -> Ledger:
         """The ledger of all that the journal has by now, with what follows from it. Raises JournalError."""
-        # Everything alive now outlives the report: without this the collector walks through xdist's reports again and
-        # again while the ledger is built, which doubles the time that takes for 10,000 cases.
-        gc.freeze()
-        contents = journals.read(self.context.journal)
-        lines = [event for event in contents.events if isinstance(event, Collected)]
-        cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
-        if cases:
-            named = [(case, suite_of(case)) for case in cases]
-            problems = self.plan.problems_after_collection(named, self._arguments)
-            found = tuple(self.add_finding(kind, message) for kind, message in problems)
-            contents = dataclasses.replace(contents, events=contents.events + found)
-        ledger = Ledger.from_journal(contents)
-        gc.unfreeze()
-        return ledger
+        # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
+        # the time that takes for 10,000 cases.
+        with _uncollected():
+            contents = journals.read(self.context.journal)
+            lines = [event for event in contents.events if isinstance(event, Collected)]
+            cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
+            if cases:
+                named = [(case, suite_of(case)) for case in cases]
+                problems = self.plan.problems_after_collection(named, self._arguments)
+                found = tuple(self.add_finding(kind, message) for kind, message in problems)
+                contents = dataclasses.replace(contents, events=contents.events + found)
+            return Ledger.from_journal(contents)
 
     def _ended(self, ledger: Ledger, status: int) -> Ledger:
         """Write down the end of the run; the ledger with it."""
@@ -367,6 +365,18 @@ def _isolation(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str,
         why = f", which steps aside for {aside}" if aside else ""
         raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
     return isolation, aside
+
+
+@contextlib.contextmanager
+def _uncollected() -> Generator[None]:
+    """Collect no garbage in the context."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _make_temp_folder(config: pytest.Config) -> Path:

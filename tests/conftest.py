@@ -1,13 +1,57 @@
-"""The order in which tests are given out."""
+"""Which tests are acceptance tests, the order in which tests are given out, and the end of what they share."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.warm import client
+
+#: Folders and files whose tests start whole runs, compilers, or interpreters that import torch.
+ACCEPTANCE = (
+    "tests/acceptance/",
+    "tests/chaos/",
+    "tests/checks/test_meters.py",
+    "tests/checks/test_origins.py",
+    "tests/checks/test_population.py",
+    "tests/checks/test_rounds.py",
+    "tests/checks/test_state.py",
+    "tests/checks/test_state_table.py",
+    "tests/devices/test_health.py",
+    "tests/devices/test_present.py",
+    "tests/gating/test_shipped_configs.py",
+    "tests/simcuda/test_loading.py",
+    "tests/simcuda/test_operators.py",
+    "tests/simcuda/test_runtime.py",
+    "tests/softdevice/test_build.py",
+    "tests/softdevice/test_core.py",
+    "tests/softdevice/test_operators.py",
+    "tests/softdevice/test_runtime.py",
+    "tests/suites/test_collected_once.py",
+    "tests/suites/test_golden.py",
+    "tests/test_cli.py",
+    "tests/test_cli_waivers.py",
+    "tests/test_fixtures.py",
+    "tests/test_plugin.py",
+    "tests/warm/",
+)
 #: Files with a test, or a set-up, of half a minute and more.
 LONGEST = ("tests/softdevice/test_core.py", "tests/softdevice/test_build.py", "tests/acceptance/test_bisect.py")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "acceptance: it starts whole runs, compilers, or interpreters that import torch, and takes seconds"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that no worker is left with one when the others have nothing to do any more."""
+    for item in items:
+        if item.nodeid.startswith(ACCEPTANCE):
+            item.add_marker(pytest.mark.acceptance)
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def pytest_sessionfinish() -> None:
+    client.SERVERS.close()

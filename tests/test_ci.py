@@ -1,8 +1,9 @@
-"""The scripts of `ci/`."""
+"""The scripts of `ci/` and `.ci/`."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 CI = Path(__file__).parents[1] / "ci"
-STEPS = ["suites", "soft", "simcuda", "chaos"]
+STEPS = ["suites", "soft", "simcuda", "chaos", "tests"]
 
 #: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest that prints
 #: its arguments and fails in the step that $BROKEN names.
@@ -25,11 +26,133 @@ echo "pip $*" >> "$LOG"
 END
 cat > "$3/bin/pytest" <<'END'
 #!/bin/bash
-echo "pytest $* $CHAOS_SEEDS" >> "$LOG"
+echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
 chmod +x "$3"/bin/*
 """
+
+
+#: Takes the place of python3 for the run of each change. Every program of its virtual environment writes down how it
+#: was called, and fails if $BROKEN is part of that. The one in $HELD waits for a line, which that in $OPENS writes.
+_TOOLS = """#!/bin/bash
+mkdir -p "$3/bin"
+cat > "$3/bin/tool" <<'END'
+#!/bin/bash
+call="$(basename "$0") $*"
+echo "$call" >> "$LOG"
+echo "output of $call"
+if [[ -n $HELD && $call == *"$HELD"* ]]; then read -r < "$PIPE"; echo "end of $call" >> "$LOG"; fi
+if [[ -n $OPENS && $call == *"$OPENS"* ]]; then echo go > "$PIPE"; fi
+[[ -z $BROKEN || $call != *"$BROKEN"* ]]
+END
+chmod +x "$3/bin/tool"
+for name in pip pytest harness ruff mypy python; do ln -s tool "$3/bin/$name"; done
+"""
+
+
+class Change:
+    """Runs the script for each change with fake programs."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python3").write_text(_TOOLS)
+        (folder / "bin" / "python3").chmod(0o755)
+        self.log = folder / "log"
+        self.temp = folder / "tmp"
+        self.temp.mkdir()
+        self.pipe = folder / "pipe"
+        os.mkfifo(self.pipe)
+        self.environ = {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "LOG": str(self.log),
+            "TMPDIR": str(self.temp),
+            "PIPE": str(self.pipe),
+        }
+
+    def run(self, **more: str) -> subprocess.CompletedProcess[str]:
+        script = CI.parent / ".ci" / "run"
+        return subprocess.run(
+            [script], env=self.environ | more, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def calls(self) -> list[str]:
+        """The programs that ran, without what is said of folders."""
+        return [line.partition(" --results-dir")[0] for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def change(tmp_path: Path) -> Change:
+    return Change(tmp_path)
+
+
+def test_each_change_is_checked_in_four_steps(change: Change) -> None:
+    done = change.run()
+    assert done.returncode == 0, done.stderr
+    said = [re.sub(r" \(.*", "", line) for line in done.stdout.splitlines() if line.startswith("==")]
+    assert said == [
+        "== 1 of 4: the main job",
+        "== 2 of 4: the software device",
+        "== 3 of 4: the tests",
+        "== 4 of 4: lint and types",
+        "== all passed",
+    ]
+    first = "pytest suites/ -n auto --profile default --hardware cpu --must-pass cpu --shuffle --seed 641020049"
+    in_order = [call for call in change.calls() if call.startswith(("pip", "pytest", "harness"))]
+    assert [call for call in in_order if not call.startswith("harness report")] == [
+        "pip install -q -c constraints.txt -e .",
+        first,
+        "harness waivers lint",
+        "pytest suites/ -n auto --profile soft --seed 2671318244",
+        "pip install -q -c constraints.txt -e .[test]",
+        "pytest tests/ -n auto --dist worksteal",
+    ]
+    assert {"python -m harness.softdevice.build", "ruff check .", "ruff format --check .", "mypy "} < {*change.calls()}
+    assert not list(change.temp.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("held", "opens", "beside"),
+    [
+        ("harness.softdevice.build", "harness waivers lint", "pytest suites/ -n auto --profile default"),
+        ("mypy", "pytest tests/", "pytest tests/"),
+    ],
+)
+def test_what_needs_one_processor_runs_beside_the_rest(change: Change, held: str, opens: str, beside: str) -> None:
+    """It ends only when what it runs beside is done, and its output is shown."""
+    done = change.run(HELD=held, OPENS=opens)
+    assert done.returncode == 0, done.stderr
+    calls = change.calls()
+    (end,) = [number for number, call in enumerate(calls) if call.startswith("end of") and held in call]
+    (other,) = [number for number, call in enumerate(calls) if call.startswith(beside)]
+    assert other < end
+    assert [line for line in done.stdout.splitlines() if line.startswith("output of") and held in line]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "--must-pass cpu",
+        "waivers lint",
+        "softdevice.build",
+        "--profile soft",
+        "pytest tests/",
+        "ruff check",
+        "ruff format",
+        "mypy",
+    ],
+)
+def test_a_change_with_a_failed_check_fails(change: Change, broken: str) -> None:
+    done = change.run(BROKEN=broken)
+    assert done.returncode == 1
+    assert "all passed" not in done.stdout
+    assert not list(change.temp.iterdir())
+
+
+def test_lint_is_shown_when_tests_fail(change: Change) -> None:
+    done = change.run(BROKEN="pytest tests/")
+    assert "output of mypy" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("== failed (")
 
 
 class Night:
@@ -75,6 +198,7 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest tests/chaos -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
+        "pytest tests/ -n 3 --dist worksteal  cold, 5 orders",
     ]
 
 
@@ -90,7 +214,7 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
     assert done.stderr.splitlines() == ["ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 4
+    assert len(night.calls("pytest")) == 5
 
 
 def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night: Night) -> None:

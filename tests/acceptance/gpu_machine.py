@@ -72,8 +72,9 @@ class Machine:
         self.state = fake_nvml.State(folder / "gpus")
         self._sick = folder / "sick"
         self._sick.mkdir()
-        package = folder / "fake" / "torch"
-        package.mkdir(parents=True)
+        # One folder for all machines of a session, since processes with the same PYTHONPATH can be warm.
+        package = library.parent / "fake" / "torch"
+        package.mkdir(parents=True, exist_ok=True)
         shutil.copy(FAKE_TORCH, package / "__init__.py")
         made = fake_nvml.environment(library, gpus=gpus, state=self.state)
         self.environ: dict[str, str | None] = {

@@ -23,13 +23,14 @@ import psutil
 
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
+from tests.warm import client
+from tests.warm.client import FOREIGN, Process
+from tests.warm.launch import MARK, MARK_LENGTH
 
 SUITES = Path(__file__).with_name("fixture_suites")
 SHARED_MEMORY = Path("/dev/shm")
 #: Seconds after which a run, or a wait for something in it, is given up: far more than any takes.
 PATIENCE = 600.0
-#: A variable that every process of a run inherits, however it detaches itself.
-MARK = "ACCEPTANCE_RUN"
 
 # Every process of every run would import hypothesis: 0.15 s of processor time each.
 _INI = """\
@@ -39,7 +40,6 @@ harness_suites = suites
 harness_preload =
 strict_markers = true
 """
-_FOREIGN = ("HARNESS_", "PYTEST_", "COV_", "TORCH")
 _COUNTS = re.compile(r"^=+ (.+) in [0-9.]+s(?: \([0-9:]+\))? =+$", re.MULTILINE)
 
 
@@ -92,7 +92,7 @@ class Result:
 class Running:
     """A run in progress, in a session of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, run_dir: Path, mark: str) -> None:
+    def __init__(self, process: Process, output: Path, run_dir: Path, mark: str) -> None:
         self.process = process
         self.run_dir = run_dir
         self.mark = mark
@@ -157,13 +157,6 @@ class Running:
             raise AssertionError(f"the run left processes behind: {described}")
 
 
-def _heed_signals() -> None:
-    """The parent of these tests may ignore signals: a shell does so for jobs in the background, and nohup does."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-
-
 class Project:
     """A folder with a pytest.ini and suites, in which runs are started."""
 
@@ -189,8 +182,11 @@ class Project:
         folder: str = ".",
         env: Mapping[str, str | None] | None = None,
         results_dir: bool = True,
+        cold: bool = False,
     ) -> Running:
         """Start ``pytest SUITES ARGUMENTS`` and return at once; with `results_dir` in a run directory of our choice.
+
+        The process is a warm one (`tests.warm`), unless `cold`.
 
         It starts in `folder` of the project. Without `suites` only the arguments are given.
         `env` is added to the environment; a value of None keeps the variable out of it.
@@ -198,15 +194,15 @@ class Project:
         name = f"run-{secrets.token_hex(4)}"
         here = self.folder / folder
         run_dir = here / name
-        mark = secrets.token_hex(8)
-        command = [sys.executable, "-m", "pytest", *([] if suites is None else [suites]), *arguments]
+        mark = secrets.token_hex(MARK_LENGTH // 2)
+        command = ["-m", "pytest", *([] if suites is None else [suites]), *arguments]
         if results_dir and "no:harness" not in arguments:
             command.append(f"--results-dir={name}")
         if not any(argument in ("--lf", "--ff") for argument in arguments):
             command += ["-p", "no:cacheprovider"]
         command += ["-p", "no:hypothesispytest"]  # half a second of each process, for nothing
         outer = os.environ.items()
-        environment = {key: value for key, value in outer if not key.startswith((*_FOREIGN, "CUDA_VISIBLE_DEVICES"))}
+        environment = {key: value for key, value in outer if not key.startswith((*FOREIGN, "CUDA_VISIBLE_DEVICES"))}
         wanted: dict[str, str | None] = {
             MARK: mark,
             "TMPDIR": str(self.temp),
@@ -219,16 +215,7 @@ class Project:
         output = self.folder / f"{name}.out"
         (self.folder / "probe").mkdir(exist_ok=True)
         with output.open("wb") as file:
-            process = subprocess.Popen(
-                command,
-                cwd=here,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_heed_signals,
-            )
+            process = client.start(command, here, environment, file, cold=cold)
         return Running(process, output, run_dir, mark)
 
     def run(
@@ -238,9 +225,10 @@ class Project:
         folder: str = ".",
         env: Mapping[str, str | None] | None = None,
         results_dir: bool = True,
+        cold: bool = False,
     ) -> Result:
         """As `start`, to its end."""
-        running = self.start(*arguments, suites=suites, folder=folder, env=env, results_dir=results_dir)
+        running = self.start(*arguments, suites=suites, folder=folder, env=env, results_dir=results_dir, cold=cold)
         try:
             return running.result()
         except BaseException:

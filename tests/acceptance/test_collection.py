@@ -113,7 +113,9 @@ def _collected(result: Result) -> tuple[list[str], set[str]]:
     """The ids in the journal, and the deselected ones. All workers have the same."""
     lines = [line for line in result.lines if line["event"] == "collected"]
     assert len({line["hash"] for line in lines}) == 1, result.tail()
-    (full,) = [line for line in lines if line["ids"] or line["deselected"]] or lines[:1]
+    # Workers that have collected at the same moment both write the ids.
+    full, *others = [line for line in lines if line["ids"] or line["deselected"]] or lines[:1]
+    assert all((other["ids"], other["deselected"]) == (full["ids"], full["deselected"]) for other in others)
     return list(full["ids"]), set(full["deselected"])
 
 

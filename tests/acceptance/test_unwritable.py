@@ -65,7 +65,7 @@ def limit_journal(running: Running, spare: int) -> None:
 @pytest.mark.parametrize("spare", [0, 40])
 def test_the_journal(make_project: MakeProject, spread: str, spare: int) -> None:
     project = make_project("waiting")
-    running = project.start(*spread_words(spread))
+    running = project.start(*spread_words(spread), cold=True)  # the zygote is known by its command line
     try:
         running.started(WAITS)
         running.wait_for(lambda: any(name.startswith("waits-") for name in project.probe_names()), "the case to wait")

@@ -127,7 +127,8 @@ def test_dies():
     os.kill(os.getpid(), signal.SIGKILL)
 """,
     )
-    result = project.run("--isolation=case", f"--start={start}")
+    # Cold, since a fork of the case is known by its command line, which is that of the zygote.
+    result = project.run("--isolation=case", f"--start={start}", cold=True)
     stays, dies = (_finish(result, case) for case in ("::test_forks", "::test_dies"))
     assert stays["outcome"] == "leaked"
     assert stays["message"].startswith("left a child process running: ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
@@ -24,9 +24,12 @@ def tools() -> Toolchain:
         pytest.skip(str(error))
 
 
-def test_runtime(tools: Toolchain, tmp_path: Path) -> None:
-    program = tmp_path / "runtime_test"
-    sources = [*sorted((CSRC / "runtime").glob("*.cpp")), *_SHARED, *sorted(TESTS.glob("*.cpp"))]
-    compiler = [*tools.compiler, *tools.flags, "-O1", "-g", f"-I{CSRC / 'include'}"]
-    programs.build(compiler, sources, program, link=["-ldl"])
-    programs.check(program, TESTS)
+def test_runtime(tools: Toolchain) -> None:
+    flags = (*tools.flags, "-O1", "-g", f"-I{CSRC / 'include'}")
+    link = (*(word for word in tools.link if word != "-shared"), "-ldl")
+    program = programs.build(
+        "simcuda-runtime", replace(tools, flags=flags, link=link), ROOT, [CSRC / "runtime", *_SHARED, TESTS]
+    )
+    for file in programs.files(TESTS):
+        programs.check(program, file)
+    assert programs.run([program, "no_such_test"])[0] != 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from harness.devices import software
+from harness.native import toolchain
+from harness.native.toolchain import BuildError, Toolchain
 from harness.softdevice.build import CSRC
 from tests.native import programs
 
@@ -61,37 +62,48 @@ VARIANTS = (
 
 
 @pytest.fixture(scope="module")
-def compiler() -> list[str]:
-    command = software.cpp_command(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
-    if isinstance(command, str):
-        pytest.skip(f"no C++ compiler: {command}")
-    return command
+def compiler() -> Toolchain:
+    try:
+        return toolchain.plain(os.environ, "the tests of the core")
+    except BuildError as error:
+        pytest.skip(str(error))
 
 
-def _check_control(compiler: list[str], variant: Variant, folder: Path) -> None:
+def _check_control(tools: Toolchain, variant: Variant, folder: Path) -> None:
     """Skips where the compiler has no such sanitizer, or where it finds nothing on this machine."""
     source = folder / "control.cpp"
     source.write_text(variant.control)
-    status, output = programs.run([*compiler, "-g", "-pthread", *variant.flags, source, "-o", folder / "control"])
+    status, output = programs.run([*tools.compiler, "-g", "-pthread", *variant.flags, source, "-o", folder / "control"])
     if status != 0:
-        pytest.skip(f"{compiler[0]} cannot use {variant.flags[0]}: {output.strip()[-300:]}")
+        pytest.skip(f"{tools.compiler[0]} cannot use {variant.flags[0]}: {output.strip()[-300:]}")
     status, output = programs.run([folder / "control"])
     if status == 0 or variant.finds not in output:
         pytest.skip(f"{variant.flags[0]} does not work on this machine: {output.strip()[-300:]!r} of a faulty program")
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_core(variant: Variant, compiler: list[str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda variant: variant.name)
+def program(request: pytest.FixtureRequest, compiler: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The core with its tests, compiled in one of the ways."""
+    variant: Variant = request.param
     if variant.control:
-        _check_control(compiler, variant, tmp_path)
-    program = tmp_path / "core_test"
-    sources = [*sorted(CORE.glob("*.cpp")), *sorted(TESTS.glob("*.cpp"))]
-    programs.build([*compiler, *_FLAGS, *variant.flags], sources, program)
-    output = programs.check(program, TESTS)
+        _check_control(compiler, variant, tmp_path_factory.mktemp("control"))
+    tools = replace(compiler, flags=(*_FLAGS, *variant.flags), link=("-pthread", *variant.flags))
+    return programs.build(f"core-{variant.name}", tools, CSRC, [CORE, TESTS])
+
+
+@pytest.mark.parametrize("file", programs.files(TESTS), ids=lambda file: file.stem)
+def test_core(program: Path, file: Path) -> None:
+    output = programs.check(program, file)
     assert "Sanitizer" not in output
     assert "runtime error" not in output
 
-    if variant.name == "plain":
-        status, output = programs.run([program, "--bench"])
-        assert status == 0, output
-        assert len(re.findall(r"^\S.* [1-9]\d* a second$", output, re.M)) == 6, output
+
+def test_a_test_that_is_not_there(program: Path) -> None:
+    assert programs.run([program, "no_such_test"])[0] != 0
+
+
+@pytest.mark.parametrize("program", VARIANTS[:1], indirect=True, ids=["plain"])
+def test_bench(program: Path) -> None:
+    status, output = programs.run([program, "--bench"])
+    assert status == 0, output
+    assert len(re.findall(r"^\S.* [1-9]\d* a second$", output, re.M)) == 6, output
