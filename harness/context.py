@@ -33,6 +33,7 @@ class RunContext:
       process that runs cases must have from its start on.
     - `health`: GPUs are examined. `leak_check`: off, fast or full. `start`: auto, fork or cold, see
       `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called.
+    - `shard`: which part of the cases runs, ``I/N``; empty for all.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -67,6 +68,7 @@ class RunContext:
     variables: dict[str, str] = field(default_factory=dict)
     start: str = "fork"
     under: str | None = None
+    shard: str = ""
 
     @property
     def journal(self) -> Path:

@@ -13,6 +13,7 @@ import pytest
 
 from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
+from harness.shard import Shard
 from harness.softdevice import faults
 from harness.under import WRAPPERS
 
@@ -94,6 +95,11 @@ def _injections(text: str) -> tuple[str, ...]:
         return tuple(str(injection) for injection in faults.parse_all(text))
     except faults.InjectionError as error:
         raise ValueError(str(error)) from None
+
+
+def _shard(text: str) -> str:
+    """A shard in its plain form, so that it can be recorded and sent."""
+    return str(Shard.parse(text))
 
 
 def _path(text: str) -> Path:
@@ -211,6 +217,14 @@ OPTIONS = {
             separator=",",
         ),
         Option("--shuffle", _flag, False, "run cases in random order, given by the seed", off="--no-shuffle"),
+        Option(
+            "--shard",
+            _shard,
+            "",
+            "run part I of N of the selected cases, by a hash of the case id; "
+            "'harness report merge' makes one run of all parts",
+            "I/N",
+        ),
         Option("--retries", _count(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),
         Option("--repeat", _count(1), 1, "run each case N times", "N"),
         Option(

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from execnet import XSpec
     from xdist.workermanage import WorkerController
 
-    from harness.gating.policy import Policy
     from harness.reporting.heartbeat import Heartbeat
     from harness.run import Run
+    from harness.scheduling.selection import Selection
     from harness.under import Around
     from harness.worker import Worker
 
@@ -180,21 +180,25 @@ def _send_failure(config: pytest.Config, what: str) -> None:
     config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
 
 
-def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, seed: int) -> None:
-    """Keep the cases that the profile selects, in the order of the run. Tests that are not cases keep their place."""
-    from harness.scheduling import order
+def _choose(config: pytest.Config, items: list[pytest.Item], selection: Selection) -> list[str]:
+    """Keep the cases of the run, in its order. Tests that are not cases keep their place.
+
+    Returns the ids of all selected cases, of all shards, in collection order.
+    """
     from harness.worker import CASE_ID
 
     cases = [item for item in items if CASE_ID in item.stash]
-    keep = {id(cases[position]) for position in order.chosen(policy, [case.stash[CASE_ID] for case in cases])}
+    ids = [case.stash[CASE_ID] for case in cases]
+    chosen = selection.choose(ids)
+    kept = [cases[position] for position in chosen.here]
+    keep = {id(case) for case in kept}
     dropped = [case for case in cases if id(case) not in keep]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if CASE_ID not in item.stash or id(item) in keep]
-    if policy.shuffle:
-        cases = [item for item in items if CASE_ID in item.stash]
-        drawn = iter([cases[position] for position in order.shuffled([c.stash[CASE_ID] for c in cases], seed)])
-        items[:] = [next(drawn) if CASE_ID in item.stash else item for item in items]
+    following = iter(kept)
+    left = [item for item in items if CASE_ID not in item.stash or id(item) in keep]
+    items[:] = [next(following) if CASE_ID in item.stash else item for item in left]
+    return [ids[position] for position in chosen.selected]
 
 
 class ListingHooks:
@@ -202,14 +206,16 @@ class ListingHooks:
 
     def __init__(self, config: pytest.Config) -> None:
         from harness import plan
+        from harness.scheduling.selection import Selection
 
         made = plan.make(config)
-        self._seed: int | None = made.settings["seed"]
-        self._policy = made.policy if self._seed is not None else dataclasses.replace(made.policy, shuffle=False)
+        seed: int | None = made.settings["seed"]
+        policy = made.policy if seed is not None else dataclasses.replace(made.policy, shuffle=False)
+        self._selection = Selection.of(policy, seed or 0, made.settings["shard"])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        _choose(config, items, self._policy, self._seed or 0)
+        _choose(config, items, self._selection)
 
 
 class MisplacedHooks:
@@ -362,6 +368,7 @@ class WorkerHooks:
         self._worker = worker
         self._heeded = heeded
         self._seen: list[pytest.Item] = []
+        self._selected: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
@@ -375,18 +382,18 @@ class WorkerHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        _choose(config, items, self._worker.policy, self._worker.context.seed)
+        self._selected = _choose(config, items, self._worker.selection)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from harness.worker import CASE_ID
 
         kept = [item.stash[CASE_ID] for item in session.items if CASE_ID in item.stash]
-        running = set(kept)
+        wanted = {*kept, *(self._selected if self._worker.context.shard else ())}
         seen = [item.stash[CASE_ID] for item in self._seen if CASE_ID in item.stash]
         self._seen.clear()
         if self._worker.told_to_stop():
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
-        self._worker.collected(kept, [case for case in seen if case not in running])
+        self._worker.collected(kept, self._selected, [case for case in seen if case not in wanted])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

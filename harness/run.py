@@ -33,7 +33,7 @@ from harness.native import provider
 from harness.native.provider import Provided
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.plan import Machine
-from harness.reporting import environment, junit
+from harness.reporting import environment, identity, junit, suite_files
 from harness.reporting import journal as journals
 from harness.reporting.events import SCHEMA, Collected, End, Finding
 from harness.reporting.journal import Journal, JournalError, JournalWriteError
@@ -49,7 +49,7 @@ from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, overriding_arguments
 
 #: Settings that the journal has under names of their own, or that say nothing of what was run.
-_TOLD_ELSEWHERE = ("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir", "progress")
+_TOLD_ELSEWHERE = ("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir", "progress", "shard")
 
 #: Seconds without a word after which a run that nobody watches at a terminal says how far it is.
 SILENCE = 30.0
@@ -83,6 +83,7 @@ class Run:
             machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
             self.plan.refuse_mismatches(machine)
             software = _software_device(self.devices)
+            self.identity = self._identify(config)
             self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
             try:
                 self.signals = self._handle_signals(config, temp)
@@ -126,7 +127,7 @@ class Run:
             ),
             sys_path=tuple(sys.path),
             preload=tuple(config.getini("harness_preload")),
-            seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
+            seed=self._drawn_seed() if seed is None else seed,
             isolation=isolation,
             plugin_argument=plugin_argument,
             controller=os.getpid(),
@@ -144,6 +145,25 @@ class Run:
             # A suite of this project that starts a thread at import is an error. Nobody here can change other suites.
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
+            shard=settings["shard"],
+        )
+
+    def _drawn_seed(self) -> int:
+        """A random seed. The shards of a run must have the same one without talking, so theirs is of the suites."""
+        if self.plan.settings["shard"]:
+            return int(self.identity[identity.SUITE_FILES].removeprefix("sha256:")[:8], 16)
+        return random.SystemRandom().getrandbits(32)
+
+    def _identify(self, config: pytest.Config) -> dict[str, str]:
+        """What must be the same where results of this run and of others are put together."""
+        folders, files = suite_files.roots(
+            [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
+            config.getini("harness_suites"),
+        )
+        return identity.of(
+            self.inventory,
+            suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
+            waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
         )
 
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
@@ -180,6 +200,8 @@ class Run:
                 "profile": self.plan.policy.profile,
                 "hardware": self.plan.policy.hardware,
                 "minimum_cases": self.plan.minimum_cases,
+                "shard": context.shard,
+                "identity": self.identity,
                 "settings": {n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
             }
         )
@@ -274,7 +296,7 @@ class Run:
         gc.freeze()
         contents = journals.read(self.context.journal)
         lines = [event for event in contents.events if isinstance(event, Collected)]
-        cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
+        cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
         if cases:
             named = [(case, suite_of(case)) for case in cases]
             problems = self.plan.problems_after_collection(named, self._arguments)

@@ -39,6 +39,7 @@ from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
 from harness.scheduling import device_locks, stop_request
 from harness.scheduling.device_locks import DeviceLocks
+from harness.scheduling.selection import Selection
 from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
 from harness.supervisor import compiler_caches, kept_files
@@ -98,6 +99,7 @@ class Worker:
             linux.die_with_parent(context.controller)
         self.context = context
         self.policy = Policy.from_json(context.policy)
+        self.selection = Selection.of(self.policy, context.seed, context.shard)
         self.name = name
         self.journal = Journal(context.journal)
         #: Why this worker runs no more cases. Empty while it runs cases.
@@ -186,15 +188,21 @@ class Worker:
         self._list = found.hash
         return found
 
-    def collected(self, ids: list[str], deselected: list[str]) -> None:
-        """Record the collected and the deselected cases. The ids are left out if another worker has recorded them."""
+    def collected(self, ids: list[str], selected: list[str], deselected: list[str]) -> None:
+        """Record the cases that are to run here, all selected ones of all shards, and the deselected ones.
+
+        The ids are left out if another worker has recorded them.
+        """
+        found = digest(ids)
         with self.context.journal.open("rb") as file:
-            listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
-        event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
+            lines = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
+            listed = any(found.encode() in line for line in lines)
+        event: dict[str, Any] = {"event": "collected", "worker": self.name, "count": len(ids), "hash": found}
+        event |= {"pid": os.getpid(), "ids": [] if listed else ids, "deselected": [] if listed else deselected}
+        if self.context.shard:
+            event |= {"selection": digest(sorted(selected)), "selected": [] if listed else selected}
         with self._recording():
-            self._record(
-                {**event, "pid": os.getpid(), "ids": [] if listed else ids, "deselected": [] if listed else deselected}
-            )
+            self._record(event)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`."""

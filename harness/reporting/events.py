@@ -62,9 +62,25 @@ class RunStarted(_Line):
     hardware: str = ""
     """The hardware file that the machine was checked against; empty without one."""
     minimum_cases: int = Field(default=0, ge=0)
-    """The run is red if fewer cases ran."""
+    """The run is red if fewer cases ran. Of shards, the merged run is held to it."""
+    shard: str = ""
+    """Which part of the selected cases the run has, as ``I/N``. Empty if it has all of them."""
+    identity: dict[str, str] = {}
+    """What must be the same where results are put together, by name: suites' files, torch, driver and so on."""
     settings: dict[str, str | int | float | bool | None] = {}
     """The resolved value of every other option, by name."""
+
+
+class MergedShard(_Line):
+    """Only in a merged run: one of the runs that it was made of. Names of its workers begin with ``shardI-``."""
+
+    event: Literal["shard"]
+    shard: Name
+    run_id: Name
+    host: str
+    devices: tuple[str, ...]
+    exit_status: int | None = None
+    """Null if the run did not finish."""
 
 
 class Collected(_Line):
@@ -81,6 +97,10 @@ class Collected(_Line):
     """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
     pid: int | None = None
     """Process id of the worker."""
+    selection: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
+    """Only for a shard: harness.reporting.journal.digest of the sorted ids of all selected cases, of all shards."""
+    selected: tuple[Name, ...] = ()
+    """Only for a shard: ids of all selected cases, of all shards, in collection order. May be left out like `ids`."""
 
 
 class MustPass(_Line):
@@ -314,6 +334,7 @@ class End(_Line):
 
 Event = Annotated[
     RunStarted
+    | MergedShard
     | Collected
     | MustPass
     | Start

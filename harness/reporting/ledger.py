@@ -279,7 +279,9 @@ class _LedgerBuilder:
         return found
 
     def lists(self, verdicts: Sequence[Verdict]) -> tuple[ListResult, ...]:
-        """The result of each must-pass list."""
+        """The result of each must-pass list. None for a shard: only all shards together can satisfy a list."""
+        if self.run is not None and self.run.shard:
+            return ()
         passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
         devices = self.run.devices if self.run is not None else ()
         where = labels(devices)
@@ -292,7 +294,7 @@ class _LedgerBuilder:
         """The findings for must-pass lists that were not satisfied and for too few cases."""
         found = [self._finding("must_pass", each.text, each.missed) for each in lists if each.missed]
         ran = sum(verdict.ran for verdict in verdicts)
-        if self.run is not None and ran < self.run.minimum_cases:
+        if self.run is not None and not self.run.shard and ran < self.run.minimum_cases:
             message = (
                 f"{counted(ran, 'case')} ran, but profile {self.run.profile} requires at least {self.run.minimum_cases}"
             )
