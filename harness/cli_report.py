@@ -166,6 +166,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
         line(f"{what}: use a newer harness to read it", "yellow")
     for result in ledger.lists:
         line(result.text)
+    for change in ledger.forced:
+        line(f"RESUMED BY FORCE {change}", "bold")
     if ledger.end is None:
         line("the run did not finish, so it counts as red: run it again", "yellow")
     counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"

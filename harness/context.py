@@ -33,7 +33,8 @@ class RunContext:
       process that runs cases must have from its start on.
     - `health`: GPUs are examined. `leak_check`: off, fast or full. `start`: auto, fork or cold, see
       `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called.
-    - `shard`: which part of the cases runs, ``I/N``; empty for all.
+    - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the
+      ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -69,6 +70,8 @@ class RunContext:
     start: str = "fork"
     under: str | None = None
     shard: str = ""
+    only: str = ""
+    resumption: str = ""
 
     @property
     def journal(self) -> Path:

@@ -206,12 +206,15 @@ class ListingHooks:
 
     def __init__(self, config: pytest.Config) -> None:
         from harness import plan
+        from harness.scheduling.earlier_run import EarlierRun
         from harness.scheduling.selection import Selection
 
         made = plan.make(config)
         seed: int | None = made.settings["seed"]
         policy = made.policy if seed is not None else dataclasses.replace(made.policy, shuffle=False)
-        self._selection = Selection.of(policy, seed or 0, made.settings["shard"])
+        earlier = EarlierRun.of(made.settings, config.invocation_params.dir)
+        only = None if earlier is None else frozenset(earlier.ids)
+        self._selection = Selection.of(policy, seed or 0, made.settings["shard"], only)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -297,6 +300,7 @@ class ControllerHooks:
         lines = terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
         reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
+        lines += [f"harness: {line}" for line in self._run.selected_lines]
         return [*lines, *([f"harness: {real_items.sentence(reasons)}"] if reasons else [])]
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
@@ -308,6 +312,14 @@ class ControllerHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         self._run.signals.begin()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        self._run.accept()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        self._run.accept()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
@@ -384,7 +396,9 @@ class WorkerHooks:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         self._selected = _choose(config, items, self._worker.selection)
 
+    @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        from harness.scheduling.resumption import ResumeError
         from harness.worker import CASE_ID
 
         kept = [item.stash[CASE_ID] for item in session.items if CASE_ID in item.stash]
@@ -393,7 +407,10 @@ class WorkerHooks:
         self._seen.clear()
         if self._worker.told_to_stop():
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
-        self._worker.collected(kept, self._selected, [case for case in seen if case not in wanted])
+        try:
+            self._worker.collected(kept, self._selected, [case for case in seen if case not in wanted])
+        except ResumeError:
+            return  # the controller says why
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -506,11 +523,13 @@ _WORDS = {
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, Any] | None:
     """The letters and words for outcomes that pytest does not know."""
     value = getattr(report, "harness_outcome", None)
+    replayed = " (replayed)" if getattr(report, "harness_replayed", False) else ""
     if value is None:
-        return None
+        passed = replayed and report.passed and report.when == "call"
+        return ("passed", ".", (f"PASSED{replayed}", {"green": True})) if passed else None
     outcome = Outcome(value)
     category, letter, colour = _WORDS.get(outcome, ("failed", outcome.value[0].upper(), {"red": True}))
-    return category, letter, (outcome.value.upper(), colour)
+    return category, letter, (f"{outcome.value.upper()}{replayed}", colour)
 
 
 def _in_zygote(config: pytest.Config) -> bool:

@@ -39,10 +39,11 @@ from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
 from harness.scheduling import device_locks, stop_request
 from harness.scheduling.device_locks import DeviceLocks
-from harness.scheduling.selection import Selection
+from harness.scheduling.resumption import ResumeError, Resumption, note_change
+from harness.scheduling.selection import Selection, read_ids
 from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
-from harness.supervisor import compiler_caches, kept_files
+from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
@@ -99,7 +100,8 @@ class Worker:
             linux.die_with_parent(context.controller)
         self.context = context
         self.policy = Policy.from_json(context.policy)
-        self.selection = Selection.of(self.policy, context.seed, context.shard)
+        self.selection = Selection.of(self.policy, context.seed, context.shard, read_ids(context.only))
+        self._resumption = Resumption.read(Path(context.resumption)) if context.resumption else Resumption()
         self.name = name
         self.journal = Journal(context.journal)
         #: Why this worker runs no more cases. Empty while it runs cases.
@@ -138,6 +140,7 @@ class Worker:
                 locks=self._device_locks(workerinput),
                 connect=self._connect,
                 after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
+                numbered=self._resumption.executors.get(name, 0),
             )
             self._supervisor = Supervisor(
                 context,
@@ -191,27 +194,48 @@ class Worker:
     def collected(self, ids: list[str], selected: list[str], deselected: list[str]) -> None:
         """Record the cases that are to run here, all selected ones of all shards, and the deselected ones.
 
-        The ids are left out if another worker has recorded them.
+        The ids are left out if another worker has recorded them. Raises ResumeError, and tells the controller, if the
+        run is resumed and had other cases before.
         """
+        changed = self._resumption.difference(ids) if self.context.resumption else ""
+        if changed:
+            with self._recording():
+                note_change(Path(self.context.temp_dir), changed)
+            if not self._resumption.forced:
+                raise ResumeError(changed)
         found = digest(ids)
         with self.context.journal.open("rb") as file:
             lines = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
             listed = any(found.encode() in line for line in lines)
         event: dict[str, Any] = {"event": "collected", "worker": self.name, "count": len(ids), "hash": found}
-        event |= {"pid": os.getpid(), "ids": [] if listed else ids, "deselected": [] if listed else deselected}
+        event |= {
+            "pid": os.getpid(),
+            "part": self._resumption.part,
+            "ids": [] if listed else ids,
+            "deselected": [] if listed else deselected,
+        }
         if self.context.shard:
             event |= {"selection": digest(sorted(selected)), "selected": [] if listed else selected}
         with self._recording():
             self._record(event)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`."""
+        """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`.
+
+        A case that had its verdict before the run was resumed is only reported.
+        """
         assert self._supervisor is not None
         if self.told_to_stop():
             return
+        finished = self._resumption.finished.get(item.stash[CASE_ID])
         try:
             with self._recording():
-                self._supervisor.run(item, nextitem)
+                if finished is None:
+                    self._supervisor.run(item, nextitem)
+                else:
+                    pytest_reports.log(item, replay.shown(item, finished))
+                    if nextitem is None:
+                        self._supervisor.finish()
         except ZygoteError as error:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:
@@ -325,6 +349,8 @@ class Worker:
                     *_own_waivers(item, case_id),
                     *waivers.applying(self.policy.waivers, case_id, here, self._today),
                 ),
+                before=self._resumption.attempts.get(case_id, 0),
+                finished=case_id in self._resumption.finished,
             )
             item.stash[_PREPARED] = decided = device.uuid, case
         return decided[1]

@@ -65,6 +65,10 @@ class RunStarted(_Line):
     """The run is red if fewer cases ran. Of shards, the merged run is held to it."""
     shard: str = ""
     """Which part of the selected cases the run has, as ``I/N``. Empty if it has all of them."""
+    part: int = Field(default=1, ge=1)
+    """2 if the run was resumed once, and so on. Of a resumed run, `collected` lines of this part may come before."""
+    forced: tuple[str, ...] = ()
+    """What had changed, one per line, when the run was resumed all the same (``--force-resume``)."""
     identity: dict[str, str] = {}
     """What must be the same where results are put together, by name: suites' files, torch, driver and so on."""
     settings: dict[str, str | int | float | bool | None] = {}
@@ -97,6 +101,8 @@ class Collected(_Line):
     """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
     pid: int | None = None
     """Process id of the worker."""
+    part: int = Field(default=1, ge=1)
+    """The part of the run, see the `run` line."""
     selection: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
     """Only for a shard: harness.reporting.journal.digest of the sorted ids of all selected cases, of all shards."""
     selected: tuple[Name, ...] = ()

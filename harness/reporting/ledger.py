@@ -111,7 +111,8 @@ class Cost:
 class Ledger:
     """The results of a run: one verdict per case in collection order, and the problems beyond single cases.
 
-    `run` and `end` are the latest lines of their kind, or None. A run without `end` was cut off.
+    `run` and `end` are the latest lines of their kind, or None. A run without `end` was cut off. `forced`: what had
+    changed when the run was resumed all the same.
     """
 
     run: RunStarted | None
@@ -122,6 +123,7 @@ class Ledger:
     lists: tuple[ListResult, ...] = ()
     bisected: tuple[Bisected, ...] = ()
     levels: tuple[Levels, ...] = ()
+    forced: tuple[str, ...] = ()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -141,6 +143,7 @@ class Ledger:
             lists=lists,
             bisected=tuple(builder.bisected),
             levels=tuple(builder.levels),
+            forced=tuple(builder.forced),
         )
 
     @classmethod
@@ -204,6 +207,7 @@ class _LedgerBuilder:
         self.findings: list[Finding] = []
         self.bisected: list[Bisected] = []
         self.levels: list[Levels] = []
+        self.forced: dict[str, None] = {}
         self._last = 0.0
         self._collected: list[Collected] = []
         self._lists: list[MustPass] = []
@@ -218,6 +222,7 @@ class _LedgerBuilder:
         match event:
             case RunStarted():
                 self.run, self.end, self.stopped = event, None, None
+                self.forced |= dict.fromkeys(event.forced)
             case End():
                 self.end = event
             case Collected():
@@ -252,9 +257,11 @@ class _LedgerBuilder:
         """The findings for collected lines that contradict each other."""
         found = []
         by_hash = {line.hash: line.worker or "the controller" for line in self._collected}
-        if len(by_hash) > 1:
-            who = ", ".join(f"{worker} has {hash_[:15]}…" for hash_, worker in by_hash.items())
-            found.append(self._finding("collections_differ", f"workers collected different cases: {who}"))
+        for part in sorted({line.part for line in self._collected}):
+            lists = {line.hash: line.worker or "the controller" for line in self._collected if line.part == part}
+            if len(lists) > 1:
+                who = ", ".join(f"{worker} has {hash_[:15]}…" for hash_, worker in lists.items())
+                found.append(self._finding("collections_differ", f"workers collected different cases: {who}"))
         listed = {line.hash: line for line in self._collected if line.ids or not line.count}
         for hash_, worker in by_hash.items():
             line = listed.get(hash_)
@@ -284,7 +291,7 @@ class _LedgerBuilder:
             return ()
         passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
         devices = self.run.devices if self.run is not None else ()
-        where = labels(devices)
+        where = ", ".join(filter(None, [labels(devices), "a run that was resumed by force" if self.forced else ""]))
         return tuple(
             ListResult(line.name, line.hash, len(line.ids), tuple(c for c in line.ids if c not in passed), where)
             for line in self._lists

@@ -194,6 +194,8 @@ def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: floa
             "pid": os.getpid(),
             "devices": tuple(dict.fromkeys(device for part in ordered for device in part.run.devices)),
             "shard": "",
+            "part": 1,
+            "forced": tuple(dict.fromkeys(text for part in ordered for run in part.runs for text in run.forced)),
         }
     )
     ids = first.selected

@@ -86,6 +86,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]
     lines += _shard(ledger)
+    lines += [f"RESUMED BY FORCE {change}" for change in ledger.forced]
     cost = ledger.cost
     lines.append(
         f"isolation: {counted(cost.executors, 'executor')} started in {cost.startup:.2f} s, "

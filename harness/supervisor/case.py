@@ -21,6 +21,7 @@ _TRACEBACK_LIMIT = 64 << 10
 class Case:
     """A collected item, with every decision that is made about it before it runs. `limit` in seconds.
 
+    `before`: the number of attempts before the run was resumed. `finished`: the case had its verdict then.
     `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
     """
 
@@ -32,6 +33,8 @@ class Case:
     unmet: Unmet | None
     objection: Ruling | None = None
     waivers: tuple[Waiver, ...] = ()
+    before: int = 0
+    finished: bool = False
 
     def line(
         self,

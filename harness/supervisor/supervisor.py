@@ -338,7 +338,7 @@ class Supervisor:
             return None
         following = self._prepare(nextitem)
         together = following.unmet is None and following.devices == case.devices and not _needs_own_process(following)
-        return following.id if together else None
+        return following.id if together and not following.finished else None
 
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
         """End an executor that must not run another case. Ask it first, so that it can tear down its fixtures."""
