@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import pytest
@@ -18,7 +19,7 @@ class FakeItem:
 
     nodeid = "suites/a/test_a.py::test_a"
     location = ("suites/a/test_a.py", 3, "test_a")
-    keywords = {"test_a": 1}
+    keywords: Mapping[str, object] = {"test_a": 1}
 
 
 def shown(outcome: Outcome) -> list[pytest.TestReport]:
