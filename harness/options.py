@@ -118,6 +118,11 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _paths(text: str) -> tuple[Path, ...]:
+    """Several folders, separated by commas."""
+    return tuple(_path(part.strip()) for part in text.split(","))
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file.
@@ -255,6 +260,15 @@ OPTIONS = {
             (),
             "with --from: run the cases that had these verdicts, for example failed,crashed,not_run (default: red)",
             "VERDICTS",
+            separator=",",
+        ),
+        Option(
+            "--history",
+            _paths,
+            (),
+            "with xdist: run directories of earlier runs, from whose durations the order follows, the longest case "
+            "first; may be repeated (default: results/history.json, which runs keep)",
+            "DIR",
             separator=",",
         ),
         Option("--retries", _count(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),

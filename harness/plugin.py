@@ -29,6 +29,7 @@ from harness.scope import Scope
 
 if TYPE_CHECKING:
     from execnet import XSpec
+    from xdist.scheduler.protocol import Scheduling
     from xdist.workermanage import WorkerController
 
     from harness.reporting.heartbeat import Heartbeat
@@ -321,6 +322,17 @@ class ControllerHooks:
     def pytest_xdist_node_collection_finished(self) -> None:
         self._run.accept()
 
+    @pytest.hookimpl(optionalhook=True, trylast=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
+        """The longest cases first, unless the user chose an order or a way to distribute cases."""
+        wanted = config.known_args_namespace
+        chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
+        if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
+            return None
+        from harness.scheduling.xdist_scheduler import LongestFirstScheduling
+
+        return LongestFirstScheduling(config, self._run.expected)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
         self._run.signals.end()
@@ -353,6 +365,8 @@ class ControllerHooks:
             terminalreporter.line(self._run.failure_text)
         elif self._run.ledger is not None:
             terminalreporter.section("harness")
+            for remark in self._run.durations.remarks:
+                terminalreporter.line(remark)
             blocks = plot.fits(sys.stdout.encoding)
             for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
                 terminalreporter.line(line)
@@ -407,6 +421,7 @@ class WorkerHooks:
         self._seen.clear()
         if self._worker.told_to_stop():
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
+        self._worker.note_limits([item for item in session.items if CASE_ID in item.stash])
         try:
             self._worker.collected(kept, self._selected, [case for case in seen if case not in wanted])
         except ResumeError:

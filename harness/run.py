@@ -42,9 +42,11 @@ from harness.reporting.ledger import Ledger
 from harness.reporting.progress import Progress
 from harness.rootdir import Root
 from harness.scheduling import resumption, stop_request
+from harness.scheduling.durations import Durations
 from harness.scheduling.earlier_run import EarlierRun
 from harness.scheduling.interrupted_run import InterruptedRun, unlike
 from harness.scheduling.leases import LeaseBook
+from harness.scheduling.limits import read_limits
 from harness.scheduling.run_lock import RunLock, RunLockedError
 from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
@@ -63,6 +65,7 @@ _TOLD_ELSEWHERE = (
     "shard",
     "resume",
     "force_resume",
+    "history",
 )
 
 #: Seconds without a word after which a run that nobody watches at a terminal says how far it is.
@@ -91,6 +94,7 @@ class Run:
         self._arguments = _arguments(config)
         self.plan = plan.make(config)
         isolation, self.aside = _isolation(config, self.plan.settings)
+        self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, inventory)
         self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir)
         #: The run that this one goes on with; None for a new run. Of it, nothing is recorded until `accept`.
         self.interrupted = InterruptedRun.of(self.plan.settings, config.invocation_params.dir)
@@ -278,6 +282,13 @@ class Run:
             self.add_finding(kind, message)
         environment.write(self.run_dir, self._facts)
 
+    def expected(self, ids: Sequence[str]) -> list[float]:
+        """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
+        finished = {} if self.interrupted is None else self.interrupted.resumption.finished
+        limits = read_limits(Path(self.context.temp_dir))
+        known = self.durations.expected(ids, limits, self.context.case_timeout)
+        return [0.0 if case in finished else seconds for case, seconds in zip(ids, known, strict=True)]
+
     def accept(self) -> None:
         """The cases have been collected. A resumed run begins now, if it has the same cases as before.
 
@@ -306,7 +317,8 @@ class Run:
     @property
     def selected_lines(self) -> list[str]:
         """Lines for people: which cases of an earlier run this one takes."""
-        lines = [] if self.earlier_run is None else [f"only the {self.earlier_run.text}"]
+        lines = [*self.durations.notes]
+        lines += [] if self.earlier_run is None else [f"only the {self.earlier_run.text}"]
         return lines if self.interrupted is None else [*lines, self.interrupted.text]
 
     @property
@@ -366,6 +378,7 @@ class Run:
         except WriteError as error:
             self.fail(str(error))
             self.ledger = self._ended(ledger, status)
+        self.durations.keep(self.ledger)
         return EXIT_INTERNAL if self.failure else status
 
     def _account(self) -> Ledger:

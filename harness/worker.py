@@ -34,10 +34,10 @@ from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
 from harness.native import provider
-from harness.options import case_limit
+from harness.options import OptionError, case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
-from harness.scheduling import device_locks, stop_request
+from harness.scheduling import device_locks, limits, stop_request
 from harness.scheduling.device_locks import DeviceLocks
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.selection import Selection, read_ids
@@ -218,6 +218,16 @@ class Worker:
             event |= {"selection": digest(sorted(selected)), "selected": [] if listed else selected}
         with self._recording():
             self._record(event)
+
+    def note_limits(self, items: Sequence[pytest.Item]) -> None:
+        """Tell the controller of an xdist run which cases have a time limit of their own."""
+        folder = Path(self.context.temp_dir)
+        if self._workerinput is None or limits.are_written(folder):
+            return
+        with self._recording():
+            limits.write(
+                folder, {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
+            )
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`.
@@ -482,6 +492,15 @@ def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
     text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
     ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{last_words(log)}"
     return DescriptionError(text + ending)
+
+
+def _own_limit(item: pytest.Item) -> float | None:
+    """The time limit in the case's marks; None without one. An invalid mark is reported elsewhere."""
+    marks = list(item.iter_markers("timeout"))
+    try:
+        return case_limit(marks, 0.0, 1.0) or None
+    except OptionError:
+        return None
 
 
 def _own_waivers(item: pytest.Item, case_id: str) -> tuple[Waiver, ...]:
