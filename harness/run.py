@@ -32,7 +32,7 @@ from harness.gating import patterns
 from harness.native import provider
 from harness.native.provider import Provided
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
-from harness.plan import Machine
+from harness.plan import ConfigProblem, Machine
 from harness.reporting import environment, identity, junit, suite_files
 from harness.reporting import journal as journals
 from harness.reporting.events import SCHEMA, Collected, End, Finding, RunStarted
@@ -392,6 +392,8 @@ class Run:
         if cases:
             named = [(case, suite_of(case)) for case in cases]
             problems = self.plan.problems_after_collection(named, self._arguments)
+            if self.earlier_run is not None and (gone := self.earlier_run.gone(cases, self._arguments)):
+                problems.append(ConfigProblem("from_missing", gone))
             added = [self.add_finding(kind, message) for kind, message in problems]
             found = tuple(finding for finding in added if finding is not None)
             contents = dataclasses.replace(contents, events=contents.events + found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError, writing
+from harness.gating import patterns
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
@@ -21,6 +22,7 @@ RED = "red"
 #: The words that ``--only`` knows.
 WORDS = (*(outcome.value for outcome in Outcome), RED)
 _FILE = "only.json"
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,18 @@ class EarlierRun:
             if verdict.outcome.value in words or (RED in words and verdict.case in red)
         )
         return cls(ids, f"{counted(len(ids), 'case')} of {run_dir} that {_are(ids)} {', '.join(words)}")
+
+    def gone(self, cases: Container[str], arguments: Sequence[str]) -> str:
+        """A sentence if cases do not exist any more; else empty. `cases`: all that were collected, also if deselected.
+
+        A case that the `arguments` of this run do not reach is not looked for.
+        """
+        missing = [case for case in self.ids if case not in cases and patterns.reaches(case, arguments)]
+        if not missing:
+            return ""
+        what = "a case" if len(missing) == 1 else f"{len(missing)} cases"
+        more = ", …" if len(missing) > _NAMED else ""
+        return f"--from names {what} that this tree does not have: {', '.join(missing[:_NAMED])}{more}"
 
     def write(self, folder: Path) -> Path:
         """Write the ids to a file that workers read (`harness.scheduling.selection.read_ids`). Raises WriteError."""

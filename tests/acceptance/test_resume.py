@@ -303,6 +303,10 @@ def test_cases_of_an_earlier_run_by_verdict(project: Project, begun: list[Runnin
     assert {*names(red.verdicts)} == {"test_fails", "test_crashes"}
     none = project.run("-n0", f"--from={fails.run_dir.name}", "--only=timeout")
     assert (none.status, none.verdicts) == (5, {})
+    project.write("suites/some/test_some.py", SUITE.replace("def test_fails", "def test_renamed"))
+    renamed = project.run("-n0", f"--from={cut.run_dir.name}", "--only=failed")
+    assert (renamed.status, [finding.kind for finding in renamed.ledger.findings]) == (1, ["from_missing"])
+    project.write("suites/some/test_some.py", SUITE)
     listed = project.run("--collect-only", "-q", f"--from={fails.run_dir.name}", results_dir=False)
     assert sum("::" in line for line in listed.terminal.splitlines()) == 2
 

@@ -101,3 +101,18 @@ def test_bad_input_is_one_sentence(tmp_path: Path, values: dict[str, Any], words
 def test_without_the_option_there_is_no_earlier_run(tmp_path: Path) -> None:
     assert EarlierRun.of(settings(), tmp_path) is None
     assert read_ids("") is None
+
+
+@pytest.mark.parametrize(
+    ("cases", "arguments", "text"),
+    [
+        (["s/a.py::f", "s/b.py::g"], ["."], ""),
+        (["s/a.py::f"], ["."], "--from names a case that this tree does not have: s/b.py::g"),
+        (["s/a.py::f"], ["s/a.py"], ""),
+        ([], ["s"], "--from names 2 cases that this tree does not have: s/a.py::f, s/b.py::g"),
+        ([], [], ""),
+    ],
+)
+def test_a_case_that_is_gone_is_said(cases: list[str], arguments: list[str], text: str) -> None:
+    """A case that was renamed must not look as if it had been run again."""
+    assert EarlierRun(("s/a.py::f", "s/b.py::g"), "").gone(cases, arguments) == text
