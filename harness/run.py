@@ -274,7 +274,7 @@ class Run:
             for each in self.plan.lists:
                 self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
         else:
-            for line in self.interrupted.lost:
+            for line in (*self.interrupted.lost, *self.interrupted.reopened):
                 self.journal.append(line)
             with writing(f"into {str(self.run_dir)!r}"):
                 self.interrupted.keep_environment()

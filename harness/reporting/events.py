@@ -137,6 +137,13 @@ class Start(_Line):
     seed: int
 
 
+class Reopened(_Line):
+    """The run was resumed, and a case runs again that ended as `lost` or `not_run`. Those attempts count no more."""
+
+    event: Literal["reopened"]
+    case: Name
+
+
 class Gate(_Model):
     """The requirement that was not met, so that the case did not run."""
 
@@ -344,6 +351,7 @@ Event = Annotated[
     | Collected
     | MustPass
     | Start
+    | Reopened
     | Finish
     | Executor
     | Device

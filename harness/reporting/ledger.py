@@ -20,6 +20,7 @@ from harness.reporting.events import (
     Finish,
     Levels,
     MustPass,
+    Reopened,
     RunStarted,
     Start,
     Stopped,
@@ -237,6 +238,8 @@ class _LedgerBuilder:
             case Finish():
                 self._finishes.setdefault(event.case, []).append(event)
                 self._mentioned[event.case] = None
+            case Reopened():
+                self._reopen(event.case)
             case Executor(state="started"):
                 self._executors.append(event)
             case Executor():
@@ -247,6 +250,14 @@ class _LedgerBuilder:
                 self.levels.append(event)
             case Finding():
                 self.findings.append(event)
+
+    def _reopen(self, case: str) -> None:
+        """The attempts at a case that ended without a verdict on it do not count any more."""
+        self._finishes[case] = [
+            each.model_copy(update={"final": False}) if each.outcome is Outcome.LOST else each
+            for each in self._finishes.get(case, [])
+            if each.outcome is not Outcome.NOT_RUN
+        ]
 
     def collection(self) -> tuple[dict[str, None], list[str]]:
         """The collected ids, and all ids that need a verdict: the collected ones, then those that only have events."""

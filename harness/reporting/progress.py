@@ -62,9 +62,10 @@ class Progress:
             self._outcomes[case] = settle(self._attempts[case], len(self._attempts[case]))
 
     def _begin_part(self) -> None:
-        """The run starts, or is resumed. Cases that were not run are due again, and the pace is that of this part."""
+        """The run starts, or is resumed. Cases without a verdict are due again, and the pace is that of this part."""
+        void = (Outcome.NOT_RUN, Outcome.LOST)
         self._attempts = {
-            case: attempts for case, attempts in self._attempts.items() if attempts[-1].outcome is not Outcome.NOT_RUN
+            case: attempts for case, attempts in self._attempts.items() if attempts[-1].outcome not in void
         }
         self._outcomes = {case: outcome for case, outcome in self._outcomes.items() if case in self._attempts}
         self._first_case = None

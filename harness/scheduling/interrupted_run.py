@@ -13,7 +13,7 @@ from harness.reporting import environment, identity, journal
 from harness.reporting.events import RunStarted
 from harness.scheduling.resumption import ResumeError, Resumption
 from harness.scheduling.run_lock import RunLock
-from harness.scheduling.unfinished import lost_lines, resumption_of
+from harness.scheduling.unfinished import lost_lines, reopened_lines, resumption_of
 from harness.text import counted
 
 
@@ -36,6 +36,7 @@ class InterruptedRun:
             self._lock.release()
             raise
         self.lost = lost_lines(contents)
+        self.reopened = reopened_lines(contents, self.resumption)
         self._first = next(event for event in contents.events if isinstance(event, RunStarted))
 
     @classmethod

@@ -13,6 +13,9 @@ from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger, Verdict
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
 
+#: The outcomes of attempts that say nothing about the case.
+_NO_VERDICT = (Outcome.NOT_RUN, Outcome.LOST)
+
 
 def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumption:
     """What the run in this journal had done. Raises ResumeError if it had not collected its cases yet."""
@@ -22,13 +25,13 @@ def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumpt
     needed = finals_needed(next(event for event in contents.events if isinstance(event, RunStarted)))
     verdicts = Ledger.from_events(contents.events).verdicts
     finished = {verdict.case: _finished(verdict) for verdict in verdicts if is_finished(verdict, needed)}
+    last: dict[str, int] = {}
+    for event in contents.events:
+        if isinstance(event, Start | Finish):
+            last[event.case] = max(last.get(event.case, 0), event.attempt)
     return Resumption(
         finished=finished,
-        attempts={
-            verdict.case: max(verdict.started, len(verdict.finishes))
-            for verdict in verdicts
-            if verdict.case not in finished
-        },
+        attempts={verdict.case: last.get(verdict.case, 0) for verdict in verdicts if verdict.case not in finished},
         executors=_numbers(event.executor for event in contents.events if isinstance(event, Executor)),
         ids=tuple(dict.fromkeys(case for line in lines for case in line.ids)),
         findings=frozenset((event.kind, event.message) for event in contents.events if isinstance(event, Finding)),
@@ -54,13 +57,15 @@ def finals_needed(run: RunStarted) -> Needed:
 
 
 def is_finished(verdict: Verdict, needed: Needed) -> bool:
-    """Whether a case has its verdict. A case that was stopped, or that was not run for any other reason, has none."""
+    """Whether a case has its verdict. One that was stopped or not run has none, and one that the harness lost neither:
+    a worker may live on for a moment when its zygote and its executor have been killed with the run.
+    """
     finals = [finish for finish in verdict.finishes if finish.final]
-    if not finals or finals[-1].outcome is Outcome.NOT_RUN:
+    if not finals or finals[-1].outcome in _NO_VERDICT:
         return False
     if finals[-1].gate is not None or (needed.until_red and finals[-1].outcome.is_red):
         return True
-    return sum(finish.outcome is not Outcome.NOT_RUN for finish in finals) >= needed.finals
+    return sum(finish.outcome not in _NO_VERDICT for finish in finals) >= needed.finals
 
 
 def _finished(verdict: Verdict) -> Finished:
@@ -82,6 +87,16 @@ def _numbers(names: Iterable[str]) -> dict[str, int]:
         if number.isdecimal():
             found[worker] = max(found.get(worker, 0), int(number))
     return found
+
+
+def reopened_lines(contents: JournalContents, known: Resumption) -> list[dict[str, Any]]:
+    """A line of a journal for each case that runs again although it has come to an end: that end counts no more."""
+    ended = {
+        event.case: None
+        for event in contents.events
+        if isinstance(event, Finish) and event.final and event.outcome in _NO_VERDICT
+    }
+    return [{"event": "reopened", "case": case} for case in ended if case in known.attempts]
 
 
 def lost_lines(contents: JournalContents) -> list[dict[str, Any]]:

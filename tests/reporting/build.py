@@ -46,6 +46,10 @@ def shard(**changes: Any) -> Line:
     return {**line, "exit_status": 0, **changes}
 
 
+def reopened(case: str) -> Line:
+    return {"event": "reopened", "t": 1_760_000_002.1, "case": case}
+
+
 def must_pass(*ids: str, **changes: Any) -> Line:
     line = {"event": "must_pass", "t": 1_760_000_000.5, "name": "core", "hash": digest(ids), "ids": list(ids)}
     return {**line, **changes}

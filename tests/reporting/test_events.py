@@ -26,6 +26,7 @@ LINES = [
     build.collected(),
     build.run(shard="1/3", identity={"torch": "2.13.0"}),
     build.shard(),
+    build.reopened("a::b"),
     build.shard(exit_status=None),
     build.collected("a::b", selection=f"sha256:{'0' * 64}", selected=["a::b", "a::c"]),
     build.must_pass("a::b"),

@@ -13,7 +13,7 @@ from harness.reporting.events import RunStarted
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
-from harness.scheduling.unfinished import Needed, finals_needed, lost_lines, resumption_of
+from harness.scheduling.unfinished import Needed, finals_needed, lost_lines, reopened_lines, resumption_of
 from tests.reporting import build
 
 A, B, C = "suites/a.py::a", "suites/a.py::b", "suites/a.py::c"
@@ -39,7 +39,8 @@ GATE = {"capability": "device", "wanted": "cuda", "found": "cpu"}
         ([build.start(A)], {}, False),
         ([build.start(A), build.finish(A)], {}, True),
         ([build.finish(A, Outcome.GATED, gate=GATE)], {}, True),
-        ([build.start(A), build.finish(A, Outcome.LOST)], {}, True),
+        ([build.start(A), build.finish(A, Outcome.LOST)], {}, False),
+        ([build.finish(A), build.finish(A, Outcome.LOST), build.finish(A)], REPEATED, False),
         ([build.finish(A, Outcome.NOT_RUN)], {}, False),
         (build.broke_and(A, Outcome.CRASHED, None), {}, False),
         (build.broke_and(A, Outcome.CRASHED, Outcome.CRASHED), {}, True),
@@ -157,10 +158,24 @@ def test_what_is_left_runs_and_nothing_twice(events: list[tuple[str, str, Outcom
     left = [case for case in (A, B, C) if case not in found.finished]
     assert {*found.attempts} == {*left}
     more = [build.finish(case, attempt=found.attempts[case] + 1) for case in left]
-    events_now = [*run.events, *build.events(*({**line, "t": 9.0} for line in lost_lines(run)), *more)]
+    between = [*lost_lines(run), *reopened_lines(run, found)]
+    events_now = [*run.events, *build.events(*({**line, "t": 9.0} for line in between), *more)]
     after = {verdict.case: verdict for verdict in Ledger.from_events(events_now).verdicts}
     for case in left:
         assert after[case].decided is not None or after[case].outcome.is_red or after[case].outcome is Outcome.FLAKY
         assert after[case].outcome not in (Outcome.LOST, Outcome.NOT_RUN)
     for case, finished in found.finished.items():
         assert after[case].outcome is finished.outcome
+
+
+def test_a_case_that_the_harness_lost_is_open_again() -> None:
+    """When a run is killed, a worker may outlive its executor, and finish the case as lost."""
+    crashed = build.broke_and(A, Outcome.CRASHED, Outcome.LOST)
+    run = interrupted(*crashed, build.finish(B, Outcome.NOT_RUN), build.finish(C))
+    found = resumption_of(run)
+    assert found.attempts == {A: 2, B: 1}
+    lines = reopened_lines(run, found)
+    assert [line["case"] for line in lines] == [A, B]
+    passed = [build.finish(A, attempt=3), build.finish(B, attempt=2)]
+    after = Ledger.from_events([*run.events, *build.events(*({**line, "t": 9.0} for line in lines), *passed)])
+    assert [verdict.outcome for verdict in after.verdicts] == [Outcome.FLAKY, Outcome.PASSED, Outcome.PASSED]
