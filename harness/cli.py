@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness import cli_console
 from harness.backends.table import BACKENDS
 from harness.cli_diff import diff
 from harness.cli_faults import app as faults
+from harness.cli_report import app as report
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED, EXIT_USAGE
 from harness.text import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from harness.devices.device import Inventory
     from harness.reporting.catalog import Entry
-    from harness.reporting.journal import JournalContents
-    from harness.reporting.junit import Report
-    from harness.reporting.ledger import Ledger
 
 app = typer.Typer(
     help="Conformance cases for GPUs, drivers and PyTorch: list devices and cases, check waivers, report on runs.",
@@ -53,6 +50,7 @@ class Format(StrEnum):
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.command()(diff)
+app.add_typer(report, name="report")
 
 
 def main() -> None:
@@ -110,7 +108,7 @@ def devices(
         tables = present.as_capability_tables(inventory, found)
     else:
         tables = present.as_tables(inventory, found[inventory.usable[0].uuid])
-    console = _console()
+    console = cli_console.make()
     for table in tables:
         console.print(table)
 
@@ -120,7 +118,7 @@ def _examine(inventory: Inventory) -> None:
     from harness.devices import health
     from harness.devices.health_events import HealthWatch, standing
 
-    console, sick = _console(), 0
+    console, sick = cli_console.make(), 0
     looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
     with HealthWatch(looked) as watch:
         for device in looked:
@@ -212,36 +210,6 @@ def _keep_must_pass(entries: list[Entry], path: Path, *, update: bool, descripti
 
 
 @app.command()
-def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")],
-    growth: Annotated[
-        bool,
-        typer.Option("--growth", help="Show the memory of every repeated case, not only of those that grew."),
-    ] = False,
-    exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="Exit with 0 if the report was written, even if the run is red.")
-    ] = False,
-) -> None:
-    """Write DIR/junit.xml from the journal and print the results. This also works for a run that was killed.
-
-    For a run with --repeat, it also prints the cases whose memory grew over their repetitions in one process.
-
-    The exit status is that of the run: 0 green, 1 red, 2 interrupted, 3 internal error, 5 nothing ran. A run that did
-    not finish is red. Exit status 4: no report was written, because DIR has no journal of a run or junit.xml cannot be
-    written.
-    """
-    from harness.reporting import journal, junit
-    from harness.reporting.ledger import Ledger
-
-    contents = journal.read_run(run_dir / journal.FILE_NAME)
-    ledger = Ledger.from_journal(contents)
-    written = junit.write(run_dir, ledger)
-    _print_report(contents, ledger, written, growth=growth)
-    if not exit_zero:
-        raise typer.Exit(ledger.run_exit_status())
-
-
-@app.command()
 def bisect(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],
@@ -255,7 +223,7 @@ def bisect(
     from harness.reporting import journal
 
     company = order.company_of(journal.read_run(run_dir / journal.FILE_NAME), case)
-    console = _console()
+    console = cli_console.make()
     print(f"{case} was {company.outcome} after {counted(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
     order.record(run_dir, found)
@@ -263,12 +231,6 @@ def bisect(
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
     print(f"goes wrong:     {company.command(found.culprits)}")
     print(f"does not alone: {company.command([])}")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, emoji=False)
 
 
 def _print_catalog(entries: list[Entry]) -> None:
@@ -284,65 +246,9 @@ def _print_catalog(entries: list[Entry]) -> None:
         covers = ", ".join(map(str, entry.covers))
         timeout = "" if entry.timeout is None else str(entry.timeout)
         table.add_row(entry.id, clean(requires), clean(covers), clean(timeout), entry.description)
-    console = _console()
+    console = cli_console.make()
     console.print(table)
     console.print(f"{counted(len(entries), 'case')} in {counted(len({entry.suite for entry in entries}), 'suite')}")
-
-
-def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
-    from harness.reporting import plot
-    from harness.reporting.repetitions import repetitions
-    from harness.text import clean, one_line
-
-    console = _console()
-
-    def line(text: str, style: str | None = None) -> None:
-        # No line breaks: the reproducing command must stay on one line to be copied.
-        console.print(clean(text), style=style, soft_wrap=True)
-
-    for verdict in ledger.red:
-        line(f"{verdict.outcome.upper()} {verdict.case}", "bold red")
-        line(f"    {one_line(verdict.message)}")
-        if verdict.reproduce:
-            line(f"    reproduce: {one_line(verdict.reproduce, 4096)}")
-    for finding in ledger.findings:
-        line(f"FINDING {finding.kind}: {one_line(finding.message)}", "bold red")
-        if finding.reproduce:
-            line(f"    reproduce: {finding.reproduce}")
-    for bisected in ledger.bisected:
-        line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
-        line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")
-    repeated = repetitions(ledger)
-    for each in repeated:
-        if each.grows or growth:
-            line(f"{each.word} {each.case}", "bold" if each.grows else None)
-            for text in (each.text, *each.plot(blocks=plot.fits(console.encoding))):
-                line(f"    {text}")
-    if growth and not repeated:
-        line(
-            "the journal has no memory readings of repeated cases: "
-            "run with --repeat=12 or more, and without --leak-check=off",
-            "yellow",
-        )
-    for damaged in contents.damaged[:20]:
-        line(
-            f"line {damaged.number} of the journal is unreadable and was ignored: {one_line(damaged.reason)}", "yellow"
-        )
-    for unknown in contents.unknown[:20]:
-        what = f"line {unknown.number} of the journal has the unknown kind {one_line(unknown.kind)!r} and was ignored"
-        line(f"{what}: use a newer harness to read it", "yellow")
-    for result in ledger.lists:
-        line(result.text)
-    if ledger.end is None:
-        line("the run did not finish, so it counts as red: run it again", "yellow")
-    counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"
-    cost = ledger.cost
-    line(f"{counts} ({len(ledger.verdicts)} in all); exit status {ledger.run_exit_status()}")
-    line(
-        f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
-        f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
-    )
-    line(f"wrote {written.path} ({written.size} bytes, long texts cut to {written.text_limit} characters)")
 
 
 if __name__ == "__main__":

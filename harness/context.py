@@ -34,6 +34,8 @@ class RunContext:
     - `health`: GPUs are examined. `leak_check`: off, fast or full. `start`: auto, fork or cold, see
       `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called. `slots`: how many cases may
       use one GPU at once.
+    - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the
+      ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -69,6 +71,9 @@ class RunContext:
     start: str = "fork"
     under: str | None = None
     slots: int = 1
+    shard: str = ""
+    only: str = ""
+    resumption: str = ""
 
     @property
     def journal(self) -> Path:

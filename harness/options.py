@@ -13,6 +13,8 @@ import pytest
 
 from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
+from harness.outcome import Outcome
+from harness.shard import Shard
 from harness.softdevice import faults
 from harness.under import WRAPPERS
 
@@ -96,10 +98,29 @@ def _injections(text: str) -> tuple[str, ...]:
         raise ValueError(str(error)) from None
 
 
+def _shard(text: str) -> str:
+    """A shard in its plain form, so that it can be recorded and sent."""
+    return str(Shard.parse(text))
+
+
+def _outcomes(text: str) -> tuple[str, ...]:
+    """Verdicts, separated by commas."""
+    known = (*(outcome.value for outcome in Outcome), "red")
+    words = tuple(part.strip() for part in text.split(","))
+    if any(word not in known for word in words):
+        raise ValueError(f"verdicts separated by commas, of {', '.join(known)}")
+    return words
+
+
 def _path(text: str) -> Path:
     if not text:
         raise ValueError("a folder")
     return Path(text)
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    """Several folders, separated by commas."""
+    return tuple(_path(part.strip()) for part in text.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +232,45 @@ OPTIONS = {
             separator=",",
         ),
         Option("--shuffle", _flag, False, "run cases in random order, given by the seed", off="--no-shuffle"),
+        Option(
+            "--shard",
+            _shard,
+            "",
+            "run part I of N of the selected cases, by a hash of the case id; "
+            "'harness report merge' makes one run of all parts",
+            "I/N",
+        ),
+        Option(
+            "--resume",
+            _path,
+            None,
+            "go on with the interrupted run in this run directory: verdicts that it has are kept, the rest runs",
+            "DIR",
+        ),
+        Option(
+            "--force-resume",
+            _flag,
+            False,
+            "with --resume: go on although driver, torch, suites or options have changed; the record says so",
+        ),
+        Option("--from", _path, None, "run only cases of the run in this run directory, see --only", "DIR"),
+        Option(
+            "--only",
+            _outcomes,
+            (),
+            "with --from: run the cases that had these verdicts, for example failed,crashed,not_run (default: red)",
+            "VERDICTS",
+            separator=",",
+        ),
+        Option(
+            "--history",
+            _paths,
+            (),
+            "with xdist: run directories of earlier runs, from whose durations the order follows, the longest case "
+            "first; may be repeated (default: results/history.json, which runs keep)",
+            "DIR",
+            separator=",",
+        ),
         Option("--retries", _count(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),
         Option("--repeat", _count(1), 1, "run each case N times", "N"),
         Option(

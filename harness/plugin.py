@@ -29,11 +29,12 @@ from harness.scope import Scope
 
 if TYPE_CHECKING:
     from execnet import XSpec
+    from xdist.scheduler.protocol import Scheduling
     from xdist.workermanage import WorkerController
 
-    from harness.gating.policy import Policy
     from harness.reporting.heartbeat import Heartbeat
     from harness.run import Run
+    from harness.scheduling.selection import Selection
     from harness.under import Around
     from harness.worker import Worker
 
@@ -181,21 +182,25 @@ def _send_failure(config: pytest.Config, what: str) -> None:
     config.workeroutput[_FAILURE] = what  # type: ignore[attr-defined]
 
 
-def _choose(config: pytest.Config, items: list[pytest.Item], policy: Policy, seed: int) -> None:
-    """Keep the cases that the profile selects, in the order of the run. Tests that are not cases keep their place."""
-    from harness.scheduling import order
+def _choose(config: pytest.Config, items: list[pytest.Item], selection: Selection) -> list[str]:
+    """Keep the cases of the run, in its order. Tests that are not cases keep their place.
+
+    Returns the ids of all selected cases, of all shards, in collection order.
+    """
     from harness.worker import CASE_ID
 
     cases = [item for item in items if CASE_ID in item.stash]
-    keep = {id(cases[position]) for position in order.chosen(policy, [case.stash[CASE_ID] for case in cases])}
+    ids = [case.stash[CASE_ID] for case in cases]
+    chosen = selection.choose(ids)
+    kept = [cases[position] for position in chosen.here]
+    keep = {id(case) for case in kept}
     dropped = [case for case in cases if id(case) not in keep]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if CASE_ID not in item.stash or id(item) in keep]
-    if policy.shuffle:
-        cases = [item for item in items if CASE_ID in item.stash]
-        drawn = iter([cases[position] for position in order.shuffled([c.stash[CASE_ID] for c in cases], seed)])
-        items[:] = [next(drawn) if CASE_ID in item.stash else item for item in items]
+    following = iter(kept)
+    left = [item for item in items if CASE_ID not in item.stash or id(item) in keep]
+    items[:] = [next(following) if CASE_ID in item.stash else item for item in left]
+    return [ids[position] for position in chosen.selected]
 
 
 class ListingHooks:
@@ -203,14 +208,19 @@ class ListingHooks:
 
     def __init__(self, config: pytest.Config) -> None:
         from harness import plan
+        from harness.scheduling.earlier_run import EarlierRun
+        from harness.scheduling.selection import Selection
 
         made = plan.make(config)
-        self._seed: int | None = made.settings["seed"]
-        self._policy = made.policy if self._seed is not None else dataclasses.replace(made.policy, shuffle=False)
+        seed: int | None = made.settings["seed"]
+        policy = made.policy if seed is not None else dataclasses.replace(made.policy, shuffle=False)
+        earlier = EarlierRun.of(made.settings, config.invocation_params.dir)
+        only = None if earlier is None else frozenset(earlier.ids)
+        self._selection = Selection.of(policy, seed or 0, made.settings["shard"], only)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        _choose(config, items, self._policy, self._seed or 0)
+        _choose(config, items, self._selection)
 
 
 class MisplacedHooks:
@@ -292,6 +302,7 @@ class ControllerHooks:
         lines = terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
         reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
+        lines += [f"harness: {line}" for line in self._run.selected_lines]
         return [*lines, *([f"harness: {real_items.sentence(reasons)}"] if reasons else [])]
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
@@ -303,6 +314,25 @@ class ControllerHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         self._run.signals.begin()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        self._run.accept()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        self._run.accept()
+
+    @pytest.hookimpl(optionalhook=True, trylast=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
+        """The longest cases first, unless the user chose an order or a way to distribute cases."""
+        wanted = config.known_args_namespace
+        chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
+        if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
+            return None
+        from harness.scheduling.xdist_scheduler import LongestFirstScheduling
+
+        return LongestFirstScheduling(config, self._run.expected)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
@@ -336,6 +366,8 @@ class ControllerHooks:
             terminalreporter.line(self._run.failure_text)
         elif self._run.ledger is not None:
             terminalreporter.section("harness")
+            for remark in self._run.durations.remarks:
+                terminalreporter.line(remark)
             blocks = plot.fits(sys.stdout.encoding)
             for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
                 terminalreporter.line(line)
@@ -363,6 +395,7 @@ class WorkerHooks:
         self._worker = worker
         self._heeded = heeded
         self._seen: list[pytest.Item] = []
+        self._selected: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
@@ -376,18 +409,24 @@ class WorkerHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        _choose(config, items, self._worker.policy, self._worker.context.seed)
+        self._selected = _choose(config, items, self._worker.selection)
 
+    @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        from harness.scheduling.resumption import ResumeError
         from harness.worker import CASE_ID
 
         kept = [item.stash[CASE_ID] for item in session.items if CASE_ID in item.stash]
-        running = set(kept)
+        wanted = {*kept, *(self._selected if self._worker.context.shard else ())}
         seen = [item.stash[CASE_ID] for item in self._seen if CASE_ID in item.stash]
         self._seen.clear()
         if self._worker.told_to_stop():
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
-        self._worker.collected(kept, [case for case in seen if case not in running])
+        self._worker.note_limits([item for item in session.items if CASE_ID in item.stash])
+        try:
+            self._worker.collected(kept, self._selected, [case for case in seen if case not in wanted])
+        except ResumeError:
+            return  # the controller says why
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -500,11 +539,13 @@ _WORDS = {
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, Any] | None:
     """The letters and words for outcomes that pytest does not know."""
     value = getattr(report, "harness_outcome", None)
+    replayed = " (replayed)" if getattr(report, "harness_replayed", False) else ""
     if value is None:
-        return None
+        passed = replayed and report.passed and report.when == "call"
+        return ("passed", ".", (f"PASSED{replayed}", {"green": True})) if passed else None
     outcome = Outcome(value)
     category, letter, colour = _WORDS.get(outcome, ("failed", outcome.value[0].upper(), {"red": True}))
-    return category, letter, (outcome.value.upper(), colour)
+    return category, letter, (f"{outcome.value.upper()}{replayed}", colour)
 
 
 def _in_zygote(config: pytest.Config) -> bool:

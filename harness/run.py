@@ -32,24 +32,41 @@ from harness.gating import patterns
 from harness.native import provider
 from harness.native.provider import Provided
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
-from harness.plan import Machine
-from harness.reporting import environment, junit
+from harness.plan import ConfigProblem, Machine
+from harness.reporting import environment, identity, junit, suite_files
 from harness.reporting import journal as journals
-from harness.reporting.events import SCHEMA, Collected, End, Finding
+from harness.reporting.events import SCHEMA, Collected, End, Finding, RunStarted
 from harness.reporting.journal import Journal, JournalError, JournalWriteError
 from harness.reporting.journal_tail import JournalTail
 from harness.reporting.ledger import Ledger
 from harness.reporting.progress import Progress
 from harness.rootdir import Root
-from harness.scheduling import device_leases, stop_request
+from harness.scheduling import device_leases, resumption, stop_request
+from harness.scheduling.durations import Durations
+from harness.scheduling.earlier_run import EarlierRun
+from harness.scheduling.interrupted_run import InterruptedRun, unlike
 from harness.scheduling.leases import LeaseBook
+from harness.scheduling.limits import read_limits
+from harness.scheduling.run_lock import RunLock, RunLockedError
 from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, overriding_arguments
 
 #: Settings that the journal has under names of their own, or that say nothing of what was run.
-_TOLD_ELSEWHERE = ("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir", "progress")
+_TOLD_ELSEWHERE = (
+    "seed",
+    "isolation",
+    "fail_on_flaky",
+    "profile",
+    "hardware",
+    "results_dir",
+    "progress",
+    "shard",
+    "resume",
+    "force_resume",
+    "history",
+)
 
 #: Seconds without a word after which a run that nobody watches at a terminal says how far it is.
 SILENCE = 30.0
@@ -79,12 +96,21 @@ class Run:
         isolation, self.aside = _isolation(config, self.plan.settings)
         if isolation != "none" and inventory.gpus:
             _prepare_leases()
+        self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, inventory)
+        self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir)
+        #: The run that this one goes on with; None for a new run. Of it, nothing is recorded until `accept`.
+        self.interrupted = InterruptedRun.of(self.plan.settings, config.invocation_params.dir)
+        self._lock: RunLock | None = None
+        self._recorded = False
         with contextlib.ExitStack() as undo:
+            if self.interrupted is not None:
+                undo.callback(self.interrupted.release)
             temp = _make_temp_folder(config)
             undo.callback(temp_folder.remove, temp)
             machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
             self.plan.refuse_mismatches(machine)
             software = _software_device(self.devices)
+            self.identity = self._identify(config)
             self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
             try:
                 self.signals = self._handle_signals(config, temp)
@@ -113,6 +139,8 @@ class Run:
         return RunContext(
             run_id=run_id,
             run_dir=str(self._make_run_dir(invocation.dir, settings["results_dir"], run_id)),
+            only="" if self.earlier_run is None else str(self.earlier_run.write(temp)),
+            resumption="" if self.interrupted is None else str(self.interrupted.resumption.write(temp)),
             temp_dir=str(temp),
             rootdir=root.folder,
             inifile=root.inifile,
@@ -128,7 +156,7 @@ class Run:
             ),
             sys_path=tuple(sys.path),
             preload=tuple(config.getini("harness_preload")),
-            seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
+            seed=self._drawn_seed() if seed is None else seed,
             isolation=isolation,
             plugin_argument=plugin_argument,
             controller=os.getpid(),
@@ -147,6 +175,30 @@ class Run:
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
             slots=settings["slots"],
+            shard=settings["shard"],
+        )
+
+    def _drawn_seed(self) -> int:
+        """A random seed. A resumed run keeps its own.
+
+        The shards of a run must have the same one without talking, so theirs follows from the suites.
+        """
+        if self.interrupted is not None:
+            return self.interrupted.seed
+        if self.plan.settings["shard"]:
+            return int(self.identity[identity.SUITE_FILES].removeprefix("sha256:")[:8], 16)
+        return random.SystemRandom().getrandbits(32)
+
+    def _identify(self, config: pytest.Config) -> dict[str, str]:
+        """What must be the same where results of this run and of others are put together."""
+        folders, files = suite_files.roots(
+            [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
+            config.getini("harness_suites"),
+        )
+        return identity.of(
+            self.inventory,
+            suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
+            waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
         )
 
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
@@ -162,49 +214,101 @@ class Run:
         return signals
 
     def _begin(self, machine: Machine, software: Provided | None) -> None:
-        """Write down what the run is, and start the zygote. Raises WriteError."""
+        """Write down what the run is, and start the zygote. Raises WriteError, pytest.UsageError."""
         context = self.context
-        argv = ["pytest", *context.args]
         self.journal = Journal(context.journal)
-        self.journal.append(
-            {
-                "event": "run",
-                "schema": SCHEMA,
-                "run_id": context.run_id,
-                "argv": argv,
-                "seed": context.seed,
-                "isolation": context.isolation,
-                "host": platform.node(),
-                "pid": os.getpid(),
-                "devices": [device.uuid for device in self.devices],
-                "label": labels([device.uuid for device in self.devices]),
-                "fail_on_flaky": context.fail_on_flaky,
-                "rootdir": context.rootdir,
-                "profile": self.plan.policy.profile,
-                "hardware": self.plan.policy.hardware,
-                "minimum_cases": self.plan.minimum_cases,
-                "settings": {n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
-            }
-        )
-        for each in self.plan.lists:
-            self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
-        for kind, message in self.plan.problems_before_collection(machine, _today()):
-            self.add_finding(kind, message)
-        facts = environment.collect(
+        self._problems = self.plan.problems_before_collection(machine, _today())
+        self._facts = environment.collect(
             self.inventory,
-            argv=argv,
+            argv=["pytest", *context.args],
             seed=context.seed,
             isolation=context.isolation,
             rootdir=Path(context.rootdir),
             software_device=software.facts if software else None,
             under=context.under,
         )
-        environment.write(self.run_dir, facts)
+        self._line = self._run_line()
+        if self.interrupted is None:
+            self._record_start()
+        else:
+            try:
+                self._line["forced"] = list(
+                    self.interrupted.changes(RunStarted.model_validate(self._line, strict=False))
+                )
+            except HarnessError as error:
+                raise pytest.UsageError(f"--resume={str(self.plan.settings['resume'])!r}: {error}") from None
+            shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
         if context.isolation != "none":
             spec = ZygoteSpec.of(context, skip_early_exit_handlers=not self.inventory.gpus)
             folder, home = Path(context.invocation_dir), Path(context.temp_dir) / "zygote"
             self.zygote = ZygoteProcess(spec, folder=folder, home=home, log=self.run_dir / "zygote.log")
             self.context = context.with_zygote(self.zygote.address)
+
+    def _run_line(self) -> dict[str, Any]:
+        context = self.context
+        return {
+            "event": "run",
+            "t": time.time(),
+            "schema": SCHEMA,
+            "run_id": context.run_id,
+            "argv": ["pytest", *context.args],
+            "seed": context.seed,
+            "isolation": context.isolation,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "devices": [device.uuid for device in self.devices],
+            "label": labels([device.uuid for device in self.devices]),
+            "fail_on_flaky": context.fail_on_flaky,
+            "rootdir": context.rootdir,
+            "profile": self.plan.policy.profile,
+            "hardware": self.plan.policy.hardware,
+            "minimum_cases": self.plan.minimum_cases,
+            "shard": context.shard,
+            "part": 1 if self.interrupted is None else self.interrupted.resumption.part,
+            "identity": self.identity,
+            "settings": {n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
+        }
+
+    def _record_start(self) -> None:
+        """Write down the start of the run, or of its next part. Raises WriteError."""
+        self._recorded = True
+        self.journal.append(self._line)
+        if self.interrupted is None:
+            for each in self.plan.lists:
+                self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
+        else:
+            for line in (*self.interrupted.lost, *self.interrupted.reopened):
+                self.journal.append(line)
+            with writing(f"into {str(self.run_dir)!r}"):
+                self.interrupted.keep_environment()
+        for kind, message in self._problems:
+            self.add_finding(kind, message)
+        environment.write(self.run_dir, self._facts)
+
+    def expected(self, ids: Sequence[str]) -> list[float]:
+        """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
+        finished = {} if self.interrupted is None else self.interrupted.resumption.finished
+        limits = read_limits(Path(self.context.temp_dir))
+        known = self.durations.expected(ids, limits, self.context.case_timeout)
+        return [0.0 if case in finished else seconds for case, seconds in zip(ids, known, strict=True)]
+
+    def accept(self) -> None:
+        """The cases have been collected. A resumed run begins now, if it has the same cases as before.
+
+        Raises pytest.UsageError if it has not. The run directory is then as it was.
+        """
+        if self._recorded or self.interrupted is None:
+            return
+        changed = resumption.change(Path(self.context.temp_dir))
+        if changed:
+            changes = (f"the list of cases has changed: {changed}",)
+            if not self.interrupted.force:
+                raise pytest.UsageError(f"--resume={str(self.plan.settings['resume'])!r}: {unlike(changes)}")
+            self._line["forced"] += changes
+        try:
+            self._record_start()
+        except WriteError as error:
+            self.fail(str(error))
 
     @property
     def local_collection(self) -> list[str]:
@@ -212,6 +316,13 @@ class Run:
         if self.context.isolation == "none":
             return [f"isolation is none{f' for {self.aside}' if self.aside else ''}"]
         return ["executors start cold"] if self.context.start == "cold" else []
+
+    @property
+    def selected_lines(self) -> list[str]:
+        """Lines for people: which cases of an earlier run this one takes."""
+        lines = [*self.durations.notes]
+        lines += [] if self.earlier_run is None else [f"only the {self.earlier_run.text}"]
+        return lines if self.interrupted is None else [*lines, self.interrupted.text]
 
     @property
     def run_dir(self) -> Path:
@@ -251,6 +362,8 @@ class Run:
         What pytest found is never made milder, but its "all passed" is not believed: the ledger decides. A run that
         could not write all that it had to has no other status than that of an internal error.
         """
+        if not self._recorded:
+            return status  # a resumed run that did not come to its cases: its run directory is as it was
         if self.signals.by:
             self._append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
         try:
@@ -268,6 +381,7 @@ class Run:
         except WriteError as error:
             self.fail(str(error))
             self.ledger = self._ended(ledger, status)
+        self.durations.keep(self.ledger)
         return EXIT_INTERNAL if self.failure else status
 
     def _account(self) -> Ledger:
@@ -277,11 +391,14 @@ class Run:
         with _uncollected():
             contents = journals.read(self.context.journal)
             lines = [event for event in contents.events if isinstance(event, Collected)]
-            cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.deselected))
+            cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
             if cases:
                 named = [(case, suite_of(case)) for case in cases]
                 problems = self.plan.problems_after_collection(named, self._arguments)
-                found = tuple(self.add_finding(kind, message) for kind, message in problems)
+                if self.earlier_run is not None and (gone := self.earlier_run.gone(cases, self._arguments)):
+                    problems.append(ConfigProblem("from_missing", gone))
+                added = [self.add_finding(kind, message) for kind, message in problems]
+                found = tuple(finding for finding in added if finding is not None)
                 contents = dataclasses.replace(contents, events=contents.events + found)
             return Ledger.from_journal(contents)
 
@@ -317,8 +434,10 @@ class Run:
         except JournalWriteError as error:
             self.fail(str(error))
 
-    def add_finding(self, kind: str, message: str) -> Finding:
-        """Write down a finding."""
+    def add_finding(self, kind: str, message: str) -> Finding | None:
+        """Write down a finding. None if a resumed run has it already."""
+        if self.interrupted is not None and (kind, message) in self.interrupted.resumption.findings:
+            return None
         finding = Finding(event="finding", t=time.time(), kind=kind, message=message)
         self._append(finding.model_dump())
         return finding
@@ -333,15 +452,25 @@ class Run:
             self.zygote = None
         shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
         temp_folder.remove(Path(self.context.temp_dir))
+        for lock in (self._lock, self.interrupted):
+            if lock is not None:
+                lock.release()
         self.signals.restore()
 
-    @staticmethod
-    def _make_run_dir(base: Path, wanted: Path | None, run_id: str) -> Path:
+    def _make_run_dir(self, base: Path, wanted: Path | None, run_id: str) -> Path:
+        if self.interrupted is not None:
+            return self.interrupted.run_dir
         run_dir = (base / wanted if wanted is not None else base / "results" / run_id).resolve()
         if (run_dir / journals.FILE_NAME).exists():
-            raise pytest.UsageError(f"--results-dir={str(wanted)!r} holds a run already: name another folder")
+            raise pytest.UsageError(
+                f"--results-dir={str(wanted)!r} holds a run already: name another folder, or go on with that run by "
+                f"--resume={wanted}"
+            )
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
+            self._lock = RunLock(run_dir)
+        except RunLockedError as error:
+            raise pytest.UsageError(f"--results-dir={str(run_dir)!r}: {error}") from None
         except OSError as error:
             raise pytest.UsageError(f"--results-dir={str(run_dir)!r} cannot be made: {error.strerror}") from None
         return run_dir
@@ -361,8 +490,10 @@ def _isolation(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str,
     aside = options.steps_aside(config) if isolation != "none" else None
     if aside:
         isolation = "none"
+    why = f", which steps aside for {aside}" if aside else ""
+    if isolation == "none" and settings["resume"] is not None:
+        raise pytest.UsageError(f"--resume goes on with cases in processes of their own: it needs isolation{why}")
     if isolation == "none" and settings["verify"]:
-        why = f", which steps aside for {aside}" if aside else ""
         raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
     return isolation, aside
 
@@ -412,6 +543,8 @@ def _today() -> date:
 
 def _plain(name: str, value: Any) -> str | int | float | bool | None:
     """A setting as a JSON value."""
+    if isinstance(value, Path):
+        return str(value)
     return f"{options.OPTIONS[name].separator} ".join(value) if isinstance(value, tuple) else value
 
 

@@ -34,14 +34,16 @@ from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
 from harness.native import provider
-from harness.options import case_limit
+from harness.options import OptionError, case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
-from harness.scheduling import claims, device_leases, stop_request
+from harness.scheduling import claims, device_leases, limits, stop_request
 from harness.scheduling.device_leases import BoardError, DeviceLeases
+from harness.scheduling.resumption import ResumeError, Resumption, note_change
+from harness.scheduling.selection import Selection, read_ids
 from harness.scheduling.stop_request import StopListener
 from harness.softdevice import faults
-from harness.supervisor import compiler_caches, kept_files
+from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
 from harness.supervisor.ahead import RunOrder
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
@@ -99,6 +101,8 @@ class Worker:
             linux.die_with_parent(context.controller)
         self.context = context
         self.policy = Policy.from_json(context.policy)
+        self.selection = Selection.of(self.policy, context.seed, context.shard, read_ids(context.only))
+        self._resumption = Resumption.read(Path(context.resumption)) if context.resumption else Resumption()
         self.name = name
         self.journal = Journal(context.journal)
         #: Why this worker runs no more cases. Empty while it runs cases.
@@ -140,6 +144,7 @@ class Worker:
                 leases=self._device_leases(),
                 connect=self._connect,
                 after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
+                numbered=self._resumption.executors.get(name, 0),
             )
             self._supervisor = Supervisor(
                 context,
@@ -190,25 +195,62 @@ class Worker:
         self._list = found.hash
         return found
 
-    def collected(self, ids: list[str], deselected: list[str]) -> None:
-        """Record the collected and the deselected cases. The ids are left out if another worker has recorded them."""
+    def collected(self, ids: list[str], selected: list[str], deselected: list[str]) -> None:
+        """Record the cases that are to run here, all selected ones of all shards, and the deselected ones.
+
+        The ids are left out if another worker has recorded them. Raises ResumeError, and tells the controller, if the
+        run is resumed and had other cases before.
+        """
+        changed = self._resumption.difference(ids) if self.context.resumption else ""
+        if changed:
+            with self._recording():
+                note_change(Path(self.context.temp_dir), changed)
+            if not self._resumption.forced:
+                raise ResumeError(changed)
+        found = digest(ids)
         with self.context.journal.open("rb") as file:
-            listed = any(line.startswith(b'{"event":"collected"') for line in itertools.islice(file, 100))
-        event = {"event": "collected", "worker": self.name, "count": len(ids), "hash": digest(ids)}
+            lines = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
+            listed = any(found.encode() in line for line in lines)
+        event: dict[str, Any] = {"event": "collected", "worker": self.name, "count": len(ids), "hash": found}
+        event |= {
+            "pid": os.getpid(),
+            "part": self._resumption.part,
+            "ids": [] if listed else ids,
+            "deselected": [] if listed else deselected,
+        }
+        if self.context.shard:
+            event |= {"selection": digest(sorted(selected)), "selected": [] if listed else selected}
         with self._recording():
-            self._record(
-                {**event, "pid": os.getpid(), "ids": [] if listed else ids, "deselected": [] if listed else deselected}
+            self._record(event)
+
+    def note_limits(self, items: Sequence[pytest.Item]) -> None:
+        """Tell the controller of an xdist run which cases have a time limit of their own."""
+        folder = Path(self.context.temp_dir)
+        if self._workerinput is None or limits.are_written(folder):
+            return
+        with self._recording():
+            limits.write(
+                folder, {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
             )
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`."""
+        """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`.
+
+        A case that had its verdict before the run was resumed is only reported.
+        """
         assert self._supervisor is not None
         if self.told_to_stop():
             return
+        finished = self._resumption.finished.get(item.stash[CASE_ID])
         try:
             with self._recording():
                 ahead = None if self._order is None else self._order.ahead(item, nextitem)
-                self._supervisor.run(item, nextitem, ahead)
+                if finished is None:
+                    self._supervisor.run(item, nextitem, ahead)
+                else:
+                    pytest_reports.log(item, replay.shown(item, finished))
+                    if nextitem is None:
+                        self._supervisor.finish()
         except (ZygoteError, BoardError) as error:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:
@@ -327,6 +369,8 @@ class Worker:
                 ),
                 share=claims.share_of(self._slots, memory, device.memory, alone=alone),
                 memory=memory,
+                before=self._resumption.attempts.get(case_id, 0),
+                finished=case_id in self._resumption.finished,
             )
             item.stash[_PREPARED] = decided = device.uuid, case
         return decided[1]
@@ -462,6 +506,15 @@ def _uncollected(why: str, file: Path, log: Path) -> DescriptionError:
 
 def _named(marks: Iterable[pytest.Mark], name: str) -> list[pytest.Mark]:
     return [mark for mark in marks if mark.name == name]
+
+
+def _own_limit(item: pytest.Item) -> float | None:
+    """The time limit in the case's marks; None without one. An invalid mark is reported elsewhere."""
+    marks = list(item.iter_markers("timeout"))
+    try:
+        return case_limit(marks, 0.0, 1.0) or None
+    except OptionError:
+        return None
 
 
 def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) -> tuple[Waiver, ...]:

@@ -14,7 +14,7 @@ HARNESS = Path(__file__).parent.parent / "harness"
 #: Rooms and files of the harness from the ground up. Those of one row are on one floor and do not import each other.
 FLOORS = (
     ("__init__", "errors", "text", "outcome", "caseid", "linux", "_compat"),
-    ("temp_folder",),
+    ("shard", "temp_folder"),
     ("backends", "under"),
     ("devices",),
     ("native",),
@@ -32,7 +32,8 @@ FLOORS = (
     ("zygote",),
     ("supervisor",),
     ("run", "worker"),
-    ("cli_diff", "cli_faults", "cli_waivers"),
+    ("cli_console",),
+    ("cli_diff", "cli_faults", "cli_report", "cli_waivers"),
     ("cli", "plugin"),
     ("entry",),
 )

@@ -81,6 +81,7 @@ def test_the_header_and_the_summary_say_what_an_operator_needs(project: pytest.P
         ]
     )
     assert sorted(path.name for path in (project.path / "here").iterdir()) == [
+        ".lock",
         "environment.json",
         "journal.ndjson",
         "junit.xml",

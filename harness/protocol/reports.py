@@ -161,6 +161,16 @@ def mark(report: Report, outcome: Outcome) -> None:
     report.harness_outcome = outcome.value  # type: ignore[attr-defined]
 
 
+def unmark(report: Report) -> None:
+    """Remove the outcome that `mark` attached."""
+    del report.harness_outcome
+
+
+def mark_replayed(report: Report) -> None:
+    """Note on a report that its case did not run now: it had its verdict before the run was resumed."""
+    report.harness_replayed = True  # type: ignore[attr-defined]
+
+
 def outcome_of(report: object) -> Outcome | None:
     """Returns the outcome attached by `mark`, or None."""
     value = getattr(report, "harness_outcome", None)

@@ -62,9 +62,29 @@ class RunStarted(_Line):
     hardware: str = ""
     """The hardware file that the machine was checked against; empty without one."""
     minimum_cases: int = Field(default=0, ge=0)
-    """The run is red if fewer cases ran."""
+    """The run is red if fewer cases ran. Of shards, the merged run is held to it."""
+    shard: str = ""
+    """Which part of the selected cases the run has, as ``I/N``. Empty if it has all of them."""
+    part: int = Field(default=1, ge=1)
+    """2 if the run was resumed once, and so on. Of a resumed run, `collected` lines of this part may come before."""
+    forced: tuple[str, ...] = ()
+    """What had changed, one per line, when the run was resumed all the same (``--force-resume``)."""
+    identity: dict[str, str] = {}
+    """What must be the same where results are put together, by name: suites' files, torch, driver and so on."""
     settings: dict[str, str | int | float | bool | None] = {}
     """The resolved value of every other option, by name."""
+
+
+class MergedShard(_Line):
+    """Only in a merged run: one of the runs that it was made of. Names of its workers begin with ``shardI-``."""
+
+    event: Literal["shard"]
+    shard: Name
+    run_id: Name
+    host: str
+    devices: tuple[str, ...]
+    exit_status: int | None = None
+    """Null if the run did not finish."""
 
 
 class Collected(_Line):
@@ -81,6 +101,12 @@ class Collected(_Line):
     """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
     pid: int | None = None
     """Process id of the worker."""
+    part: int = Field(default=1, ge=1)
+    """The part of the run, see the `run` line."""
+    selection: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
+    """Only for a shard: harness.reporting.journal.digest of the sorted ids of all selected cases, of all shards."""
+    selected: tuple[Name, ...] = ()
+    """Only for a shard: ids of all selected cases, of all shards, in collection order. May be left out like `ids`."""
 
 
 class MustPass(_Line):
@@ -109,6 +135,13 @@ class Start(_Line):
     devices: tuple[str, ...] = ()
     """UUIDs of the devices leased to the attempt."""
     seed: int
+
+
+class Reopened(_Line):
+    """The run was resumed, and a case runs again that ended as `lost` or `not_run`. Those attempts count no more."""
+
+    event: Literal["reopened"]
+    case: Name
 
 
 class Gate(_Model):
@@ -314,9 +347,11 @@ class End(_Line):
 
 Event = Annotated[
     RunStarted
+    | MergedShard
     | Collected
     | MustPass
     | Start
+    | Reopened
     | Finish
     | Executor
     | Device

@@ -207,8 +207,8 @@ def _bytes_of(path: Path) -> bytes:
         if not stat.S_ISREG(path.stat().st_mode):
             raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
         return path.read_bytes()
-    except FileNotFoundError as error:
-        raise JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run") from error
+    except FileNotFoundError:
+        raise JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run") from None
     except OSError as error:
         raise JournalError(f"cannot read the journal {str(path)!r}") from error
 

@@ -148,6 +148,8 @@ def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
         "under": str(run.settings.get("under") or ""),
         "rootdir": run.rootdir,
         "fail_on_flaky": json.dumps(run.fail_on_flaky),
+        "shard": run.shard,
+        "resumed_by_force": "; ".join(ledger.forced),
         "profile": run.profile,
         "hardware": run.hardware,
         "must_pass": "; ".join(result.text for result in ledger.lists),

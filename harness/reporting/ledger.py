@@ -20,6 +20,7 @@ from harness.reporting.events import (
     Finish,
     Levels,
     MustPass,
+    Reopened,
     RunStarted,
     Start,
     Stopped,
@@ -111,7 +112,8 @@ class Cost:
 class Ledger:
     """The results of a run: one verdict per case in collection order, and the problems beyond single cases.
 
-    `run` and `end` are the latest lines of their kind, or None. A run without `end` was cut off.
+    `run` and `end` are the latest lines of their kind, or None. A run without `end` was cut off. `forced`: what had
+    changed when the run was resumed all the same.
     """
 
     run: RunStarted | None
@@ -122,6 +124,7 @@ class Ledger:
     lists: tuple[ListResult, ...] = ()
     bisected: tuple[Bisected, ...] = ()
     levels: tuple[Levels, ...] = ()
+    forced: tuple[str, ...] = ()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
@@ -141,6 +144,7 @@ class Ledger:
             lists=lists,
             bisected=tuple(builder.bisected),
             levels=tuple(builder.levels),
+            forced=tuple(builder.forced),
         )
 
     @classmethod
@@ -204,6 +208,7 @@ class _LedgerBuilder:
         self.findings: list[Finding] = []
         self.bisected: list[Bisected] = []
         self.levels: list[Levels] = []
+        self.forced: dict[str, None] = {}
         self._last = 0.0
         self._collected: list[Collected] = []
         self._lists: list[MustPass] = []
@@ -218,6 +223,7 @@ class _LedgerBuilder:
         match event:
             case RunStarted():
                 self.run, self.end, self.stopped = event, None, None
+                self.forced |= dict.fromkeys(event.forced)
             case End():
                 self.end = event
             case Collected():
@@ -232,6 +238,8 @@ class _LedgerBuilder:
             case Finish():
                 self._finishes.setdefault(event.case, []).append(event)
                 self._mentioned[event.case] = None
+            case Reopened():
+                self._reopen(event.case)
             case Executor(state="started"):
                 self._executors.append(event)
             case Executor():
@@ -243,6 +251,14 @@ class _LedgerBuilder:
             case Finding():
                 self.findings.append(event)
 
+    def _reopen(self, case: str) -> None:
+        """The attempts at a case that ended without a verdict on it do not count any more."""
+        self._finishes[case] = [
+            each.model_copy(update={"final": False}) if each.outcome is Outcome.LOST else each
+            for each in self._finishes.get(case, [])
+            if each.outcome is not Outcome.NOT_RUN
+        ]
+
     def collection(self) -> tuple[dict[str, None], list[str]]:
         """The collected ids, and all ids that need a verdict: the collected ones, then those that only have events."""
         ids = dict.fromkeys(case for line in self._collected for case in line.ids)
@@ -252,9 +268,11 @@ class _LedgerBuilder:
         """The findings for collected lines that contradict each other."""
         found = []
         by_hash = {line.hash: line.worker or "the controller" for line in self._collected}
-        if len(by_hash) > 1:
-            who = ", ".join(f"{worker} has {hash_[:15]}…" for hash_, worker in by_hash.items())
-            found.append(self._finding("collections_differ", f"workers collected different cases: {who}"))
+        for part in sorted({line.part for line in self._collected}):
+            lists = {line.hash: line.worker or "the controller" for line in self._collected if line.part == part}
+            if len(lists) > 1:
+                who = ", ".join(f"{worker} has {hash_[:15]}…" for hash_, worker in lists.items())
+                found.append(self._finding("collections_differ", f"workers collected different cases: {who}"))
         listed = {line.hash: line for line in self._collected if line.ids or not line.count}
         for hash_, worker in by_hash.items():
             line = listed.get(hash_)
@@ -279,10 +297,12 @@ class _LedgerBuilder:
         return found
 
     def lists(self, verdicts: Sequence[Verdict]) -> tuple[ListResult, ...]:
-        """The result of each must-pass list."""
+        """The result of each must-pass list. None for a shard: only all shards together can satisfy a list."""
+        if self.run is not None and self.run.shard:
+            return ()
         passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
         devices = self.run.devices if self.run is not None else ()
-        where = labels(devices)
+        where = ", ".join(filter(None, [labels(devices), "a run that was resumed by force" if self.forced else ""]))
         return tuple(
             ListResult(line.name, line.hash, len(line.ids), tuple(c for c in line.ids if c not in passed), where)
             for line in self._lists
@@ -292,7 +312,7 @@ class _LedgerBuilder:
         """The findings for must-pass lists that were not satisfied and for too few cases."""
         found = [self._finding("must_pass", each.text, each.missed) for each in lists if each.missed]
         ran = sum(verdict.ran for verdict in verdicts)
-        if self.run is not None and ran < self.run.minimum_cases:
+        if self.run is not None and not self.run.shard and ran < self.run.minimum_cases:
             message = (
                 f"{counted(ran, 'case')} ran, but profile {self.run.profile} requires at least {self.run.minimum_cases}"
             )

@@ -21,6 +21,7 @@ class Progress:
     def __init__(self) -> None:
         self._started: float | None = None
         self._first_case: float | None = None
+        self._before = 0
         self._total: int | None = None
         self._fail_on_flaky = False
         self._attempts: dict[str, list[AttemptResult]] = {}
@@ -32,11 +33,13 @@ class Progress:
 
     def enter(self, events: Iterable[Event]) -> None:
         """Add the journal's next events."""
-        touched = set()
+        touched: set[str] = set()
         for event in events:
             match event:
                 case RunStarted():
                     self._started, self._fail_on_flaky = event.t, event.fail_on_flaky
+                    self._begin_part()
+                    touched &= self._attempts.keys()
                 case Collected():
                     self._total = max(self._total or 0, event.count)
                     if event.pid is not None:
@@ -57,6 +60,16 @@ class Progress:
                     self._activities[event.worker] = event
         for case in touched:
             self._outcomes[case] = settle(self._attempts[case], len(self._attempts[case]))
+
+    def _begin_part(self) -> None:
+        """The run starts, or is resumed. Cases without a verdict are due again, and the pace is that of this part."""
+        void = (Outcome.NOT_RUN, Outcome.LOST)
+        self._attempts = {
+            case: attempts for case, attempts in self._attempts.items() if attempts[-1].outcome not in void
+        }
+        self._outcomes = {case: outcome for case, outcome in self._outcomes.items() if case in self._attempts}
+        self._first_case = None
+        self._before = sum(any(attempt.final for attempt in attempts) for attempts in self._attempts.values())
 
     def forget(self, worker: str) -> None:
         """Drop a worker that has ended. It may have ended without an event for its case."""
@@ -96,9 +109,10 @@ class Progress:
 
     def _estimate(self, now: float, done: int, left: int) -> str:
         """The remaining time, from the pace so far. Empty if too few cases are done."""
+        done -= self._before
         if self._first_case is None or done < ENOUGH * (done + left):
             return ""
-        minutes = max(0.0, now - self._first_case) * left / done / 60
+        minutes = max(0.0, now - self._first_case) * left / max(done, 1) / 60
         if minutes < 1:
             return " (less than a minute)"
         if minutes < 90:

@@ -51,6 +51,7 @@ def _rules(plan: Plan, inline: bool) -> list[str]:
     parts = [f"{name} {settings[name]}" for name in ("profile", "hardware") if settings[name]]
     parts += [f"waivers {', '.join(settings['waivers'])} ({len(policy.waivers)})"] if settings["waivers"] else []
     parts += [f"must pass {', '.join(each.name for each in plan.lists)}"] if plan.lists else []
+    parts += [f"shard {settings['shard']}"] if settings["shard"] else []
     parts += ["shuffled by the seed"] if policy.shuffle else []
     beside = [f"verify {policy.verify}"] if policy.verify else []
     beside += [f"repeat {policy.repeat}"] if policy.repeat > 1 else []
@@ -84,6 +85,8 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]
+    lines += _shard(ledger)
+    lines += [f"RESUMED BY FORCE {change}" for change in ledger.forced]
     cost = ledger.cost
     lines.append(
         f"isolation: {counted(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
@@ -91,6 +94,14 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     )
     lines.append(f"results: {run_dir}")
     return lines
+
+
+def _shard(ledger: Ledger) -> list[str]:
+    """For a shard: what is left to do with it."""
+    if ledger.run is None or not ledger.run.shard:
+        return []
+    later = "must-pass lists and the least number of cases are checked in the merged run"
+    return [f"shard {ledger.run.shard}: {later}; when all shards have run: harness report merge DIR... -o OUT"]
 
 
 def _kept(ledger: Ledger) -> list[str]:

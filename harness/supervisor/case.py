@@ -23,6 +23,7 @@ _TRACEBACK_LIMIT = 64 << 10
 class Case:
     """A collected item, with every decision that is made about it before it runs. `limit` in seconds.
 
+    `before`: the number of attempts before the run was resumed. `finished`: the case had its verdict then.
     `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
     `share` and `memory`: what it needs of each of its `devices`, see `harness.scheduling.claims.Claim`.
     """
@@ -37,6 +38,8 @@ class Case:
     waivers: tuple[Waiver, ...] = ()
     share: Fraction = ALONE
     memory: int = 0
+    before: int = 0
+    finished: bool = False
 
     def line(
         self,

@@ -27,7 +27,7 @@ class CaseHistory:
     @property
     def next_number(self) -> int:
         """The number of the next attempt, from 1 on."""
-        return self.earlier + len(self.attempts) + 1
+        return self.case.before + self.earlier + len(self.attempts) + 1
 
     def add(self, attempt: Attempt, *, final: bool) -> None:
         """Add a finished attempt. It is not `final` if it is the reason to run the case again."""

@@ -35,10 +35,11 @@ class ExecutorSlot:
         leases: DeviceLeases,
         connect: Callable[[], ZygoteClient],
         after_unclean_exit: Callable[[], None],
+        numbered: int = 0,
     ) -> None:
         """`temp` is the folder for temporary files, `files` the folder for kept files. `leases` are of the devices
         of an executor. `connect` finds or starts a zygote. `after_unclean_exit` cleans up after an executor whose exit
-        status is not 0.
+        status is not 0. `numbered`: the number of the last executor that this worker had before the run was resumed.
         """
         self._worker = worker
         self._temp = temp
@@ -54,7 +55,7 @@ class ExecutorSlot:
         self.activities = Activities(record, worker)
         self._outputs = Outputs()
         self._link: ZygoteClient | None = None
-        self._count = 0
+        self._count = numbered
         self._reported_failures: set[str] = set()
         self.current: ExecutorHandle | None = None
 

@@ -563,7 +563,7 @@ def _device_variables(environment: Mapping[str, str | None]) -> dict[str, str | 
 def _may_follow(following: Case, case: Case) -> bool:
     """Whether a case will run in the executor of the one before, if that is still usable."""
     served = (following.devices, following.share) == (case.devices, case.share) and following.memory <= case.memory
-    return following.unmet is None and served and not _needs_own_process(following)
+    return following.unmet is None and served and not following.finished and not _needs_own_process(following)
 
 
 def _needs_own_process(case: Case) -> bool:

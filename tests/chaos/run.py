@@ -349,7 +349,7 @@ def chaos_run(
     the process that becomes the controller.
     """
     suite = folder / "suites" / "waits"
-    suite.mkdir(parents=True)
+    suite.mkdir(parents=True, exist_ok=True)  # a run is resumed in the folder that it had
     for number in range(_FILES):
         (suite / f"test_waits_{number}.py").write_text(_CASES)
     (folder / "pytest.ini").write_text("[pytest]\nharness_suites = suites\nharness_preload =\n")

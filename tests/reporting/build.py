@@ -41,6 +41,15 @@ def collected(*ids: str, worker: str = "gw0", **changes: Any) -> Line:
     }
 
 
+def shard(**changes: Any) -> Line:
+    line = {"event": "shard", "t": 1_760_000_000.4, "shard": "1/3", "run_id": "r1", "host": "node1", "devices": ["cpu"]}
+    return {**line, "exit_status": 0, **changes}
+
+
+def reopened(case: str) -> Line:
+    return {"event": "reopened", "t": 1_760_000_002.1, "case": case}
+
+
 def must_pass(*ids: str, **changes: Any) -> Line:
     line = {"event": "must_pass", "t": 1_760_000_000.5, "name": "core", "hash": digest(ids), "ids": list(ids)}
     return {**line, **changes}

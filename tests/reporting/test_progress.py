@@ -223,3 +223,17 @@ def _target(link: Path) -> str:
         return str(link.readlink())
     except FileNotFoundError:  # the descriptor that lists the folder
         return ""
+
+
+def test_a_resumed_run_goes_on_at_its_own_pace() -> None:
+    """Cases that were not run are due again; those in flight are not running any more."""
+    before = [*(build.finish(f"c{number}", t=T + 20) for number in range(20)), start("c20", 20)]
+    stopped = build.finish("c21", Outcome.NOT_RUN, t=T + 21)
+    lost = build.finish("c20", Outcome.LOST, final=False, t=T + 9000)
+    again = [build.run(t=T + 9000, part=2), lost]
+    progress = Progress()
+    progress.enter(build.events(RUN, CASES, *before, stopped, *again))
+    assert progress.line(T + 9001) == "20 of 40 cases done (20 passed); 20 left; no case runs"
+    later = [build.finish(f"c{number}", t=T + 9060, duration=60.0) for number in range(20, 30)]
+    progress.enter(build.events(*later))
+    assert progress.line(T + 9060) == "30 of 40 cases done (30 passed); 10 left (about 1 min); no case runs"

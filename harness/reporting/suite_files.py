@@ -1,0 +1,69 @@
+"""The hash of the files that a run's cases are made of. With it, two runs can be told to have run the same suites."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+_PYTHON = ".py"
+#: Files that make a folder a virtual environment or a run directory: what is in it belongs to no suite.
+_FOREIGN = ("pyvenv.cfg", "journal.ndjson")
+
+
+def roots(arguments: Iterable[Path], suites: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The folders of suites that a run with these arguments reaches, and the arguments that are in none of them.
+
+    `arguments` and `suites` are existing or missing files and folders. The second list may have folders, too.
+    """
+    wanted = [Path(os.path.realpath(path)) for path in arguments]
+    known = [Path(os.path.realpath(path)) for path in suites]
+    reached = [each for each in known if any(_touch(path, each) for path in wanted)]
+    return reached, [path for path in wanted if not any(_touch(path, each) for each in known)]
+
+
+def _touch(path: Path, folder: Path) -> bool:
+    return path.is_relative_to(folder) or folder.is_relative_to(path)
+
+
+def digest(base: Path, suites: Iterable[Path], others: Iterable[Path], skipped: Sequence[str] = ()) -> str:
+    """``sha256:`` and the hex digest of names and contents: of all files below `suites`, of Python files of `others`.
+
+    Of a single file in `others`, the Python files beside it count as well: they are its conftest and its helpers. Names
+    are relative to `base`. Not counted: hidden files, caches, virtual environments, run directories, and folders whose
+    name matches one of the patterns `skipped`.
+    """
+    found = {path for folder in suites for path in _below(folder, skipped)}
+    for path in others:
+        files = _below(path, skipped) if path.is_dir() else path.parent.glob(f"*{_PYTHON}")
+        found |= {each for each in files if each.suffix == _PYTHON}
+    names = sorted((os.path.relpath(path, os.path.realpath(base)).replace(os.sep, "/"), path) for path in found)
+    whole = hashlib.sha256()
+    for name, path in names:
+        content = _content(path)
+        if content is not None:
+            whole.update(os.fsencode(name) + b"\0" + hashlib.sha256(content).digest())
+    return f"sha256:{whole.hexdigest()}"
+
+
+def _below(folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):
+        if parent != str(folder) and any(name in files for name in _FOREIGN):
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not _is_skipped(name, skipped)]
+        yield from (Path(parent, name) for name in files if not name.startswith("."))
+
+
+def _is_skipped(name: str, patterns: Sequence[str]) -> bool:
+    return name == "__pycache__" or name.startswith(".") or any(fnmatch.fnmatch(name, each) for each in patterns)
+
+
+def _content(path: Path) -> bytes | None:
+    """The content of a regular file; None for everything else, and for what cannot be read."""
+    try:
+        return path.read_bytes() if path.is_file() else None
+    except OSError:
+        return None

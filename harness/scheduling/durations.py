@@ -1,0 +1,77 @@
+"""What a run knows about how long cases take, and what the next run will know: histories on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.devices.device import Inventory
+from harness.errors import HarnessError
+from harness.reporting.ledger import Ledger
+from harness.scheduling.history import FILE_NAME, History, HistoryError
+
+_RESULTS = "results"
+
+
+@dataclass(slots=True)
+class Durations:
+    """The history of a run. `file`: where the run keeps its own durations; None if it does not.
+
+    `notes`: lines for people above the run, `remarks`: lines below it.
+    """
+
+    history: History
+    device: str
+    file: Path | None
+    given: tuple[Path, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], base: Path, inventory: Inventory) -> Durations:
+        """From the runs of ``--history``, else from the file beside the run directories. `base`: the command's folder.
+
+        Only a run in ``results/`` keeps its durations. Raises pytest.UsageError.
+        """
+        path = base / _RESULTS / FILE_NAME
+        own = settings["results_dir"] is None and settings["resume"] is None
+        device = ", ".join(sorted({each.name for each in inventory.usable}))
+        found = cls(History(), device, path if own else None, settings["history"])
+        if found.given:
+            try:
+                found.history = History.of_runs(base / each for each in found.given)
+            except HarnessError as error:
+                raise pytest.UsageError(f"--history={found._names}: {error}") from None
+            return found
+        try:
+            found.history = History.read(path, device)
+        except HistoryError as error:
+            found.notes.append(f"no durations are known: {error}")
+            found.file = None
+        return found
+
+    @property
+    def _names(self) -> str:
+        return repr(",".join(map(str, self.given)))
+
+    def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
+        """The seconds that each case is expected to take, see `History.expected`. Notes a history of other cases."""
+        known = self.history.seconds
+        if self.given and ids and not any(case in known for case in ids):
+            self.remarks.append(
+                f"--history={self._names}: none of its {len(known)} cases is in this run: it is of another tree"
+            )
+        return self.history.expected(ids, limits, limit)
+
+    def keep(self, ledger: Ledger) -> None:
+        """Keep the durations of this run for the next ones. A failure is no failure of the run."""
+        if self.file is None:
+            return
+        try:
+            History.of_ledger(ledger).keep(self.file, self.device)
+        except HarnessError as error:
+            self.remarks.append(f"the durations of this run are not kept: {error}")

@@ -1,0 +1,86 @@
+"""``--from DIR --only WORDS``: the cases that had certain verdicts in an earlier run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import HarnessError, writing
+from harness.gating import patterns
+from harness.outcome import Outcome
+from harness.reporting import journal
+from harness.reporting.ledger import Ledger
+from harness.text import counted
+
+#: The word for every verdict that makes a run red.
+RED = "red"
+#: The words that ``--only`` knows.
+WORDS = (*(outcome.value for outcome in Outcome), RED)
+_FILE = "only.json"
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """The cases of an earlier run that have one of the wanted verdicts. `text`: what was selected, for people."""
+
+    ids: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], base: Path) -> EarlierRun | None:
+        """What ``--from`` and ``--only`` select; None without them. `base`: the folder of the command.
+
+        Raises pytest.UsageError.
+        """
+        if settings["from"] is None:
+            if settings["only"]:
+                raise pytest.UsageError(
+                    f"--only={','.join(settings['only'])} needs --from=DIR: the run with the verdicts"
+                )
+            return None
+        try:
+            return cls.read(base / settings["from"], settings["only"])
+        except HarnessError as error:
+            raise pytest.UsageError(f"--from={str(settings['from'])!r}: {error}") from None
+
+    @classmethod
+    def read(cls, run_dir: Path, only: Sequence[str]) -> EarlierRun:
+        """Read a run directory. `only`: words of `WORDS`; empty for red cases. Raises JournalError if it has no run."""
+        ledger = Ledger.from_journal(journal.read_run(run_dir / journal.FILE_NAME))
+        red = {verdict.case for verdict in ledger.red}
+        words = only or (RED,)
+        ids = tuple(
+            verdict.case
+            for verdict in ledger.verdicts
+            if verdict.outcome.value in words or (RED in words and verdict.case in red)
+        )
+        return cls(ids, f"{counted(len(ids), 'case')} of {run_dir} that {_are(ids)} {', '.join(words)}")
+
+    def gone(self, cases: Container[str], arguments: Sequence[str]) -> str:
+        """A sentence if cases do not exist any more; else empty. `cases`: all that were collected, also if deselected.
+
+        A case that the `arguments` of this run do not reach is not looked for.
+        """
+        missing = [case for case in self.ids if case not in cases and patterns.reaches(case, arguments)]
+        if not missing:
+            return ""
+        what = "a case" if len(missing) == 1 else f"{len(missing)} cases"
+        more = ", …" if len(missing) > _NAMED else ""
+        return f"--from names {what} that this tree does not have: {', '.join(missing[:_NAMED])}{more}"
+
+    def write(self, folder: Path) -> Path:
+        """Write the ids to a file that workers read (`harness.scheduling.selection.read_ids`). Raises WriteError."""
+        path = folder / _FILE
+        with writing(repr(str(path))):
+            path.write_text(json.dumps(self.ids), encoding="ascii")
+        return path
+
+
+def _are(ids: Sequence[str]) -> str:
+    return "is" if len(ids) == 1 else "are"

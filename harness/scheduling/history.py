@@ -1,0 +1,130 @@
+"""How long cases took in earlier runs, and how long a case is expected to take. Pure functions, and the file of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.reporting import journal
+from harness.reporting.atomic import write_atomically
+from harness.reporting.ledger import Ledger
+
+#: The file beside the run directories.
+FILE_NAME = "history.json"
+_SCHEMA = 1
+#: The seconds of a case about which nothing is known.
+_UNKNOWN = 1.0
+#: New durations count as much as all older ones together: a case that has become slow is soon known to be slow.
+_NEW = 0.5
+
+
+class HistoryError(HarnessError):
+    """A file is no history."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Seconds that cases took, by id."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_ledger(cls, ledger: Ledger) -> History:
+        """The durations of one run: of each case that ran, the mean of its repetitions, retries included."""
+        return cls(
+            {
+                verdict.case: round(verdict.duration / max(1, sum(finish.final for finish in verdict.finishes)), 3)
+                for verdict in ledger.verdicts
+                if verdict.ran
+            }
+        )
+
+    @classmethod
+    def of_runs(cls, run_dirs: Iterable[Path]) -> History:
+        """The durations of several runs: of each case, the median. Raises JournalError if a folder has no run."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for run_dir in run_dirs:
+            ledger = Ledger.from_journal(journal.read_run(run_dir / journal.FILE_NAME))
+            for case, seconds in cls.of_ledger(ledger).seconds.items():
+                found[case].append(seconds)
+        return cls({case: statistics.median(values) for case, values in found.items()})
+
+    @classmethod
+    def read(cls, path: Path, device: str) -> History:
+        """The durations on this kind of device in a file; none if there is no file. Raises HistoryError."""
+        return cls(_read(path).get(device, {}))
+
+    def keep(self, path: Path, device: str) -> None:
+        """Add these durations to those in a file. Raises HistoryError if it is none, WriteError."""
+        known = _read(path)
+        before = known.get(device, {})
+        known[device] = {**before, **self._mixed(before)}
+        text = json.dumps({"schema": _SCHEMA, "seconds": known}, separators=(",", ":"))
+        write_atomically(path, text.encode("ascii") + b"\n")
+
+    def _mixed(self, before: Mapping[str, float]) -> dict[str, float]:
+        return {
+            case: round(_NEW * seconds + (1 - _NEW) * before.get(case, seconds), 3)
+            for case, seconds in self.seconds.items()
+        }
+
+    def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
+        """The seconds that each case is expected to take. `limits`: the time limits of cases that have their own.
+
+        A case without history takes as long as like ones: other parameters of the same test, else the same file.
+        Without any, it is guessed by its time limit, compared with the usual `limit`.
+        """
+        by_test, by_file = _means(self.seconds, _test), _means(self.seconds, _file)
+        usual = statistics.median(self.seconds.values()) if self.seconds else _UNKNOWN
+
+        def guess(case: str) -> float:
+            like = by_test.get(_test(case), by_file.get(_file(case)))
+            return usual * limits.get(case, limit) / limit if like is None else like
+
+        return [self.seconds[case] if case in self.seconds else guess(case) for case in ids]
+
+
+def _means(seconds: Mapping[str, float], key: Any) -> dict[str, float]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for case, value in seconds.items():
+        groups[key(case)].append(value)
+    return {name: statistics.fmean(values) for name, values in groups.items()}
+
+
+def _test(case: str) -> str:
+    """The id without its parameters."""
+    path, separator, rest = case.partition("::")
+    return f"{path}{separator}{rest.partition('[')[0]}"
+
+
+def _file(case: str) -> str:
+    return case.partition("::")[0]
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """The seconds in a file, by device and case. Raises HistoryError."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise HistoryError(f"cannot read {str(path)!r}") from error
+    except ValueError:
+        found = None
+    known = found.get("seconds") if isinstance(found, dict) and found.get("schema") == _SCHEMA else None
+    if not isinstance(known, dict) or not all(_is_seconds(cases) for cases in known.values()):
+        raise HistoryError(f"{str(path)!r} is not a history of durations: remove it, and the next run makes a new one")
+    return known
+
+
+def _is_seconds(cases: object) -> bool:
+    return isinstance(cases, dict) and all(
+        isinstance(each, int | float) and math.isfinite(each) and each >= 0 for each in cases.values()
+    )

@@ -1,0 +1,102 @@
+"""``--resume DIR``: the run directory of an interrupted run, locked for this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.reporting import environment, identity, journal
+from harness.reporting.events import RunStarted
+from harness.scheduling.resumption import ResumeError, Resumption
+from harness.scheduling.run_lock import RunLock
+from harness.scheduling.unfinished import lost_lines, reopened_lines, resumption_of
+from harness.text import counted
+
+
+class InterruptedRun:
+    """What a run that is resumed has on disk. While it exists, no other run can write there."""
+
+    def __init__(self, run_dir: Path, *, force: bool) -> None:
+        """`force`: go on whatever has changed. Raises HarnessError if the folder has no run, or another run uses it."""
+        self.run_dir = run_dir
+        self.force = force
+        contents = journal.read_run(run_dir / journal.FILE_NAME)
+        try:
+            self._lock = RunLock(run_dir)
+        except OSError as error:
+            raise ResumeError(f"cannot write into {str(run_dir)!r}: {error.strerror}") from None
+        try:
+            contents = journal.read_run(run_dir / journal.FILE_NAME)  # again: another run may have written until now
+            self.resumption: Resumption = resumption_of(contents, forced=force)
+        except BaseException:
+            self._lock.release()
+            raise
+        self.lost = lost_lines(contents)
+        self.reopened = reopened_lines(contents, self.resumption)
+        self._first = next(event for event in contents.events if isinstance(event, RunStarted))
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], base: Path) -> InterruptedRun | None:
+        """The run that ``--resume`` names; None without it. `base`: the folder of the command. Raises UsageError."""
+        wanted = settings["resume"]
+        if wanted is None:
+            if settings["force_resume"]:
+                raise pytest.UsageError("--force-resume needs --resume=DIR: the run to go on with")
+            return None
+        if settings["results_dir"] is not None and (base / settings["results_dir"]) != base / wanted:
+            raise pytest.UsageError(
+                f"--resume={str(wanted)!r} and --results-dir={str(settings['results_dir'])!r}: "
+                "a resumed run goes on in its own run directory, so leave out --results-dir"
+            )
+        try:
+            return cls((base / wanted).resolve(), force=settings["force_resume"])
+        except HarnessError as error:
+            raise pytest.UsageError(f"--resume={str(wanted)!r}: {error}") from None
+
+    @property
+    def seed(self) -> int:
+        return self._first.seed
+
+    @property
+    def text(self) -> str:
+        """What is left of the run, for people."""
+        known, lost = self.resumption, {line["case"] for line in self.lost}
+        flight = f", {len(lost)} of them in flight when it was interrupted" if lost else ""
+        replayed = f"{len(known.finished)} of {counted(len(known.ids), 'case')} have their verdict and are replayed"
+        return f"resumed, part {known.part}: {replayed}; {len(known.ids) - len(known.finished)} are left{flight}"
+
+    def changes(self, run: RunStarted) -> tuple[str, ...]:
+        """What has changed since the run was started, a text for each fact. `run`: its next ``run`` line.
+
+        Raises ResumeError if something has changed and the run is not forced.
+        """
+        before, now = (
+            {**identity.facts(each), "devices": ", ".join(each.devices), "--shard": each.shard}
+            for each in (self._first, run)
+        )
+        found = tuple(each.text for each in identity.differences(before, now))
+        if found and not self.force:
+            raise ResumeError(unlike(found))
+        return found
+
+    def keep_environment(self) -> None:
+        """Keep the environment.json of the part before. Raises OSError."""
+        path = self.run_dir / environment.FILE_NAME
+        if path.exists():
+            path.rename(path.with_stem(f"{path.stem}-{self.resumption.part - 1}"))
+
+    def release(self) -> None:
+        """Let another run have the folder."""
+        self._lock.release()
+
+
+def unlike(changes: tuple[str, ...]) -> str:
+    """The sentence for a run that cannot be resumed since something has changed."""
+    return (
+        f"the run was started under other conditions: {'; '.join(changes)}; "
+        "type the same command as for the run and restore what has changed, or add --force-resume"
+    )

@@ -1,0 +1,103 @@
+"""What a resumed run had done before it was interrupted. The controller writes it to a file, and each worker reads it.
+
+Workers import this module, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError, writing
+from harness.outcome import Outcome
+
+#: The file in the run's temporary folder.
+FILE = "resumption.json"
+_CHANGE = "list-of-cases-changed"
+#: Cases that are named when the list of cases has changed.
+_NAMED = 3
+
+
+class ResumeError(HarnessError):
+    """A run cannot be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The verdict of a case, as it is replayed. `phases`: seconds by name. `detail`: traceback or stacks."""
+
+    outcome: Outcome
+    message: str = ""
+    detail: str = ""
+    duration: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    reproduce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What an interrupted run had done.
+
+    - `finished`: the verdicts, by case. `attempts`: the number of earlier attempts at each other case.
+    - `executors`: the highest number of an executor of each worker, so that names stay different.
+    - `ids`: all cases of the run. `findings`: kind and text of each finding, so that none is recorded twice.
+    - `part`: the number of the part of the run that begins now, 2 for the first.
+    - `forced`: the run may go on with another list of cases.
+    """
+
+    finished: Mapping[str, Finished] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    executors: Mapping[str, int] = field(default_factory=dict)
+    ids: tuple[str, ...] = ()
+    findings: frozenset[tuple[str, str]] = frozenset()
+    part: int = 1
+    forced: bool = False
+
+    def difference(self, ids: Sequence[str]) -> str:
+        """How the cases that were collected now differ from those of the run; empty if they do not."""
+        now, before = {*ids}, {*self.ids}
+        new = [case for case in ids if case not in before]
+        gone = [case for case in self.ids if case not in now]
+        found = [_changed(new, "new")] * bool(new) + [_changed(gone, "gone")] * bool(gone)
+        return "; ".join(found)
+
+    def write(self, folder: Path) -> Path:
+        """Write the file. Raises WriteError."""
+        path = folder / FILE
+        value = {**asdict(self), "findings": sorted(self.findings)}
+        with writing(repr(str(path))):
+            path.write_text(json.dumps(value), encoding="ascii")
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Resumption:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
+        finished = {
+            case: Finished(**{**entry, "outcome": Outcome(entry["outcome"])})
+            for case, entry in value["finished"].items()
+        }
+        findings = frozenset((kind, text) for kind, text in value["findings"])
+        return cls(**{**value, "finished": finished, "ids": tuple(value["ids"]), "findings": findings})
+
+
+def _changed(ids: Sequence[str], how: str) -> str:
+    more = ", …" if len(ids) > _NAMED else ""
+    return f"{len(ids)} {'case is' if len(ids) == 1 else 'cases are'} {how} ({', '.join(ids[:_NAMED])}{more})"
+
+
+def note_change(folder: Path, text: str) -> None:
+    """Tell the controller how the list of cases has changed. Raises WriteError."""
+    path = folder / _CHANGE
+    with writing(repr(str(path))):
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def change(folder: Path) -> str:
+    """How the list of cases has changed, as a worker has found; empty if it has not."""
+    try:
+        return (folder / _CHANGE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""

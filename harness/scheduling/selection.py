@@ -1,0 +1,55 @@
+"""Which of the collected cases a run takes: a pure function over ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.gating.policy import Policy
+from harness.scheduling import order
+from harness.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The result, as positions in the list of collected cases. `selected`: those of all shards. `here`: those to run.
+
+    `here` is in the order of the run.
+    """
+
+    selected: tuple[int, ...]
+    here: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What profile and options select. `seed` orders a shuffled run.
+
+    `shard`: None for all parts. `only`: None for all cases.
+    """
+
+    policy: Policy
+    seed: int
+    shard: Shard | None = None
+    only: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, policy: Policy, seed: int, shard: str, only: frozenset[str] | None = None) -> Selection:
+        """Like the constructor, with the shard as text; empty for all parts."""
+        return cls(policy, seed, Shard.parse(shard) if shard else None, only)
+
+    def choose(self, ids: Sequence[str]) -> Chosen:
+        """Choose from the collected cases. The shard is taken last, so that all shards agree on the whole."""
+        known = order.chosen(self.policy, ids)
+        selected = [position for position in known if self.only is None or ids[position] in self.only]
+        here = [position for position in selected if self.shard is None or self.shard.has(ids[position])]
+        if self.policy.shuffle:
+            here = [here[place] for place in order.shuffled([ids[position] for position in here], self.seed)]
+        return Chosen(tuple(selected), tuple(here))
+
+
+def read_ids(path: str) -> frozenset[str] | None:
+    """The ids that `harness.scheduling.earlier_run.EarlierRun.write` wrote; None without a path."""
+    return frozenset(json.loads(Path(path).read_text(encoding="ascii"))) if path else None

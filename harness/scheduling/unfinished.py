@@ -1,0 +1,123 @@
+"""What an interrupted run had done, and what is left of it: pure functions of its journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.outcome import Outcome
+from harness.reporting.events import Collected, Executor, Finding, Finish, RunStarted, Start
+from harness.reporting.journal import JournalContents
+from harness.reporting.ledger import Ledger, Verdict
+from harness.scheduling.resumption import Finished, ResumeError, Resumption
+
+#: The outcomes of attempts that say nothing about the case.
+_NO_VERDICT = (Outcome.NOT_RUN, Outcome.LOST)
+
+
+def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumption:
+    """What the run in this journal had done. Raises ResumeError if it had not collected its cases yet."""
+    lines = [event for event in contents.events if isinstance(event, Collected)]
+    if not lines:
+        raise ResumeError("the run ended before it had collected its cases: start it again")
+    needed = finals_needed(next(event for event in contents.events if isinstance(event, RunStarted)))
+    verdicts = Ledger.from_events(contents.events).verdicts
+    finished = {verdict.case: _finished(verdict) for verdict in verdicts if is_finished(verdict, needed)}
+    last: dict[str, int] = {}
+    for event in contents.events:
+        if isinstance(event, Start | Finish):
+            last[event.case] = max(last.get(event.case, 0), event.attempt)
+    return Resumption(
+        finished=finished,
+        attempts={verdict.case: last.get(verdict.case, 0) for verdict in verdicts if verdict.case not in finished},
+        executors=_numbers(event.executor for event in contents.events if isinstance(event, Executor)),
+        ids=tuple(dict.fromkeys(case for line in lines for case in line.ids)),
+        findings=frozenset((event.kind, event.message) for event in contents.events if isinstance(event, Finding)),
+        part=1 + sum(isinstance(event, RunStarted) for event in contents.events),
+        forced=forced,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """How many attempts at a case must count before it has its verdict. `until_red`: one that is red is enough."""
+
+    finals: int = 1
+    until_red: bool = False
+
+
+def finals_needed(run: RunStarted) -> Needed:
+    """What the run's options ask for."""
+    repeat = run.settings.get("repeat")
+    if run.isolation == "none" or run.settings.get("verify") or not isinstance(repeat, int):
+        return Needed()
+    return Needed(repeat, until_red=bool(run.settings.get("until_fail")))
+
+
+def is_finished(verdict: Verdict, needed: Needed) -> bool:
+    """Whether a case has its verdict. One that was stopped or not run has none, and one that the harness lost neither:
+    a worker may live on for a moment when its zygote and its executor have been killed with the run.
+    """
+    finals = [finish for finish in verdict.finishes if finish.final]
+    if not finals or finals[-1].outcome in _NO_VERDICT:
+        return False
+    if finals[-1].gate is not None or (needed.until_red and finals[-1].outcome.is_red):
+        return True
+    return sum(finish.outcome not in _NO_VERDICT for finish in finals) >= needed.finals
+
+
+def _finished(verdict: Verdict) -> Finished:
+    decided = verdict.decided or verdict.finishes[-1]
+    return Finished(
+        outcome=verdict.outcome,
+        message=verdict.message,
+        detail=decided.detail,
+        duration=verdict.duration,
+        phases=decided.phases,
+        reproduce=verdict.reproduce or "",
+    )
+
+
+def _numbers(names: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in names:
+        worker, _, number = name.rpartition("-e")
+        if number.isdecimal():
+            found[worker] = max(found.get(worker, 0), int(number))
+    return found
+
+
+def reopened_lines(contents: JournalContents, known: Resumption) -> list[dict[str, Any]]:
+    """A line of a journal for each case that runs again although it has come to an end: that end counts no more."""
+    ended = {
+        event.case: None
+        for event in contents.events
+        if isinstance(event, Finish) and event.final and event.outcome in _NO_VERDICT
+    }
+    return [{"event": "reopened", "case": case} for case in ended if case in known.attempts]
+
+
+def lost_lines(contents: JournalContents) -> list[dict[str, Any]]:
+    """A line of a journal for each attempt that was in flight when the run was interrupted: that attempt is lost."""
+    begun: Counter[tuple[str, int, str, str | None]] = Counter()
+    starts: dict[tuple[str, int, str, str | None], Start] = {}
+    for event in contents.events:
+        if isinstance(event, Start | Finish):
+            key = event.case, event.attempt, event.worker, event.executor
+            begun[key] += 1 if isinstance(event, Start) else -1
+            if isinstance(event, Start):
+                starts[key] = event
+    return [
+        {
+            "event": "finish",
+            **start.model_dump(mode="json", exclude={"event", "t", "pid"}),
+            "outcome": Outcome.LOST.value,
+            "final": False,
+            "duration": 0.0,
+            "message": "the run was interrupted while the case ran",
+        }
+        for key, start in starts.items()
+        if begun[key] > 0
+    ]

@@ -1,0 +1,120 @@
+"""Hands out cases to xdist's workers, the longest first. The decisions are those of a `Backlog`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+from xdist.report import report_collection_diff
+from xdist.workermanage import parse_tx_spec_config
+
+from harness.scheduling.backlog import Backlog
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+
+class LongestFirstScheduling:
+    """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`)."""
+
+    def __init__(self, config: pytest.Config, expected: Callable[[Sequence[str]], Sequence[float]]) -> None:
+        """`expected` returns the seconds that each of the given cases is expected to take."""
+        self._config = config
+        self._expected = expected
+        self._workers = len(parse_tx_spec_config(config))
+        self._queues: dict[WorkerController, list[int]] = {}
+        self._collections: dict[WorkerController, list[str]] = {}
+        self._ids: list[str] | None = None
+        self._backlog = Backlog((), 1)
+
+    @property
+    def nodes(self) -> list[WorkerController]:
+        return list(self._queues)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        return len(self._collections) >= self._workers
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether no worker waits for more: each has at most the case that it runs."""
+        if not self.collection_is_completed or self._backlog:
+            return False
+        return all(len(queue) < 2 for queue in self._queues.values())
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._backlog) or any(self._queues.values())
+
+    def add_node(self, node: WorkerController) -> None:
+        self._queues[node] = []
+
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        if self._ids is not None and list(collection) != self._ids:
+            return  # the replacement of a dead worker found other cases: it gets none
+        self._collections[node] = list(collection)
+
+    def schedule(self) -> None:
+        """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
+        if self._ids is None:
+            if not self._is_same_everywhere():
+                return
+            self._ids = next(iter(self._collections.values()))
+            self._backlog = Backlog(self._expected(self._ids), len(self._queues))
+            for node in self._queues:
+                self._send(node, self._backlog.first())
+        for node in self._queues:
+            self._fill(node)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        del duration
+        self._queues[node].remove(item_index)
+        self._fill(node)
+
+    def mark_test_pending(self, item: str) -> None:
+        assert self._ids is not None
+        self._give_back([self._ids.index(item)])
+
+    def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
+        raise NotImplementedError("this scheduler takes no case back from a worker that lives")
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Forget a worker. Returns the case that it was running when it died."""
+        queue = self._queues.pop(node)
+        if not queue:
+            return None
+        assert self._ids is not None
+        running, *others = queue
+        self._give_back(others)
+        return self._ids[running]
+
+    def _give_back(self, positions: Sequence[int]) -> None:
+        self._backlog.put_back(positions)
+        for node in self._queues:
+            self._fill(node)
+
+    def _fill(self, node: WorkerController) -> None:
+        """Give a worker what it needs. One that gets no more is told so: otherwise its last case waits for ever."""
+        if node.shutting_down or node not in self._collections:
+            return
+        self._send(node, self._backlog.more(self._queues[node], len(self._queues)))
+        if not self._backlog:
+            node.shutdown()
+
+    def _send(self, node: WorkerController, positions: Sequence[int]) -> None:
+        if positions:
+            self._queues[node].extend(positions)
+            node.send_runtest_some(list(positions))
+
+    def _is_same_everywhere(self) -> bool:
+        """Whether all workers have collected the same. If not, the difference becomes an error of the collection."""
+        (first, wanted), *others = self._collections.items()
+        differences = [
+            (node, report_collection_diff(wanted, found, first.gateway.id, node.gateway.id)) for node, found in others
+        ]
+        for node, text in differences:
+            if text:
+                report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
+                self._config.hook.pytest_collectreport(report=report)
+        return not any(text for _, text in differences)

@@ -1,0 +1,55 @@
+"""The reports for a case that had its verdict before the run was interrupted. Nothing runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.outcome import Outcome
+from harness.protocol import reports
+from harness.scheduling.resumption import Finished
+from harness.supervisor.pytest_reports import expected, plain, skipped, synthetic
+
+_NOTE = "replayed: the case had this verdict before the run was resumed"
+
+
+def shown(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
+    """Returns the reports of the verdict, marked as replayed."""
+    made = _reports(item, finished)
+    for report in made:
+        report.duration = finished.phases.get(report.when or "", report.duration)
+        report.user_properties.append(("replayed", "true"))
+        reports.mark_replayed(report)
+    return made
+
+
+def _reports(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
+    outcome = finished.outcome
+    if outcome is Outcome.GATED:
+        return [skipped(item, outcome=outcome, text=f"gated: {finished.message}")]
+    if outcome is Outcome.SKIPPED:
+        report = skipped(item, outcome=outcome, text=finished.message)
+        reports.unmark(report)
+        return [report, plain(item, "teardown")]
+    if outcome is Outcome.WAIVED:
+        return [expected(item, finished.message, finished.duration), plain(item, "teardown")]
+    if outcome.is_red:
+        return [_failed(item, finished), plain(item, "teardown")]
+    call = plain(item, "call")
+    if outcome is Outcome.FLAKY:
+        reports.mark(call, outcome)
+    return [plain(item, "setup"), call, plain(item, "teardown")]
+
+
+def _failed(item: pytest.Item, finished: Finished) -> pytest.TestReport:
+    lines = [_NOTE, *([f"reproduce: {finished.reproduce}"] if finished.reproduce else [])]
+    report = synthetic(
+        item,
+        outcome=finished.outcome,
+        text="\n\n".join(part for part in (finished.message, finished.detail) if part) or str(finished.outcome),
+        when="setup" if finished.outcome is Outcome.ERROR else "call",
+        duration=finished.duration,
+        sections=[("harness", "\n".join(lines))],
+    )
+    if finished.outcome in (Outcome.FAILED, Outcome.ERROR):
+        reports.unmark(report)  # pytest has these outcomes itself
+    return report

@@ -1,0 +1,129 @@
+"""Which cases a worker gets next: on a model of workers, all cases run once and the workers end together."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.scheduling.backlog import Backlog
+
+SECONDS = st.lists(st.one_of(st.just(0.0), st.floats(0.0, 1000.0)), max_size=60)
+
+
+def simulate(
+    taken: Sequence[float], expected: Sequence[float], workers: int, *, dies: int = -1
+) -> tuple[float, list[int]]:
+    """When the last worker ends, and the cases in the order of their begin.
+
+    A worker begins a case once it has the next one, or knows that there is none. `dies`: after so many ends a worker
+    dies with all that it had, and another one takes its place.
+    """
+    backlog = Backlog(expected, workers)
+    queues: list[list[int]] = [backlog.first() for _ in range(workers)]
+    closed = [False] * workers
+    begun: list[int] = []
+    running: list[tuple[float, int]] = []
+    busy = [False] * workers
+    now, ends = 0.0, 0
+
+    def fill(worker: int) -> None:
+        if not closed[worker]:
+            queues[worker] += backlog.more(queues[worker], workers)
+            closed[worker] = not backlog
+
+    def begin(worker: int) -> None:
+        queue = queues[worker]
+        if not busy[worker] and queue and (len(queue) > 1 or closed[worker]):
+            busy[worker] = True
+            begun.append(queue[0])
+            heapq.heappush(running, (now + taken[queue[0]], worker))
+
+    for worker in range(workers):
+        fill(worker)
+    for worker in range(workers):
+        begin(worker)
+    while running:
+        now, worker = heapq.heappop(running)
+        ends += 1
+        queues[worker].pop(0)
+        busy[worker] = False
+        if ends == dies:
+            backlog.put_back(queues[worker])
+            queues[worker] = []
+            closed[worker] = False
+        for each in range(workers):
+            if each == worker or ends == dies:
+                fill(each)
+                begin(each)
+    assert not backlog
+    assert not any(queues)
+    return now, begun
+
+
+def bound(taken: Sequence[float], workers: int) -> float:
+    return max([sum(taken) / workers, *taken])
+
+
+@given(SECONDS, st.integers(1, 9), st.integers(-1, 40))
+def test_each_case_runs_once(seconds: list[float], workers: int, dies: int) -> None:
+    _, begun = simulate(seconds, seconds, workers, dies=dies)
+    assert sorted(begun) == list(range(len(seconds)))
+
+
+@given(SECONDS, st.randoms(use_true_random=False), st.integers(1, 9))
+def test_wrong_expectations_cost_time_and_lose_no_case(seconds: list[float], draw: random.Random, workers: int) -> None:
+    wrong = draw.sample(seconds, len(seconds))
+    _, begun = simulate(seconds, wrong, workers)
+    assert sorted(begun) == list(range(len(seconds)))
+
+
+def like_suites(cases: int, seed: int) -> list[float]:
+    """Durations as suites have them: most cases take milliseconds, a few take as long as thousands of others."""
+    draw = random.Random(seed)
+    return [min(draw.lognormvariate(-3.0, 2.0), 60.0) for _ in range(cases)]
+
+
+@pytest.mark.parametrize("workers", [2, 8, 64])
+@pytest.mark.parametrize("seed", range(5))
+def test_with_history_workers_end_together(workers: int, seed: int) -> None:
+    """Within 5% of what is possible at all, also if each case takes up to a fifth more or less than expected."""
+    taken = like_suites(6000, seed)
+    draw = random.Random(seed)
+    expected = [seconds * draw.uniform(0.8, 1.2) for seconds in taken]
+    for known in (taken, expected):
+        end, _ = simulate(taken, known, workers)
+        assert end <= 1.05 * bound(taken, workers)
+
+
+@pytest.mark.parametrize("workers", [2, 8, 64])
+def test_without_history_the_order_is_kept(workers: int) -> None:
+    """What one worker gets is neighbours, and less towards the end."""
+    _, begun = simulate([1.0] * 640, [1.0] * 640, workers)
+    assert begun[0] == 0
+    backlog = Backlog([1.0] * 640, workers)
+    first = backlog.first()
+    more = backlog.more(first, workers)
+    assert [*first, *more] == list(range(len(more) + 1))
+    assert len(more) >= 160 / workers - 2
+
+
+def test_the_longest_first_and_a_short_one_behind_it() -> None:
+    seconds = [1.0, 50.0, 1.0, 100.0, 1.0]
+    backlog = Backlog(seconds, 2)
+    first, second = backlog.first(), backlog.first()
+    assert (first, second) == ([3], [1])
+    assert backlog.more(first, 2) == [0]
+    assert backlog.more([3, 0], 2) == []
+    assert backlog.more(second, 2) == [2]
+    assert len(backlog) == 1
+
+
+def test_short_cases_keep_their_order() -> None:
+    seconds = [0.1] * 50 + [100.0] + [0.1] * 50
+    _, begun = simulate(seconds, seconds, 1)
+    assert begun == [50, *range(50), *range(51, 101)]
