@@ -1,10 +1,11 @@
 // How each function of the driver begins and ends.
 #pragma once
 
-// The headers give old names to new functions by macros; here the names in the library matter.
+#include <cuda_runtime_api.h>
+
+// The header gives old names to new functions by macros; here the names in the library matter.
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <utility>
 
