@@ -243,8 +243,10 @@ class ControllerHooks:
         self._run = run
         self._config = config
         self._heartbeat: Heartbeat | None = None
+        self._session: pytest.Session | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session = session
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:  # -p no:terminal
             return
@@ -317,11 +319,17 @@ class ControllerHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        self._run.accept()
+        self._accept()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
-        self._run.accept()
+        self._accept()
+
+    def _accept(self) -> None:
+        """Begin a resumed run, unless the collection has failed: pytest then reports that, and no case runs."""
+        failed = self._session is not None and self._session.testsfailed
+        if not failed or self._config.option.continue_on_collection_errors:
+            self._run.accept()
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:

@@ -199,6 +199,7 @@ class Run:
             self.inventory,
             suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
             waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
+            lists=[(each.name, each.hash) for each in self.plan.lists],
         )
 
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:

@@ -41,8 +41,13 @@ class Difference:
         return f"{self.name} is {_quoted(self.second)}, that of most is {_quoted(self.first)}"
 
 
-def of(inventory: Inventory, *, suites: str, waivers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The identity of a run: a text for each name. `suites` is the hash of the suites' files."""
+def of(
+    inventory: Inventory, *, suites: str, waivers: Sequence[Mapping[str, Any]], lists: Sequence[tuple[str, str]]
+) -> dict[str, str]:
+    """The identity of a run: a text for each name. `suites` is the hash of the suites' files.
+
+    `lists`: name and hash of each must-pass list.
+    """
     listed = json.dumps(list(waivers), sort_keys=True, default=repr).encode()
     return {
         SUITE_FILES: suites,
@@ -50,6 +55,7 @@ def of(inventory: Inventory, *, suites: str, waivers: Sequence[Mapping[str, Any]
         "driver": clean(inventory.driver or "none"),
         "device": ", ".join(sorted({clean(device.name) for device in inventory.usable})),
         "waivers": f"sha256:{hashlib.sha256(listed).hexdigest()}" if waivers else "none",
+        "must-pass lists": ", ".join(f"{name} {digest[:19]}" for name, digest in lists) or "none",
         "python": platform.python_version(),
         "harness": __version__,
     }

@@ -326,3 +326,17 @@ def test_a_shard_is_resumed_and_merged(project: Project, begun: list[Running]) -
     merged = replace(results[0], run_dir=out)
     assert names(merged.verdicts) == OUTCOMES
     assert not merged.ledger.findings
+
+
+@SPREADS
+def test_a_collection_that_fails_is_reported_and_nothing_is_touched(
+    project: Project, begun: list[Running], spread: str
+) -> None:
+    cut = cut_off(project, begun, spread)
+    journal = (cut.run_dir / "journal.ndjson").read_bytes()
+    result = resume(project, cut.run_dir, spread, env={"AFTER": "none"})
+    assert result.status in (1, 2), result.tail()
+    assert "invalid literal for int() with base 10: 'none'" in result.terminal
+    assert "list of cases has changed" not in result.terminal
+    assert (cut.run_dir / "journal.ndjson").read_bytes() == journal
+    assert resume(project, cut.run_dir, spread).counts == COUNTS

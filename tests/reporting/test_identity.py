@@ -43,7 +43,16 @@ def test_differences(changes: dict[str, Any], texts: list[str]) -> None:
 
 
 def test_the_identity_of_a_run_on_the_processor() -> None:
-    first = identity.of(Inventory((CPU,)), suites="sha256:0", waivers=[])
+    first = identity.of(Inventory((CPU,)), suites="sha256:0", waivers=[], lists=[])
     assert (first["driver"], first["waivers"], first["suite files"]) == ("none", "none", "sha256:0")
-    waived = identity.of(Inventory((CPU,), driver="550.1"), suites="sha256:0", waivers=[{"case": "*"}])
-    assert [each.name for each in identity.differences(first, waived)] == ["driver", "waivers"]
+    waived = identity.of(
+        Inventory((CPU,), driver="550.1"),
+        suites="sha256:0",
+        waivers=[{"case": "*"}],
+        lists=[("core", f"sha256:{'a' * 64}")],
+    )
+    assert [each.name for each in identity.differences(first, waived)] == [
+        "driver",
+        "waivers",
+        "must-pass lists",
+    ]
