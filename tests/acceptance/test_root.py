@@ -200,7 +200,7 @@ def _run(project: Project, layout: Layout, *options: str) -> Result:
     result = project.run(*options, *layout.arguments, suites=None, folder=layout.folder, results_dir=False)
     if layout.run_dir is not None:
         return dataclasses.replace(result, run_dir=project.folder / layout.run_dir)
-    made = list((project.folder / layout.folder / "results").glob("*"))
+    made = [path for path in (project.folder / layout.folder / "results").glob("*") if path.is_dir()]
     assert len(made) == 1, f"the harness was not active:\n{result.tail()}"
     return dataclasses.replace(result, run_dir=made[0])
 
