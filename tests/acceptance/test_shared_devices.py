@@ -115,7 +115,7 @@ _ALONE = """
 @pytest.mark.parametrize("n", range(4))
 def test_alone(n): pass
 
-@pytest.mark.requires(device="cuda", memory=">=4GiB")
+@pytest.mark.requires(device="cuda", memory=">=40GiB")
 @pytest.mark.parametrize("n", range(4))
 def test_most_of_the_memory(n): pass
 """

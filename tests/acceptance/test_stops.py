@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -160,10 +161,9 @@ def test_a_second_signal_is_heeded_at_once(project: Project, start: Start, sprea
     assert message_of(result, WAITS) == "stopped by SIGINT, without grace (in call)"
 
 
-def stop_requests(project: Project) -> list[os.DirEntry[str]]:
+def stop_requests(project: Project) -> list[Path]:
     """What is left for workers that come later: written once all others were told."""
-    folders = [entry.path for entry in os.scandir(project.temp) if entry.name.startswith("harness-")]
-    return [entry for folder in folders for entry in os.scandir(f"{folder}/stop") if entry.name == "request.json"]
+    return list(project.temp.glob("harness-*/stop/request.json"))
 
 
 @SPREADS
