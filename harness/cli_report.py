@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,11 +81,12 @@ def merge(
     seed and options. Otherwise a line says what is missing, double or different, nothing is written, and the exit
     status is 1. Must-pass lists and the profile's least number of cases are checked here.
 
-    The exit status is that of the merged run. Exit status 4: a DIR has no journal of a shard, or OUT cannot be written.
+    The exit status is that of the merged run. Exit status 4: a DIR has no journal of a shard or a broken
+    environment.json, or OUT cannot be written.
     """
     import secrets
 
-    from harness.reporting import journal, junit
+    from harness.reporting import environment, journal, junit
     from harness.reporting import merge as merging
     from harness.reporting.ledger import Ledger
 
@@ -99,7 +99,7 @@ def merge(
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     argv = ["harness", "report", "merge", *map(str, shards), "-o", str(out)]
     events = merging.merged(parts, run_id=run_id, argv=argv, now=time.time())
-    environments = {str(part.shard): known for part in parts if (known := _environment(Path(part.name)))}
+    environments = {str(part.shard): known for part in parts if (known := environment.read(Path(part.name)))}
     contents = merging.write(out, events, environments)
     ledger = Ledger.from_journal(contents)
     written = junit.write(out, ledger)
@@ -107,19 +107,6 @@ def merge(
     print(f"merged {counted(len(parts), 'shard')} into {out}")
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
-
-
-def _environment(run_dir: Path) -> Mapping[str, Any] | None:
-    """The environment.json of a run; None if there is no readable one."""
-    import json
-
-    from harness.reporting import environment
-
-    try:
-        found = json.loads((run_dir / environment.FILE_NAME).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:

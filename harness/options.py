@@ -21,6 +21,9 @@ from harness.under import WRAPPERS
 DEVICES = ("auto", *BACKENDS)
 ISOLATIONS = ("batch", "case", "none")
 STARTS = ("auto", "fork", "cold")
+#: The word for every verdict that makes a run red, and all words that ``--only`` knows.
+RED = "red"
+VERDICTS = (*(outcome.value for outcome in Outcome), RED)
 LEAK_CHECKS = ("off", "fast", "full")
 
 
@@ -105,10 +108,9 @@ def _shard(text: str) -> str:
 
 def _outcomes(text: str) -> tuple[str, ...]:
     """Verdicts, separated by commas."""
-    known = (*(outcome.value for outcome in Outcome), "red")
     words = tuple(part.strip() for part in text.split(","))
-    if any(word not in known for word in words):
-        raise ValueError(f"verdicts separated by commas, of {', '.join(known)}")
+    if any(word not in VERDICTS for word in words):
+        raise ValueError(f"verdicts separated by commas, of {', '.join(VERDICTS)}")
     return words
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 
 # Everything outside the Char production of XML 1.0 (https://www.w3.org/TR/xml/#charsets), including lone surrogates.
 _UNFIT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -45,6 +46,11 @@ def cap(text: str, limit: int) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """The number with its noun: ``1 case``, ``2 cases``. `plural` is for nouns that do not just add an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """The first names, each on one line: ``a, b, c, …``."""
+    return ", ".join(map(one_line, names[:most])) + (", …" if len(names) > most else "")
 
 
 def exit_text(status: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.text import cap, clean, one_line
+from harness.text import cap, clean, first_of, one_line
 
 ANY_TEXT = st.text(st.characters())  # lone surrogates and control characters included
 
@@ -69,3 +69,10 @@ def test_one_line_is_one_bounded_line(text: str) -> None:
     line = one_line(text, limit=5)
     assert len(line) <= 5
     assert len(line.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [([], ""), (["a"], "a"), (["a", "b", "c"], "a, b, c"), (["a\nx", "b", "c", "d"], "a, b, c, …")]
+)
+def test_the_first_of_some_names(names: list[str], text: str) -> None:
+    assert first_of(names) == text

@@ -20,11 +20,14 @@ from harness import __version__
 from harness.devices import software
 from harness.devices.capabilities import written
 from harness.devices.device import Inventory
+from harness.errors import HarnessError
 from harness.reporting.atomic import write_atomically
 from harness.text import clean
 
 FILE_NAME = "environment.json"
 SCHEMA = 1
+#: The file of a run has a few KiB; a larger one is not ours.
+_MOST_BYTES = 16 << 20
 
 _DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-ml-py", "junitparser", "pydantic")
 _GIT_TIMEOUT = 10.0  # seconds; git needs several seconds for a work tree on a slow network file system
@@ -34,6 +37,10 @@ _RECORDED = re.compile(
     r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT|SIMCUDA)_.*|OMP_NUM_THREADS"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+class EnvironmentFileError(HarnessError):
+    """The environment file of a run cannot be read."""
 
 
 def collect(
@@ -90,6 +97,31 @@ def collect(
 def write(run_dir: Path, facts: Mapping[str, Any]) -> Path:
     """Write `facts`, as `collect` returns them, to ``run_dir/environment.json``. Raises WriteError."""
     return write_atomically(run_dir / FILE_NAME, (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode("ascii"))
+
+
+def read(run_dir: Path) -> dict[str, Any] | None:
+    """The facts of a run; None if it has no such file. Raises EnvironmentFileError if the file is none of ours."""
+    path = run_dir / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise EnvironmentFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    try:
+        found = json.loads(data) if len(data) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise EnvironmentFileError(f"{str(path)!r} is not the environment file of a run: expected a JSON object")
+    return found
+
+
+def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The devices in the facts of a run. What is none is left out."""
+    devices = facts.get("devices")
+    return [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
 
 
 def recorded(environ: Mapping[str, str]) -> dict[str, str]:

@@ -19,10 +19,8 @@ from harness.reporting.events import EVENT, Activity, Collected, End, Event, Fin
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
 from harness.shard import Shard
-from harness.text import counted, one_line
+from harness.text import counted, first_of
 
-#: How many cases are named in one problem.
-_NAMED = 3
 _NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Activity, End)
 
 
@@ -173,10 +171,7 @@ def _wrong_cases(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _cases(ids: Sequence[str]) -> str:
-    named = ", ".join(one_line(case) for case in ids[:_NAMED])
-    if not ids:
-        return "no cases"
-    return f"{counted(len(ids), 'case')} ({named}{', …' if len(ids) > _NAMED else ''})"
+    return f"{counted(len(ids), 'case')} ({first_of(ids)})" if ids else "no cases"
 
 
 def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: float) -> list[Event]:
@@ -273,8 +268,9 @@ def write(out: Path, events: Sequence[Event], environments: Mapping[str, Mapping
         raise WriteError(f"cannot make the folder {str(out)!r}") from error
     if environments:
         first = next(iter(environments.values()))
-        devices = {each["uuid"]: each for known in environments.values() for each in known.get("devices", ())}
-        environment.write(out, {**first, "devices": [*devices.values()], "shards": dict(environments)})
+        devices = [each for known in environments.values() for each in environment.devices_of(known)]
+        by_uuid = {str(each.get("uuid")): each for each in devices}
+        environment.write(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
     write_atomically(path, b"".join(map(_line, events)))
     return journal.read_run(path)
 

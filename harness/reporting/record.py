@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
 from harness.outcome import Outcome
 from harness.reporting import environment, journal
 from harness.reporting.ledger import Ledger, Verdict
 from harness.text import clean, one_line
-
-#: A run directory's environment file is a few KiB; a larger one is not ours.
-_MOST_BYTES = 16 << 20
-
-
-class RecordError(HarnessError):
-    """A run directory cannot be read for a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +34,13 @@ class RunRecord:
 
 
 def read(run_dir: Path) -> RunRecord:
-    """Read a run directory. Raises JournalError without a journal of a run, RecordError for a wrong environment."""
+    """Read a run directory. Raises JournalError without a journal of a run, EnvironmentFileError."""
     contents = journal.read_run(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
     if ledger.end is None:
         notes.append("it did not finish")
-    known = _environment(run_dir / environment.FILE_NAME)
+    known = environment.read(run_dir)
     if known is None:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
@@ -74,8 +65,7 @@ def facts(known: Mapping[str, Any]) -> dict[str, str]:
     _put(found, "os", system.get("name"))
     _put(found, "kernel", system.get("kernel"))
     _put(found, "commit", _mapping(known.get("git")).get("commit"))
-    devices = known.get("devices")
-    rows = [_mapping(device) for device in devices] if isinstance(devices, list) else []
+    rows = environment.devices_of(known)
     if rows:
         names = [str(row.get("name")) for row in rows]
         found["devices"] = clean(", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)))
@@ -93,23 +83,6 @@ def _case(verdict: Verdict) -> CaseRecord:
         durations=tuple(finish.duration for finish in counting),
         reproduce=verdict.reproduce,
     )
-
-
-def _environment(path: Path) -> Mapping[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RecordError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    try:
-        found = json.loads(data) if len(data) <= _MOST_BYTES else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise RecordError(f"{str(path)!r} is not the environment file of a run: expected a JSON object")
-    return found
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:

@@ -168,7 +168,10 @@ class DeviceLeases:
         """Whether another claim waits for a device of this lease."""
         if self._lease is None:
             return False
-        status = os.stat(self._folder / _BOARD)
+        try:
+            status = os.stat(self._folder / _BOARD)
+        except FileNotFoundError:  # somebody cleaned up the folder: the next change of the board shows that
+            return False
         seen = status.st_mtime_ns, status.st_ino
         if seen != self._seen:
             held = {*self._lease.devices}
@@ -359,7 +362,8 @@ def prepare(folder: Path) -> None:
         status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise BoardError(f"{str(folder)!r} is not a folder: name one for leases of devices in {VARIABLE}")
-    if status.st_mode & stat.S_IWOTH or (status.st_uid != os.getuid() and status.st_gid not in os.getgroups()):
+    groups = {os.getegid(), *os.getgroups()}
+    if status.st_mode & stat.S_IWOTH or (status.st_uid != os.getuid() and status.st_gid not in groups):
         raise BoardError(
             f"the folder {str(folder)!r} for leases of devices belongs to others, or everyone may write into it: "
             f"remove it, or name another one in {VARIABLE}"

@@ -12,17 +12,12 @@ import pytest
 
 from harness.errors import HarnessError, writing
 from harness.gating import patterns
-from harness.outcome import Outcome
+from harness.options import RED
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
-from harness.text import counted
+from harness.text import counted, first_of
 
-#: The word for every verdict that makes a run red.
-RED = "red"
-#: The words that ``--only`` knows.
-WORDS = (*(outcome.value for outcome in Outcome), RED)
 _FILE = "only.json"
-_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,10 @@ class EarlierRun:
 
     @classmethod
     def read(cls, run_dir: Path, only: Sequence[str]) -> EarlierRun:
-        """Read a run directory. `only`: words of `WORDS`; empty for red cases. Raises JournalError if it has no run."""
+        """Read a run directory. `only`: words of `harness.options.VERDICTS`; empty for red cases.
+
+        Raises JournalError if it has no run.
+        """
         ledger = Ledger.from_journal(journal.read_run(run_dir / journal.FILE_NAME))
         red = {verdict.case for verdict in ledger.red}
         words = only or (RED,)
@@ -71,8 +69,7 @@ class EarlierRun:
         if not missing:
             return ""
         what = "a case" if len(missing) == 1 else f"{len(missing)} cases"
-        more = ", …" if len(missing) > _NAMED else ""
-        return f"--from names {what} that this tree does not have: {', '.join(missing[:_NAMED])}{more}"
+        return f"--from names {what} that this tree does not have: {first_of(missing)}"
 
     def write(self, folder: Path) -> Path:
         """Write the ids to a file that workers read (`harness.scheduling.selection.read_ids`). Raises WriteError."""

@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
         return {}
     except OSError as error:
         raise HistoryError(f"cannot read {str(path)!r}") from error
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     known = found.get("seconds") if isinstance(found, dict) and found.get("schema") == _SCHEMA else None
     if not isinstance(known, dict) or not all(_is_seconds(cases) for cases in known.values()):

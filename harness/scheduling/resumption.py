@@ -13,12 +13,11 @@ from typing import Any
 
 from harness.errors import HarnessError, writing
 from harness.outcome import Outcome
+from harness.text import counted, first_of
 
 #: The file in the run's temporary folder.
 FILE = "resumption.json"
 _CHANGE = "list-of-cases-changed"
-#: Cases that are named when the list of cases has changed.
-_NAMED = 3
 
 
 class ResumeError(HarnessError):
@@ -84,8 +83,7 @@ class Resumption:
 
 
 def _changed(ids: Sequence[str], how: str) -> str:
-    more = ", …" if len(ids) > _NAMED else ""
-    return f"{len(ids)} {'case is' if len(ids) == 1 else 'cases are'} {how} ({', '.join(ids[:_NAMED])}{more})"
+    return f"{counted(len(ids), 'case is', 'cases are')} {how} ({first_of(ids)})"
 
 
 def note_change(folder: Path, text: str) -> None:

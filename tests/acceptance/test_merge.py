@@ -81,6 +81,21 @@ def test_another_tree_seed_or_torch(project: Project) -> None:
     assert "is not like the others: suite files is sha256:" in line
 
 
+def test_an_environment_that_is_none_is_named(project: Project) -> None:
+    first, second = shard(project, 1).run_dir, shard(project, 2).run_dir
+    file = second / "environment.json"
+    file.write_text("[]")
+    status, (line,) = merge(project, first, second)
+    assert (status, line) == (
+        4,
+        f"harness: {str(file)!r} is not the environment file of a run: expected a JSON object",
+    )
+    file.write_text('{"devices": [1, {"name": "no uuid"}]}')
+    status, output = command(project, "report", "merge", str(first), str(second), "-o", "merged")
+    assert status == 0, output
+    assert json.loads((project.folder / "merged" / "environment.json").read_text())["shards"]["2/2"]["devices"][0] == 1
+
+
 def test_a_shard_that_was_killed_makes_the_merged_run_red(project: Project) -> None:
     """What it had not done is not run, and the run counts as one that did not finish."""
     first, second = shard(project, 1), shard(project, 2)

@@ -9,8 +9,8 @@ import pytest
 
 from harness.outcome import Outcome
 from harness.reporting import record
+from harness.reporting.environment import EnvironmentFileError
 from harness.reporting.journal import FILE_NAME, JournalError
-from harness.reporting.record import RecordError
 from tests.reporting import build
 
 A, B = "suites/a/test_a.py::a", "suites/a/test_a.py::b"
@@ -92,7 +92,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 def test_an_environment_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     folder = write(tmp_path / "run", build.run(), build.end(), environment=None)
     (folder / "environment.json").write_text(text)
-    with pytest.raises(RecordError, match=r"environment\.json' is not the environment file of a run"):
+    with pytest.raises(EnvironmentFileError, match=r"environment\.json' is not the environment file of a run"):
         record.read(folder)
 
 

@@ -268,6 +268,14 @@ def test_memory_is_waited_for(tmp_path: Path) -> None:
     assert second.take(replace(quarter, memory=6)) == ("a",)
 
 
+def test_nobody_waits_where_the_board_was_removed(tmp_path: Path) -> None:
+    mine = DeviceLeases(tmp_path)
+    mine.take(Claim("a"))
+    (tmp_path / "board.json").unlink()
+    assert not mine.wanted()
+    mine.close()
+
+
 def test_a_board_from_before_the_last_boot_is_empty(tmp_path: Path) -> None:
     DeviceLeases(tmp_path).take(Claim("a"))
     board = tmp_path / "board.json"

@@ -77,7 +77,7 @@ def test_the_file_keeps_devices_apart_and_follows_changes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "[]", "{}", '{"schema":2,"seconds":{}}', '{"schema":1,"seconds":{"CPU":{"a":-1}}}',
+    "text", ["", "x", "[" * 100_000, "[]", "{}", '{"schema":2,"seconds":{}}', '{"schema":1,"seconds":{"CPU":{"a":-1}}}',
              '{"schema":1,"seconds":{"CPU":{"a":NaN}}}', '{"schema":1,"seconds":{"CPU":["a"]}}']
 )  # fmt: skip
 def test_a_file_that_is_no_history(tmp_path: Path, text: str) -> None:

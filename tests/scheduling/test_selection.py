@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gating.policy import Policy
+from harness.options import VERDICTS
 from harness.outcome import Outcome
 from harness.reporting import journal
-from harness.scheduling.earlier_run import WORDS, EarlierRun
+from harness.scheduling.earlier_run import EarlierRun
 from harness.scheduling.order import shuffled
 from harness.scheduling.selection import Chosen, Selection, read_ids
 from harness.shard import Shard
@@ -79,7 +80,7 @@ def test_cases_by_their_verdict_in_an_earlier_run(run_dir: Path, words: tuple[st
 
 
 def test_every_verdict_is_a_word() -> None:
-    assert {*WORDS} == {*(outcome.value for outcome in Outcome), "red"}
+    assert {*VERDICTS} == {*(outcome.value for outcome in Outcome), "red"}
 
 
 def settings(**values: Any) -> dict[str, Any]:
