@@ -13,7 +13,7 @@ from harness.reporting import environment, identity, journal
 from harness.reporting.events import RunStarted
 from harness.scheduling.resumption import ResumeError, Resumption
 from harness.scheduling.run_lock import RunLock
-from harness.scheduling.unfinished import lost_lines, reopened_lines, resumption_of
+from harness.scheduling.unfinished import in_flight, lost_lines, reopened_lines, resumption_of
 from harness.text import counted
 
 
@@ -36,6 +36,7 @@ class InterruptedRun:
             self._lock.release()
             raise
         self.lost = lost_lines(contents)
+        self._in_flight = in_flight(contents, self.resumption)
         self.reopened = reopened_lines(contents, self.resumption)
         self._first = next(event for event in contents.events if isinstance(event, RunStarted))
 
@@ -64,8 +65,8 @@ class InterruptedRun:
     @property
     def text(self) -> str:
         """What is left of the run, for people."""
-        known, lost = self.resumption, {line["case"] for line in self.lost}
-        flight = f", {len(lost)} of them in flight when it was interrupted" if lost else ""
+        known, running = self.resumption, len(self._in_flight)
+        flight = f", {running} of them in flight when it was interrupted" if running else ""
         replayed = f"{len(known.finished)} of {counted(len(known.ids), 'case')} have their verdict and are replayed"
         return f"resumed, part {known.part}: {replayed}; {len(known.ids) - len(known.finished)} are left{flight}"
 

@@ -99,6 +99,17 @@ def reopened_lines(contents: JournalContents, known: Resumption) -> list[dict[st
     return [{"event": "reopened", "case": case} for case in ended if case in known.attempts]
 
 
+def in_flight(contents: JournalContents, known: Resumption) -> frozenset[str]:
+    """The unfinished cases that ran when the run was interrupted. Their last attempt has not ended, or was lost: a
+    worker that lives on for a moment may have written that itself.
+    """
+    last: dict[str, Start | Finish] = {}
+    for event in contents.events:
+        if isinstance(event, Start | Finish) and event.case in known.attempts:
+            last[event.case] = event
+    return frozenset(case for case, event in last.items() if isinstance(event, Start) or event.outcome is Outcome.LOST)
+
+
 def lost_lines(contents: JournalContents) -> list[dict[str, Any]]:
     """A line of a journal for each attempt that was in flight when the run was interrupted: that attempt is lost."""
     begun: Counter[tuple[str, int, str, str | None]] = Counter()

@@ -13,7 +13,7 @@ from harness.reporting.events import RunStarted
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
-from harness.scheduling.unfinished import Needed, finals_needed, lost_lines, reopened_lines, resumption_of
+from harness.scheduling.unfinished import Needed, finals_needed, in_flight, lost_lines, reopened_lines, resumption_of
 from tests.reporting import build
 
 A, B, C = "suites/a.py::a", "suites/a.py::b", "suites/a.py::c"
@@ -107,6 +107,24 @@ def test_an_attempt_in_flight_is_lost_and_no_other() -> None:
     )
     assert lost_lines(again) == []
     assert resumption_of(again).attempts == {B: 2, C: 1}
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([], set()),
+        ([build.start(A)], {A}),
+        ([build.start(A), build.finish(A)], set()),
+        ([build.start(A), build.finish(A, Outcome.LOST, final=False)], {A}),
+        ([build.start(A), build.finish(A, Outcome.LOST)], {A}),
+        ([build.start(A), build.finish(A, Outcome.CRASHED, final=False)], set()),
+        ([build.finish(A, Outcome.LOST, final=False), build.finish(A, Outcome.NOT_RUN, attempt=2)], set()),
+        ([*build.broke_and(A, Outcome.CRASHED, None), build.start(B)], {A, B}),
+    ],
+)
+def test_what_ran_when_a_run_was_interrupted(lines: list[build.Line], found: set[str]) -> None:
+    run = interrupted(*lines)
+    assert in_flight(run, resumption_of(run)) == found
 
 
 @pytest.mark.parametrize(
