@@ -25,6 +25,7 @@ STARTS = ("auto", "fork", "cold")
 RED = "red"
 VERDICTS = (*(outcome.value for outcome in Outcome), RED)
 LEAK_CHECKS = ("off", "fast", "full")
+PROGRESS = ("auto", "live", "plain", "off")
 
 
 class OptionError(HarnessError):
@@ -58,6 +59,16 @@ def _duration(text: str) -> float:
     if not (0 <= number <= 1e9):
         raise ValueError("a number of seconds from 0")
     return number
+
+
+def _progress(text: str) -> str | float:
+    """One of `PROGRESS`, or seconds."""
+    if text in PROGRESS:
+        return text
+    try:
+        return _duration(text)
+    except ValueError:
+        raise ValueError(f"{', '.join(PROGRESS)}, or a number of seconds from 0") from None
 
 
 def _seed(text: str) -> int:
@@ -306,11 +317,11 @@ OPTIONS = {
         ),
         Option(
             "--progress",
-            _duration,
-            None,
-            "print a progress line after so many seconds without output; 0: never "
-            "(default: 30 if standard output is not a terminal, otherwise 0)",
-            "SECONDS",
+            _progress,
+            "auto",
+            "live: a table of what runs, below the output; plain, or SECONDS: a line after 30, or so many, seconds "
+            "without output; off; auto (default): live if standard output is a terminal, otherwise plain",
+            "HOW",
         ),
         Option(
             "--health",

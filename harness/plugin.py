@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from xdist.scheduler.protocol import Scheduling
     from xdist.workermanage import WorkerController
 
-    from harness.reporting.heartbeat import Heartbeat
     from harness.run import Run
     from harness.scheduling.selection import Selection
     from harness.under import Around
@@ -242,37 +241,28 @@ class ControllerHooks:
     def __init__(self, run: Run, config: pytest.Config) -> None:
         self._run = run
         self._config = config
-        self._heartbeat: Heartbeat | None = None
+        from harness.reporting.signs_of_life import SignsOfLife
+
+        here = run.inline and config.getoption("dist", "no") == "no"
+        self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
         self._session: pytest.Session | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None:  # -p no:terminal
-            return
-        distributed = session.config.getoption("dist", "no") != "no"
-        seconds = self._run.silence(terminal=reporter.isatty, distributed=distributed)
-        if seconds:
-            from harness.reporting.heartbeat import Heartbeat
-
-            show = functools.partial(_show_line, session.config, reporter)
-            self._heartbeat = Heartbeat(seconds, lambda: show(self._run.progress_line()))
-            self._heartbeat.start()
+        self._signs.start(session.config)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self) -> Generator[None]:
-        with contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.printing():
+        with self._signs.printing():
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self) -> Generator[None]:
-        with contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.printing():
+        with self._signs.printing():
             return (yield)
 
-    def _stop_heartbeat(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-            self._heartbeat = None
+    def pytest_enter_pdb(self) -> None:
+        self._signs.stop()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[XSpec]) -> None:
@@ -363,7 +353,7 @@ class ControllerHooks:
             text = f"the session could not be ended in order: {error!r}\n{traceback.format_exc()}"
             self._run.add_finding("session", text)
             status = EXIT_INTERNAL
-        self._stop_heartbeat()
+        self._signs.stop()
         session.exitstatus = self._run.report(status)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -381,18 +371,8 @@ class ControllerHooks:
                 terminalreporter.line(line)
 
     def pytest_unconfigure(self) -> None:
-        self._stop_heartbeat()
+        self._signs.close()
         self._run.close()
-
-
-def _show_line(config: pytest.Config, reporter: pytest.TerminalReporter, text: str) -> None:
-    """Print a line of the harness. First end an unfinished line, such as dots or "collecting ..."."""
-    reporter.ensure_newline()
-    writer = config.get_terminal_writer()
-    if writer.width_of_current_line:
-        writer.line()
-    reporter.write_line(f"harness: {text}")
-    reporter.flush()
 
 
 class WorkerHooks:

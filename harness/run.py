@@ -39,7 +39,7 @@ from harness.reporting.events import SCHEMA, Collected, End, Finding, RunStarted
 from harness.reporting.journal import Journal, JournalError, JournalWriteError
 from harness.reporting.journal_tail import JournalTail
 from harness.reporting.ledger import Ledger
-from harness.reporting.progress import Progress
+from harness.reporting.progress import Progress, Snapshot
 from harness.rootdir import Root
 from harness.scheduling import device_leases, resumption, stop_request
 from harness.scheduling.durations import Durations
@@ -67,9 +67,6 @@ _TOLD_ELSEWHERE = (
     "force_resume",
     "history",
 )
-
-#: Seconds without a word after which a run that nobody watches at a terminal says how far it is.
-SILENCE = 30.0
 
 
 class Run:
@@ -337,25 +334,19 @@ class Run:
             message = f"worker {worker} died ({error}); what it had not finished is lost or went to others"
             self.add_finding("worker", message)
 
-    def silence(self, *, terminal: bool, distributed: bool) -> float:
-        """Seconds without a word after which to say how far the run is; 0 for never.
+    @property
+    def inline(self) -> bool:
+        """Whether the cases of this run run in the processes of pytest itself."""
+        return self.context.isolation == "none"
 
-        `terminal`: whoever started the run watches it. `distributed`: cases run in other processes even without
-        isolation. Where they run in this one, another thread of it is an answer that some of them do not expect.
-        """
-        wanted: float | None = self.plan.settings["progress"]
-        if wanted is not None:
-            return wanted
-        return 0.0 if terminal or (self.context.isolation == "none" and not distributed) else SILENCE
-
-    def progress_line(self) -> str:
+    def snapshot(self) -> Snapshot:
         """How far the run is. Raises OSError when the journal cannot be read."""
         if self._tail is None:
             self._tail = JournalTail(self.context.journal)
         self.progress.enter(self._tail.read())
         own = os.getpid()
         stopped = {worker: pid for worker, pid in self.progress.pids.items() if linux.is_stopped_child(pid, own)}
-        return self.progress.line(time.time(), stopped)
+        return self.progress.snapshot(time.time(), stopped)
 
     def report(self, status: int) -> int:
         """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.

@@ -1,18 +1,79 @@
-"""The progress line of a run. Pure functions of the journal's events so far and of the time."""
+"""How far a run is, as a value and as a line. Pure functions of the journal's events so far and of the time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from harness.outcome import AttemptResult, Outcome, settle
 from harness.reporting.events import Activity, Collected, Event, Finish, RunStarted, Start
 from harness.text import clean
 
+#: The word for all verdicts that make the run red.
+RED = "red"
 #: The number of workers that the line describes.
 SHOWN = 4
 #: The fraction of the cases that must be done before the remaining time is estimated.
 ENOUGH = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a worker does. `what`: ``runs CASE`` or ``is ACTIVITY``. `devices`: empty if no case runs. `since`: seconds
+    since 1970.
+    """
+
+    worker: str
+    what: str
+    since: float
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How far a run is.
+
+    - `total`: the number of cases; None while they are collected. `done`, `red`: how many have a verdict, a red one.
+    - `summary`: these numbers and the time that is left, in words. `elapsed`: seconds since the run or its part began.
+    - `doing`: what busy workers do, the longest first. `idle`: the other workers. `stopped`: by a signal, with pids.
+    - `last_red`: the case that became red last, with its outcome; empty if there is none.
+    """
+
+    now: float
+    elapsed: float
+    total: int | None
+    done: int
+    red: int
+    summary: str
+    doing: tuple[Doing, ...]
+    idle: tuple[str, ...]
+    stopped: Mapping[str, int]
+    last_red: str
+
+    @property
+    def line(self) -> str:
+        """All of it in one line, for a run that prints nothing else."""
+        texts = [f"{text_of(each)}, for {_span(self.now, each.since)}" for each in self.doing]
+        more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
+        workers = [*texts[:SHOWN], *more, *stopped_texts(self.stopped)]
+        if self.total is not None and not workers:
+            workers = ["no case runs"]
+        return "; ".join([self.summary, *workers])
+
+
+def text_of(doing: Doing) -> str:
+    """``gw0 runs suites/a.py::test_b on GPU-1``."""
+    on = f" on {', '.join(doing.devices)}" if doing.devices else ""
+    return f"{doing.worker} {doing.what}{on}"
+
+
+def stopped_texts(stopped: Mapping[str, int]) -> list[str]:
+    """A text for each worker that a signal stopped, by worker and process id."""
+    return [
+        f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"
+        for worker, pid in sorted(stopped.items())
+    ]
 
 
 class Progress:
@@ -26,6 +87,8 @@ class Progress:
         self._fail_on_flaky = False
         self._attempts: dict[str, list[AttemptResult]] = {}
         self._outcomes: dict[str, Outcome] = {}
+        self._counts: Counter[str] = Counter()
+        self._last_red = ""
         self._running: dict[str, Start] = {}
         self._activities: dict[str, Activity] = {}
         #: The process ids of the workers that have collected.
@@ -59,7 +122,17 @@ class Progress:
                 case Activity():
                     self._activities[event.worker] = event
         for case in touched:
-            self._outcomes[case] = settle(self._attempts[case], len(self._attempts[case]))
+            self._settle(case)
+
+    def _settle(self, case: str) -> None:
+        before = self._outcomes.get(case)
+        outcome = settle(self._attempts[case], len(self._attempts[case]))
+        if before is not None:
+            self._counts[self._word(before)] -= 1
+        self._counts[self._word(outcome)] += 1
+        self._outcomes[case] = outcome
+        if self._word(outcome) == RED:
+            self._last_red = f"{_plain(case)} ({outcome.value})"
 
     def _begin_part(self) -> None:
         """The run starts, or is resumed. Cases without a verdict are due again, and the pace is that of this part."""
@@ -68,6 +141,7 @@ class Progress:
             case: attempts for case, attempts in self._attempts.items() if attempts[-1].outcome not in void
         }
         self._outcomes = {case: outcome for case, outcome in self._outcomes.items() if case in self._attempts}
+        self._counts = Counter(map(self._word, self._outcomes.values()))
         self._first_case = None
         self._before = sum(any(attempt.final for attempt in attempts) for attempts in self._attempts.values())
 
@@ -77,35 +151,41 @@ class Progress:
         self._activities.pop(worker, None)
         self.pids.pop(worker, None)
 
-    def line(self, now: float, stopped: Mapping[str, int] | None = None) -> str:
-        """The progress line. `now` is in seconds since 1970. `stopped`: pids of workers that a signal stopped."""
-        workers = self._workers(now)
-        workers += [
-            f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"
-            for worker, pid in sorted((stopped or {}).items())
-        ]
-        if self._total is None:
-            started = now if self._started is None else self._started
-            return "; ".join([f"collecting for {_span(now, started)}", *workers])
-        again = {start.case for start in self._running.values()}  # repeated, or tried again
-        done = {case: outcome for case, outcome in self._outcomes.items() if case not in again}
-        left = max(0, self._total - len(done))
-        parts = [f"{len(done)} of {self._total} cases done"]
-        if done:
-            parts[0] += f" ({self._counted(done.values())})"
-        if left:
-            parts.append(f"{left} left{self._estimate(now, len(done), left)}")
-        return "; ".join([*parts, *(workers or ["no case runs"])])
+    def snapshot(self, now: float, stopped: Mapping[str, int] | None = None) -> Snapshot:
+        """How far the run is. `now` is in seconds since 1970. `stopped`: pids of workers that a signal stopped."""
+        started = now if self._started is None else self._started
+        doing = self._doing()
+        busy = {each.worker for each in doing}
+        again = [start.case for start in self._running.values() if start.case in self._outcomes]  # it is not done
+        counts = self._counts - Counter(self._word(self._outcomes[case]) for case in {*again})
+        done = counts.total()
+        return Snapshot(
+            now=now,
+            elapsed=max(0.0, now - started),
+            total=self._total,
+            done=done,
+            red=counts[RED],
+            summary=f"collecting for {_span(now, started)}"
+            if self._total is None
+            else self._summary(now, done, counts),
+            doing=doing,
+            idle=tuple(sorted(self.pids.keys() - busy)),
+            stopped=stopped or {},
+            last_red=self._last_red,
+        )
 
-    def _counted(self, outcomes: Iterable[Outcome]) -> str:
-        counts = Counter(self._word(outcome) for outcome in outcomes)
-        first = ("passed", "red", "gated")
-        words = [*first, *sorted(counts.keys() - {*first})]
-        return ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
+    def _summary(self, now: float, done: int, counts: Mapping[str, int]) -> str:
+        assert self._total is not None
+        left = max(0, self._total - done)
+        words = ["passed", RED, "gated", *sorted(counts.keys() - {"passed", RED, "gated"})]
+        counted = ", ".join(f"{counts[word]} {word}" for word in words if counts.get(word))
+        parts = [f"{done} of {self._total} cases done" + (f" ({counted})" if counted else "")]
+        parts += [f"{left} left{self._estimate(now, done, left)}"] if left else []
+        return "; ".join(parts)
 
     def _word(self, outcome: Outcome) -> str:
         red = outcome.is_red or (self._fail_on_flaky and outcome is Outcome.FLAKY)
-        return "red" if red else outcome.value
+        return RED if red else outcome.value
 
     def _estimate(self, now: float, done: int, left: int) -> str:
         """The remaining time, from the pace so far. Empty if too few cases are done."""
@@ -119,24 +199,26 @@ class Progress:
             return f" (about {minutes:.0f} min)"
         return f" (about {minutes / 60:.1f} h)"
 
-    def _workers(self, now: float) -> list[str]:
-        """What each worker does, the longest activity first."""
-        texts_by_start: list[tuple[float, str]] = []
+    def _doing(self) -> tuple[Doing, ...]:
+        """What each busy worker does, the longest activity first."""
+        found = []
         for worker in self._running.keys() | self._activities.keys():
             activity, start = self._activities.get(worker), self._running.get(worker)
             if activity is not None:
                 since = activity.t if activity.since is None else activity.since
-                text = f"{worker} is {activity.what}"
+                doing = Doing(worker, f"is {_plain(activity.what)}", since)
             else:
                 assert start is not None
-                since = start.t
                 attempt = f" (attempt {start.attempt})" if start.attempt > 1 else ""
-                on = f" on {', '.join(start.devices)}" if start.devices else ""
-                text = f"{worker} runs {start.case}{attempt}{on}"
-            texts_by_start.append((since, f"{' '.join(clean(text).split())}, for {_span(now, since)}"))
-        texts = [text for _, text in sorted(texts_by_start)]
-        more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
-        return [*texts[:SHOWN], *more]
+                doing = Doing(worker, f"runs {_plain(start.case)}{attempt}", start.t, tuple(map(_plain, start.devices)))
+            found.append(doing)
+        return tuple(sorted(found, key=lambda each: (each.since, each.worker)))
+
+
+def _plain(text: str) -> str:
+    """The text without anything that a terminal could take for an order, or that changes the direction of writing."""
+    shown = " ".join(clean(text).split())
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in shown)
 
 
 def _span(now: float, since: float) -> str:

@@ -129,6 +129,7 @@ def test_statistics_have_torchs_names_and_hang_together(device: torch.device) ->
     """Contract: the dictionary of statistics has the documented names; current moves by what was allocated less what
     was freed (the totals may have been reset before), the peak is never below current, and the pools add up to the
     whole."""
+    torch.empty(1, device=device)  # a process that has never used the device has no statistics
     before = torch.accelerator.memory_stats(device)
     tensors = [torch.empty(size, device=device) for size in (10, 1000, 3 << 20, 500)]
     del tensors[-1]

@@ -23,6 +23,7 @@ import psutil
 
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
+from tests.acceptance.window import Window
 from tests.warm import client
 from tests.warm.client import FOREIGN, Process
 from tests.warm.launch import MARK, MARK_LENGTH
@@ -183,10 +184,11 @@ class Project:
         env: Mapping[str, str | None] | None = None,
         results_dir: bool = True,
         cold: bool = False,
+        window: Window | None = None,
     ) -> Running:
         """Start ``pytest SUITES ARGUMENTS`` and return at once; with `results_dir` in a run directory of our choice.
 
-        The process is a warm one (`tests.warm`), unless `cold`.
+        The process is a warm one (`tests.warm`), unless `cold`. Its output goes to a file, or to the `window`.
 
         It starts in `folder` of the project. Without `suites` only the arguments are given.
         `env` is added to the environment; a value of None keeps the variable out of it.
@@ -211,11 +213,11 @@ class Project:
             "PROBE_DIR": str(self.folder / "probe"),
             **(env or {}),
         }
-        environment |= {name: value for name, value in wanted.items() if value is not None}
+        environment = {key: value for key, value in (environment | wanted).items() if value is not None}
         output = self.folder / f"{name}.out"
         (self.folder / "probe").mkdir(exist_ok=True)
         with output.open("wb") as file:
-            process = client.start(command, here, environment, file, cold=cold)
+            process = client.start(command, here, environment, window.output if window else file, cold=cold)
         return Running(process, output, run_dir, mark)
 
     def run(

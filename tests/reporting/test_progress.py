@@ -144,18 +144,18 @@ def activity(what: str, at: float, worker: str = "gw0", **changes: object) -> Li
 def test_the_line(lines: list[Line], at: float, text: str) -> None:
     progress = Progress()
     progress.enter(build.events(*lines))
-    assert progress.line(T + at) == text
+    assert progress.snapshot(T + at).line == text
     bit_by_bit = Progress()
     for line in lines:
         bit_by_bit.enter(build.events(line))
-    assert bit_by_bit.line(T + at) == text
+    assert bit_by_bit.snapshot(T + at).line == text
 
 
 def test_flaky_counts_as_the_run_says() -> None:
     progress = Progress()
     lines = build.broke_and("c0", Outcome.CRASHED, Outcome.PASSED)
     progress.enter(build.events(build.run(t=T, fail_on_flaky=True), build.collected("c0"), *lines))
-    assert progress.line(T + 9) == "1 of 1 cases done (1 red); no case runs"
+    assert progress.snapshot(T + 9).line == "1 of 1 cases done (1 red); no case runs"
 
 
 def test_a_worker_that_died_runs_nothing() -> None:
@@ -163,7 +163,7 @@ def test_a_worker_that_died_runs_nothing() -> None:
     progress.enter(build.events(RUN, CASES, start("c0", 20), start("c1", 20, "gw1"), activity("waiting", 21, "gw1")))
     progress.forget("gw1")
     progress.forget("gw7")
-    assert progress.line(T + 30) == "0 of 40 cases done; 40 left; gw0 runs c0 on cpu, for 10 s"
+    assert progress.snapshot(T + 30).line == "0 of 40 cases done; 40 left; gw0 runs c0 on cpu, for 10 s"
 
 
 def test_a_worker_that_is_stopped_is_named() -> None:
@@ -171,7 +171,7 @@ def test_a_worker_that_is_stopped_is_named() -> None:
     collected = [build.collected(*(f"c{n}" for n in range(40)), worker=f"gw{n}", pid=70 + n) for n in range(2)]
     progress.enter(build.events(RUN, *collected, start("c0", 20)))
     assert progress.pids == {"gw0": 70, "gw1": 71}
-    assert progress.line(T + 30, {"gw1": 71, "gw0": 70}) == (
+    assert progress.snapshot(T + 30, {"gw1": 71, "gw0": 70}).line == (
         "0 of 40 cases done; 40 left; gw0 runs c0 on cpu, for 10 s; "
         "gw0 is stopped (process 70, by SIGSTOP or a debugger): to let it go on type kill -CONT 70; "
         "gw1 is stopped (process 71, by SIGSTOP or a debugger): to let it go on type kill -CONT 71"
@@ -233,7 +233,7 @@ def test_a_resumed_run_goes_on_at_its_own_pace() -> None:
     again = [build.run(t=T + 9000, part=2), lost]
     progress = Progress()
     progress.enter(build.events(RUN, CASES, *before, stopped, *again))
-    assert progress.line(T + 9001) == "20 of 40 cases done (20 passed); 20 left; no case runs"
+    assert progress.snapshot(T + 9001).line == "20 of 40 cases done (20 passed); 20 left; no case runs"
     later = [build.finish(f"c{number}", t=T + 9060, duration=60.0) for number in range(20, 30)]
     progress.enter(build.events(*later))
-    assert progress.line(T + 9060) == "30 of 40 cases done (30 passed); 10 left (about 1 min); no case runs"
+    assert progress.snapshot(T + 9060).line == "30 of 40 cases done (30 passed); 10 left (about 1 min); no case runs"

@@ -1,0 +1,138 @@
+"""A few lines that change, below all that is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+#: Seconds between two drawings.
+INTERVAL = 0.25
+#: The least columns and lines of a window for such lines.
+_LEAST = (30, 8)
+# Orders to the terminal that print nothing, such as the progress in its title bar: rich would drop them.
+_ORDER = re.compile(r"\x1b\].*?(?:\x07|\x1b\\)", re.DOTALL)
+
+
+def fits(stream: TextIO) -> bool:
+    """Whether lines of `stream` can be changed: a terminal, not a dumb or tiny one."""
+    if not stream.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        return False
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return size.columns >= _LEAST[0] and size.lines >= _LEAST[1]
+
+
+class LiveScreen:
+    """Stands for `stream`, a terminal, and passes on what is written. Between `start` and `stop`, lines show below.
+
+    What is written meanwhile comes out line by line, above the shown lines. An unfinished line, such as pytest's dots,
+    is the first of them. `draw` makes them for a window of so many lines. A thread calls it, which ends if `draw`
+    raises OSError.
+    """
+
+    def __init__(self, stream: TextIO, draw: Callable[[int], RenderableType], *, interval: float = INTERVAL) -> None:
+        self._stream = stream
+        self._draw = draw
+        self._interval = interval
+        self._lock = threading.RLock()
+        self._stopped = threading.Event()
+        self._live: Live | None = None
+        self._thread: threading.Thread | None = None
+        self._unfinished = ""
+        self._drawn: RenderableType = ""
+
+    def start(self) -> None:
+        """Show the lines."""
+        from rich.live import Live
+
+        with self._lock:
+            self._live = Live(
+                get_renderable=self._shown,
+                console=_console(self._stream),
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+            )
+            self._live.start()
+        self._stopped.clear()
+        # A daemon thread, so that an aborted run does not wait for it.
+        self._thread = threading.Thread(target=self._run, name="harness-live", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Remove the lines. What is written then is passed on as it is."""
+        if self._thread is None:
+            return
+        self._stopped.set()
+        self._thread.join()
+        self._thread = None
+        with self._lock:
+            live, self._live = self._live, None
+            if live is not None:
+                live.stop()
+            unfinished, self._unfinished = self._unfinished, ""
+            self._stream.write(unfinished)
+            self._stream.flush()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            if self._live is None:
+                return self._stream.write(text)
+            for order in _ORDER.findall(text):
+                self._stream.write(order)
+            *lines, self._unfinished = (self._unfinished + _ORDER.sub("", text)).split("\n")
+            if lines:
+                self._live.console.print(*map(_decoded, lines), sep="\n", soft_wrap=True)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                height = os.get_terminal_size(self._stream.fileno()).lines
+                self._drawn = self._draw(height)
+                with self._lock:
+                    if self._live is not None:
+                        self._live.refresh()
+            except OSError:  # the terminal is gone, or what is drawn cannot be read; the main thread handles that
+                return
+            self._stopped.wait(self._interval)
+
+    def _shown(self) -> RenderableType:
+        from rich.console import Group
+
+        return Group(_decoded(self._unfinished), self._drawn) if self._unfinished else self._drawn
+
+
+def _console(stream: TextIO) -> Any:
+    from rich.console import Console
+
+    class VisibleCursor(Console):
+        """Leaves the cursor alone: a run that is killed could not show it again."""
+
+        def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002
+            return False
+
+    return VisibleCursor(file=stream, highlight=False, markup=False, emoji=False, force_terminal=True)
+
+
+def _decoded(line: str) -> Any:
+    """A line as rich shows it, with the colours that it has."""
+    from rich.text import Text
+
+    return Text.from_ansi(line)
