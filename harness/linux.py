@@ -15,6 +15,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
 #: A flag of a task in <linux/sched.h>: the task was forked and has not called exec.
 _PF_FORKNOEXEC = 0x40
+#: The inode of the pid namespace that a machine starts with: PROC_PID_INIT_INO in <linux/proc_ns.h>.
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -129,6 +131,14 @@ def boot_id() -> str:
 def pid_namespace() -> str:
     """Returns the name of this process's pid namespace."""
     return os.readlink("/proc/self/ns/pid")
+
+
+def sees_all_processes() -> bool:
+    """Whether process ids here are those of the machine, which drivers report. In a container they usually are not."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+    except FileNotFoundError:
+        return False
 
 
 def is_starting(pid: int) -> bool:

@@ -46,7 +46,7 @@ from harness.softdevice import faults
 from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
 from harness.supervisor.ahead import RunOrder
 from harness.supervisor.case import Case
-from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
 from harness.supervisor.executor_handle import Binding
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.inline import InlineCase
@@ -121,6 +121,7 @@ class Worker:
             record=self._record,
             examine=context.health and context.isolation != "none",
             nvml_limit=NVML_LIMIT * context.timeout_multiplier,
+            release_limit=RELEASE_LIMIT * context.timeout_multiplier,
         )
         #: The number of cases that may use one device at once.
         self._slots = _slots(context.slots, 1 if workerinput is None else int(workerinput["workercount"]), inventory)
@@ -144,6 +145,7 @@ class Worker:
                 leases=self._device_leases(),
                 connect=self._connect,
                 after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
+                await_release=self._pool.await_release,
                 numbered=self._resumption.executors.get(name, 0),
             )
             self._supervisor = Supervisor(

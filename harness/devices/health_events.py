@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import pynvml
 
+from harness import linux
 from harness.devices.call_thread import NVML_LIMIT, CallThread, StuckError
 from harness.devices.device import Device
 from harness.text import one_line
@@ -308,6 +309,17 @@ class HealthWatch:
         hang, self._hang = self._hang, ""
         return HealthReading(hang=hang)
 
+    def dead_users(self, uuid: str) -> frozenset[int]:
+        """Ids of processes that have ended, and that use the device all the same as the driver says.
+
+        Empty if that cannot be known, also where process ids are not those of the machine.
+        """
+        watched = self._watched[uuid]
+        if self._thread.stuck or watched.handle is None or not linux.sees_all_processes():
+            return frozenset()
+        users = self._call(lambda: self._users(watched)) or frozenset()
+        return frozenset(pid for pid in users if linux.start_time(pid) is None)
+
     def close(self) -> None:
         """Shut NVML down. May be called more than once."""
         self._watched.clear()
@@ -393,6 +405,12 @@ class HealthWatch:
             xids=None if watched.xids is None else tuple(sorted(watched.xids.items())),
             faults=tuple(ask.faults),
         )
+
+    def _users(self, watched: _Watched) -> frozenset[int]:
+        ask = _Queries(self._set_query)
+        found = ask("processes", pynvml.nvmlDeviceGetComputeRunningProcesses, watched.handle) or ()
+        here = (watched.instance, _ANY_INSTANCE)
+        return frozenset(each.pid for each in found if watched.instance is None or each.gpuInstanceId in here)
 
     def _find(self, device: Device) -> None:
         """Get the handle of the device's GPU, and register for its Xids."""

@@ -78,6 +78,10 @@ class DeviceMonitor:
                 self._pool.drain(device, event.text, "at the start", [])
             else:
                 self._add_finding("device_sign", f"device {device.uuid} at the start: {event.text}", [])
+        if left := self._pool.users_left_before(device):
+            listed = ", ".join(map(str, sorted(left)))
+            text = f"nvml lists processes that have ended as its users: {listed}"
+            self._add_finding("device_sign", f"device {device.uuid} at the start: {text}", [])
         if self._pool.drained(device) is None:
             self._examine(device, "at the start", [])
 

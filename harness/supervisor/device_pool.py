@@ -6,6 +6,7 @@ No worker of the run gives a drained device further cases: the workers share thi
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,10 @@ from harness.scheduling import leases
 from harness.scheduling.claims import Claim
 from harness.supervisor.case import Case
 from harness.supervisor.executor_slot import Record
+
+#: Seconds after the end of a process in which the driver must have released its devices.
+RELEASE_LIMIT = 10.0
+_PAUSE = 0.02  # seconds between two questions; the driver sends no message
 
 
 class DevicePool:
@@ -34,10 +39,12 @@ class DevicePool:
         record: Record,
         examine: bool,
         nvml_limit: float = NVML_LIMIT,
+        release_limit: float = RELEASE_LIMIT,
     ) -> None:
         """`usable` are the devices of the run, including the leased one. With `examine`, GPUs are monitored.
 
-        `nvml_limit`: the most seconds that NVML may take to report the state of a device.
+        `nvml_limit`: the most seconds that NVML may take to report the state of a device. `release_limit`: the most
+        seconds that a driver may list a process which has ended.
         """
         self.device = leased
         self._usable = tuple(usable)
@@ -49,6 +56,9 @@ class DevicePool:
         self._readings: dict[str, HealthReading] = {}
         #: By number, the devices for a case. Without monitoring they never change.
         self._combined: dict[int, tuple[Device, ...]] = {}
+        self._release_limit = release_limit
+        #: By device, the processes that had ended before our first case there, and that the driver lists.
+        self._left_before: dict[str, frozenset[int]] = {}
         self._watch = HealthWatch(self._usable, limit=nvml_limit) if self._monitored else None
 
     @property
@@ -155,6 +165,39 @@ class DevicePool:
             self._readings[device.uuid] = now
             found += [(device, sign) for sign in (standing(now) if before is None else compare(before, now))]
         return found
+
+    def users_left_before(self, device: Device) -> frozenset[int]:
+        """Returns the ids of ended processes that the driver lists as users of a device; to be asked before it is used.
+
+        They are not blamed on this run.
+        """
+        if self._watch is None:
+            return frozenset()
+        self._left_before[device.uuid] = self._watch.dead_users(device.uuid)
+        return self._left_before[device.uuid]
+
+    def await_release(self, uuids: Sequence[str], executor: str, cases: Sequence[str]) -> None:
+        """Wait until the driver lists no ended process as a user of these devices: those of `executor` have ended.
+
+        A device that it lists after the limit is drained: what is left there could harm the next case. `cases` are
+        those of the executor.
+        """
+        if self._watch is None:
+            return
+        deadline = time.monotonic() + self._release_limit
+        for device in self.known(uuids):
+            if self.drained(device) is not None:
+                continue
+            before = self._left_before.get(device.uuid, frozenset())
+            while left := self._watch.dead_users(device.uuid) - before:
+                if time.monotonic() > deadline:
+                    why = (
+                        f"nvml lists ended processes as its users {self._release_limit:g} s after the end of executor "
+                        f"{executor}: {', '.join(map(str, sorted(left)))}"
+                    )
+                    self.drain(device, why, f"after {cases[-1]}" if cases else "before any case", cases)
+                    break
+                time.sleep(_PAUSE)
 
     def close(self) -> None:
         """Close the connection to NVML."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,14 @@ class ExecutorSlot:
         leases: DeviceLeases,
         connect: Callable[[], ZygoteClient],
         after_unclean_exit: Callable[[], None],
+        await_release: Callable[[Sequence[str], str, Sequence[str]], None],
         numbered: int = 0,
     ) -> None:
         """`temp` is the folder for temporary files, `files` the folder for kept files. `leases` are of the devices
         of an executor. `connect` finds or starts a zygote. `after_unclean_exit` cleans up after an executor whose exit
-        status is not 0. `numbered`: the number of the last executor that this worker had before the run was resumed.
+        status is not 0. `await_release` waits until the driver has released the devices of an executor that has ended,
+        with its name and its last case. `numbered`: the number of the last executor that this worker had before the
+        run was resumed.
         """
         self._worker = worker
         self._temp = temp
@@ -51,6 +54,7 @@ class ExecutorSlot:
         self._lease = Lease(())
         self._connect = connect
         self._after_unclean_exit = after_unclean_exit
+        self._await_release = await_release
         #: What the worker does between attempts at cases.
         self.activities = Activities(record, worker)
         self._outputs = Outputs()
@@ -142,6 +146,7 @@ class ExecutorSlot:
         self.current = None
         if handle.exit_status != 0:
             self._after_unclean_exit()
+        self._await_release(handle.binding.devices, handle.name, handle.cases[-1:])
         if not hold:
             self._leases.give_back()
         if handle.lost:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
+from harness import linux
 from tests.acceptance.gpu_machine import (
     GPU,
     PLAIN,
@@ -108,6 +110,59 @@ def test_anywhere():
         (line,) = finishes(result, name)
         assert all(f"{uuid} is drained: {_SICK['crashes']}" in line["message"] for uuid in GPU[:2])
     assert sorted(message[7:47] for message, _ in sick_devices(result)) == GPU[:2]
+
+
+LEFT = """
+@on_gpu
+@pytest.mark.parametrize("n", range(4))
+def test_uses(n, device):
+    if n == 1 and os.environ["CUDA_VISIBLE_DEVICES"] == FIRST:
+        fares("process", os.getpid())
+        UNTIL
+        crash()
+""".replace("FIRST", repr(GPU[0]))
+first_pid_namespace = pytest.mark.skipif(
+    not linux.sees_all_processes(), reason="in a container the driver's process ids are not those that cases have"
+)
+
+
+@first_pid_namespace
+def test_a_device_that_the_driver_does_not_release_runs_no_other_case(machine: Machine) -> None:
+    """The driver lists a process after its end. What that has left there could be blamed on the next case."""
+    machine.suite(LEFT.replace("UNTIL", "pass"))
+    result = machine.run("-n0", "--timeout-multiplier=0.1")
+    ((message, cases),) = sick_devices(result)
+    crashed = next(line for line in result.lines if line["event"] == "executor" and line["exit_status"] == -11)
+    assert message == (
+        f"device {GPU[0]} (Fake GPU 80GB) is drained: nvml lists ended processes as its users 1 s after the end of "
+        f"executor {crashed['executor']}: {crashed['pid']}, after suites/gpu/test_gpu.py::test_uses[1]"
+    )
+    assert cases == ["test_uses[1]"]
+    assert verdicts(result) == {f"test_uses[{n}]": "passed" for n in (0, 2, 3)} | {"test_uses[1]": "flaky"}
+    later = [line for line in result.lines if line["event"] == "start" and line["attempt"] == 2]
+    assert [line["devices"] for line in later] == [[GPU[1]]]
+
+
+@first_pid_namespace
+def test_a_device_that_the_driver_releases_late_is_used_again(machine: Machine) -> None:
+    machine.suite(LEFT.replace("UNTIL", "fares('process_until', 3)"))
+    result = machine.run("-n0")
+    assert verdicts(result)["test_uses[1]"] == "crashed"
+    assert sick_devices(result) == []
+    assert {device for line in result.lines if line["event"] == "start" for device in line["devices"]} == {GPU[0]}
+
+
+@first_pid_namespace
+def test_what_was_left_on_a_device_before_the_run_is_told_once(machine: Machine) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    machine.state.set(0, process=ended.pid)
+    machine.suite(PLAIN)
+    result = machine.run("-n0", "--isolation=case")
+    assert set(verdicts(result).values()) == {"passed"}
+    (finding,) = result.ledger.findings
+    text = f"device {GPU[0]} at the start: nvml lists processes that have ended as its users: {ended.pid}"
+    assert (finding.kind, finding.message) == ("device_sign", text)
 
 
 def test_an_examination_that_hangs_is_ended(machine: Machine) -> None:

@@ -83,6 +83,7 @@ class Bench:
             leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
             connect=self._connect,
             after_unclean_exit=lambda: None,
+            await_release=lambda *_: None,
         )
         self.monitor = DeviceMonitor(
             self.pool,

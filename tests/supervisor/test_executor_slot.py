@@ -44,6 +44,7 @@ class Bench:
             leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
             connect=self._connect,
             after_unclean_exit=self._count_unclean,
+            await_release=lambda *_: None,
         )
 
     def lines(self, *fields: str) -> list[tuple[Any, ...]]:

@@ -49,6 +49,7 @@ class FakeRunner:
             leases=DeviceLeases(None),
             connect=lambda: self._zygote.client,
             after_unclean_exit=lambda: None,
+            await_release=lambda *_: None,
         )
 
     def close(self) -> None:

@@ -28,6 +28,8 @@
  *     replays           the counter of PCIe replays
  *     lost              with 1, the GPU is lost, to everything after its UUID
  *     lost_from         from this question about it on, counted from 1 in each process, the GPU is lost
+ *     process           the id of a process that uses it
+ *     process_until     so often a process is told of it; later it is not
  *     <name of a call>  the status that this call returns, when it is asked about this GPU; with 997 it does not return
  *     xid               this Xid happens to it; such lines add up. "<index> xid <number> <instance>" happens to one
  *                       GPU instance, whose number is its slot's
@@ -38,7 +40,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15 };
 enum { NEVER = 997 };
 enum { CORRECTED = 0, UNCORRECTED = 1, VOLATILE = 0, AGGREGATE = 1, XID_EVENTS = 8 };
 enum { MOST_GPUS = 16, MOST_SLICES = 7, WHOLE = -1 };
@@ -59,6 +61,7 @@ typedef struct {
 } Event;
 typedef struct { int watched[MOST_GPUS], told; } *EventSet;
 typedef struct { unsigned version, sensor; int temperature; } Temperature;
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
 
 static int users;
 static long questions[MOST_GPUS];
@@ -313,6 +316,20 @@ Status nvmlDeviceGetGpuInstanceId(Device device, unsigned *instance) {
     if (status) return status;
     *instance = (unsigned)device->slice;
     return device->slice == WHOLE ? INVALID_ARGUMENT : SUCCESS;
+}
+
+Status nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, Process *processes) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    static long told[MOST_GPUS];
+    long pid = state(device->gpu, "process", 0), until = state(device->gpu, "process_until", LONG_MAX);
+    unsigned room = *count;
+    *count = pid && told[device->gpu] < until;
+    if (*count > room) return INSUFFICIENT_SIZE;
+    if (!*count) return SUCCESS;
+    told[device->gpu]++;
+    *processes = (Process){(unsigned)pid, 1ULL << 20, UINT_MAX, UINT_MAX};
+    return SUCCESS;
 }
 
 Status nvmlDeviceGetTotalEccErrors(Device device, unsigned type, unsigned counter, unsigned long long *count) {
