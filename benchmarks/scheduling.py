@@ -1,19 +1,23 @@
-"""How well the order of cases fills the workers: the time from the first start to the last end, and the least possible.
+"""How well the order of cases fills the devices: the time from the first start to the last end, and the least possible.
 
-The cases sleep, so that many workers fit on few cores. Compares in the same run: the harness's order with history and
-without, and xdist's modes `load` and `worksteal`. See README.md in this folder.
+The cases sleep, so that many workers fit on few cores. With ``--gpus`` each worker has a fake GPU, and some cases take
+two of them, or one alone. Compares in the same run: the harness's order with history and without, and the modes `load`
+and `worksteal` of xdist. See README.md in this folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measuring import machine_facts, median, run
 
@@ -23,6 +27,8 @@ from harness.scheduling.history import History
 
 #: Times the least possible time that the order may take, with history and without.
 AIM_WITH, AIM_WITHOUT = 1.05, 1.15
+#: The parts of the cases that take two GPUs, and one GPU alone.
+PAIRS, ALONE = 0.05, 0.02
 _INI = "[pytest]\naddopts = -p no:hypothesispytest -p no:cacheprovider\nharness_suites = suites\nharness_preload =\n"
 _CASES = """
 import json
@@ -32,8 +38,14 @@ from pathlib import Path
 import pytest
 
 SECONDS = json.loads((Path(__file__).parents[2] / "seconds.json").read_text())
+MARKS = json.loads((Path(__file__).parents[2] / "marks.json").read_text())
 
-@pytest.mark.parametrize("number", range({first}, {last}))
+def marks(number):
+    count, alone = MARKS[number]
+    needs = [pytest.mark.requires(device="cuda", devices=count)] if count else []
+    return [*needs, *([pytest.mark.serial] if alone else [])]
+
+@pytest.mark.parametrize("number", [pytest.param(n, marks=marks(n)) for n in range({first}, {last})])
 def test_sleeps(number):
     time.sleep(SECONDS[number])
 """
@@ -62,21 +74,43 @@ def recorded(run_dirs: Sequence[Path], total: float) -> list[float]:
     return [each * total / sum(seconds) for each in seconds]
 
 
-def project(folder: Path, seconds: Sequence[float]) -> None:
-    """Write suites of cases that sleep for `seconds`."""
+def fake_gpus(folder: Path, count: int) -> dict[str, str]:
+    """Variables for a machine with so many fake GPUs."""
+    from tests import fake_nvml
+    from tests.acceptance.gpu_machine import Machine
+
+    library = folder / "nvml"
+    library.mkdir()
+    found = Machine(folder / "machine", fake_nvml.build(library), gpus=count).environ
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def needs(cases: int, seed: int) -> list[tuple[int, bool]]:
+    """How many GPUs each case takes, and whether it takes its GPU alone."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(cases):
+        chance = draw.random()
+        found.append((2 if chance < PAIRS else 1, PAIRS <= chance < PAIRS + ALONE))
+    return found
+
+
+def project(folder: Path, seconds: Sequence[float], marks: Sequence[tuple[int, bool]]) -> None:
+    """Write suites of cases that sleep for `seconds`. `marks`: how many GPUs each takes, and whether it is alone."""
     suite = folder / "suites" / "sleeping"
     suite.mkdir(parents=True)
     (folder / "pytest.ini").write_text(_INI)
     (folder / "seconds.json").write_text(json.dumps(list(seconds)))
+    (folder / "marks.json").write_text(json.dumps(list(marks)))
     for first in range(0, len(seconds), _FILE):
         last = min(first + _FILE, len(seconds))
         (suite / f"test_sleeps_{first:05}.py").write_text(_CASES.format(first=first, last=last))
 
 
-def span(folder: Path, name: str, workers: int, *options: str) -> float:
+def span(folder: Path, name: str, workers: int, *options: str, env: Mapping[str, str]) -> float:
     """Run all cases; seconds from the first start of a case to the last end."""
     command = [sys.executable, "-m", "pytest", f"-n{workers}", "-q", "--leak-check=off", f"--results-dir={name}"]
-    run([*command, *options], folder, output=folder / f"{name}.out")
+    run([*command, "--no-health", *options], folder, output=folder / f"{name}.out", environment={**os.environ, **env})
     events = journal.read_run(folder / name / journal.FILE_NAME).events
     begun = [event.t for event in events if isinstance(event, Start)]
     ended = [event.t for event in events if isinstance(event, Finish)]
@@ -91,15 +125,19 @@ def main() -> None:
     parser.add_argument("--recorded", type=Path, nargs="*", default=[], help="run directories to take durations from")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a file for all figures, as JSON")
+    parser.add_argument("--gpus", action="store_true", help="a fake GPU for each worker")
     wanted = parser.parse_args()
     seconds = recorded(wanted.recorded, wanted.total) if wanted.recorded else generated(wanted.cases, seed=1)
-    bound = max([sum(seconds) / wanted.workers, *seconds])
-    print(f"{len(seconds)} cases, {sum(seconds):.1f} s, {wanted.workers} workers: at least {bound:.2f} s")
+    marks = needs(len(seconds), seed=2) if wanted.gpus else [(0, False)] * len(seconds)
+    work = sum(each * max(count, 1) for each, (count, _) in zip(seconds, marks, strict=True))
+    bound = max([work / wanted.workers, *seconds])
+    print(f"{len(seconds)} cases, {work:.1f} s, {wanted.workers} workers: at least {bound:.2f} s")
     ways: list[Way] = []
     with tempfile.TemporaryDirectory() as temp:
-        folder = Path(temp)
-        project(folder, seconds)
-        span(folder, "history", wanted.workers)
+        folder = Path(temp) / "project"
+        env = fake_gpus(Path(temp), wanted.workers) if wanted.gpus else {}
+        project(folder, seconds, marks)
+        span(folder, "history", wanted.workers, env=env)
         options = {
             "with history": ["--history=history"],
             "without": [],
@@ -109,7 +147,7 @@ def main() -> None:
         spans: dict[str, list[float]] = {name: [] for name in options}
         for repeat in range(wanted.repeats):
             for number, (name, more) in enumerate(options.items()):
-                spans[name].append(span(folder, f"run-{repeat}-{number}", wanted.workers, *more))
+                spans[name].append(span(folder, f"run-{repeat}-{number}", wanted.workers, *more, env=env))
         for name, found in spans.items():
             ways.append(Way(name, tuple(found), median(found) / bound))
             print(f"{name:16} {median(found):7.2f} s  {ways[-1].ratio:.3f} times the bound")

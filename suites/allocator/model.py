@@ -146,15 +146,15 @@ class Model:
     all_done: bool = True
 
     def given(self, size: int, stream: int, address: int) -> None:
-        """A request was answered with a block at `address`, 0 for none."""
-        if self.held is not None and self.all_done:
-            raise BrokenPromiseError(
-                "a block that another stream was through with was not taken back by the next allocation"
-            )
+        """A request was answered with a block at `address`, 0 for none. A request of 0 bytes allocates nothing."""
         if size == 0:
             if address != 0:
                 raise BrokenPromiseError(f"a request of 0 bytes was given the address {address:#x}")
             return
+        if self.held is not None and self.all_done:
+            raise BrokenPromiseError(
+                "a block that another stream was through with was not taken back by the next allocation"
+            )
         if address == 0 or address % self.rules.rounding:
             raise BrokenPromiseError(f"a block at {address:#x} is not aligned to {self.rules.rounding} bytes")
         wanted = self.rules.rounded(size)

@@ -223,3 +223,16 @@ def test_a_new_segment_must_not_overlap_another() -> None:
 
     with pytest.raises(BrokenPromiseError, match="overlaps one at"):
         model.given(3 * MIB, 1, 0x300000)
+
+
+def test_a_request_of_no_bytes_takes_no_block_back() -> None:
+    """It is answered before the allocator looks at its streams; the next real request looks."""
+    model = Model()
+    model.given(100, 0, 0x100000)
+    model.given_back(0x100000, used_elsewhere=True)
+    model.all_done = True
+
+    model.given(0, 0, 0)
+
+    with pytest.raises(BrokenPromiseError, match="was not taken back by the next allocation"):
+        model.given(100, 0, 0x100200)

@@ -3,7 +3,7 @@
  * Layouts and numbers are those of NVML's public interface, so that the real pynvml loads this library and is none the
  * wiser. What each variable does (lists are indices separated by commas; all are read at every call):
  *
- *   FAKE_NVML_GPUS    how many GPUs, 0 to 16; 8 unless set
+ *   FAKE_NVML_GPUS    how many GPUs, 0 to 64; 8 unless set
  *   FAKE_NVML_MIG     these have MIG mode on
  *   FAKE_NVML_SLICES  how many instances each of those is cut into, 0 to 6; 2 unless set
  *   FAKE_NVML_LOST    these answer "GPU is lost" to everything after their UUID
@@ -43,7 +43,7 @@
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15 };
 enum { NEVER = 997 };
 enum { CORRECTED = 0, UNCORRECTED = 1, VOLATILE = 0, AGGREGATE = 1, XID_EVENTS = 8 };
-enum { MOST_GPUS = 16, MOST_SLICES = 7, WHOLE = -1 };
+enum { MOST_GPUS = 64, MOST_SLICES = 7, WHOLE = -1 };
 
 typedef int Status;
 typedef struct { int gpu, slice; } Entry;
