@@ -68,9 +68,15 @@ def generated(cases: int, seed: int) -> list[float]:
     return [min(draw.lognormvariate(-3.0, 1.7), 30.0) for _ in range(cases)]
 
 
-def recorded(run_dirs: Sequence[Path], total: float) -> list[float]:
-    """The durations of earlier runs, scaled so that they add up to `total` seconds."""
-    seconds = list(History.of_runs(run_dirs).seconds.values())
+def recorded(run_dirs: Sequence[Path], total: float, cases: int) -> list[float]:
+    """Durations of so many cases of earlier runs, scaled so that they add up to `total` seconds.
+
+    They are as many short and long ones as there are in those runs, in the order of the runs.
+    """
+    known = list(History.of_runs(run_dirs).seconds.values())
+    by_length = sorted(range(len(known)), key=known.__getitem__, reverse=True)
+    kept = sorted(by_length[:: max(1, len(known) // cases)])
+    seconds = [known[position] for position in kept]
     return [each * total / sum(seconds) for each in seconds]
 
 
@@ -120,14 +126,16 @@ def span(folder: Path, name: str, workers: int, *options: str, env: Mapping[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--cases", type=int, default=600, help="number of generated cases")
+    parser.add_argument("--cases", type=int, default=600, help="number of cases")
     parser.add_argument("--total", type=float, default=160.0, help="seconds of all cases, with --recorded")
     parser.add_argument("--recorded", type=Path, nargs="*", default=[], help="run directories to take durations from")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a file for all figures, as JSON")
     parser.add_argument("--gpus", action="store_true", help="a fake GPU for each worker")
     wanted = parser.parse_args()
-    seconds = recorded(wanted.recorded, wanted.total) if wanted.recorded else generated(wanted.cases, seed=1)
+    seconds = (
+        recorded(wanted.recorded, wanted.total, wanted.cases) if wanted.recorded else generated(wanted.cases, seed=1)
+    )
     marks = needs(len(seconds), seed=2) if wanted.gpus else [(0, False)] * len(seconds)
     work = sum(each * max(count, 1) for each, (count, _) in zip(seconds, marks, strict=True))
     bound = max([work / wanted.workers, *seconds])

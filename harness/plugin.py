@@ -330,7 +330,7 @@ class ControllerHooks:
             return None
         from harness.scheduling.xdist_scheduler import LongestFirstScheduling
 
-        return LongestFirstScheduling(config, self._run.expected)
+        return LongestFirstScheduling(config, self._run.expected, self._run.widths)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
@@ -410,7 +410,7 @@ class WorkerHooks:
         self._seen.clear()
         if self._worker.told_to_stop():
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
-        self._worker.note_limits([item for item in session.items if CASE_ID in item.stash])
+        self._worker.note_facts([item for item in session.items if CASE_ID in item.stash])
         try:
             self._worker.collected(kept, self._selected, [case for case in seen if case not in wanted])
         except ResumeError:

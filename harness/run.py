@@ -42,11 +42,11 @@ from harness.reporting.ledger import Ledger
 from harness.reporting.progress import Progress, Snapshot
 from harness.rootdir import Root
 from harness.scheduling import device_leases, resumption, stop_request
+from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
 from harness.scheduling.earlier_run import EarlierRun
 from harness.scheduling.interrupted_run import InterruptedRun, unlike
 from harness.scheduling.leases import LeaseBook
-from harness.scheduling.limits import read_limits
 from harness.scheduling.run_lock import RunLock, RunLockedError
 from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
@@ -286,9 +286,15 @@ class Run:
     def expected(self, ids: Sequence[str]) -> list[float]:
         """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
         finished = {} if self.interrupted is None else self.interrupted.resumption.finished
-        limits = read_limits(Path(self.context.temp_dir))
-        known = self.durations.expected(ids, limits, self.context.case_timeout)
+        facts = CaseFacts.read(Path(self.context.temp_dir))
+        known = self.durations.expected(ids, facts.limits, self.context.case_timeout)
         return [0.0 if case in finished else seconds for case, seconds in zip(ids, known, strict=True)]
+
+    def widths(self, ids: Sequence[str]) -> list[int]:
+        """How many leased devices each of these cases takes. A case that no device can run takes one."""
+        devices = CaseFacts.read(Path(self.context.temp_dir)).devices
+        most = len(self.devices)
+        return [count if (count := devices.get(case, 1)) <= most else 1 for case in ids]
 
     def accept(self) -> None:
         """The cases have been collected. A resumed run begins now, if it has the same cases as before.

@@ -37,7 +37,8 @@ from harness.native import provider
 from harness.options import OptionError, case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
-from harness.scheduling import claims, device_leases, limits, stop_request
+from harness.scheduling import case_facts, claims, device_leases, stop_request
+from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.selection import Selection, read_ids
@@ -225,15 +226,17 @@ class Worker:
         with self._recording():
             self._record(event)
 
-    def note_limits(self, items: Sequence[pytest.Item]) -> None:
-        """Tell the controller of an xdist run which cases have a time limit of their own."""
+    def note_facts(self, items: Sequence[pytest.Item]) -> None:
+        """Tell the controller of an xdist run what it must know of single cases."""
         folder = Path(self.context.temp_dir)
-        if self._workerinput is None or limits.are_written(folder):
+        if self._workerinput is None or case_facts.are_written(folder):
             return
+        limits = {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
+        # Other devices are not leased: each process has its own.
+        leased = items if self._pool.device.backend.hardware else ()
+        devices = {item.stash[CASE_ID]: count for item in leased if (count := _own_devices(item)) > 1}
         with self._recording():
-            limits.write(
-                folder, {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
-            )
+            CaseFacts(limits, devices).write(folder)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`.
@@ -517,6 +520,14 @@ def _own_limit(item: pytest.Item) -> float | None:
         return case_limit(marks, 0.0, 1.0) or None
     except OptionError:
         return None
+
+
+def _own_devices(item: pytest.Item) -> int:
+    """The number of devices that the case gets. An invalid mark is reported elsewhere."""
+    try:
+        return requirements.devices_wanted(requirements.from_marks(item.iter_markers("requires")))
+    except HarnessError:
+        return 1
 
 
 def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) -> tuple[Waiver, ...]:

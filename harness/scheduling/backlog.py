@@ -1,7 +1,14 @@
-"""Which cases a worker gets next: decisions over plain values. Cases are positions in the list of a run."""
+"""Which cases a worker gets next: decisions over plain values. Cases are positions in the list of a run.
+
+A case that takes several devices is wide. It needs the device of its worker and those of others. If each worker could
+begin one at any time, devices would wait for each other again and again. So few workers, the leaders, run all wide
+cases, one after the other. The workers behind each, the lenders, leave it their devices: they get no case until no wide
+one is left.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -14,46 +21,100 @@ SHARE = 1 / 4
 _LEAST = 2
 
 
-class Backlog:
-    """The cases that no worker has yet. Long ones are given out first, the longest before all others."""
+#: The part of the run within which all wide cases should be done.
+WIDE = 1 / 2
 
-    def __init__(self, seconds: Sequence[float], workers: int) -> None:
-        """`seconds`: how long each case is expected to take."""
+
+class Backlog:
+    """The cases that no worker has yet. Long ones are given out first, the longest before all others.
+
+    Workers are told apart by their place among those that live, from 0.
+    """
+
+    def __init__(self, seconds: Sequence[float], workers: int, widths: Sequence[int] = ()) -> None:
+        """`seconds`: how long each case is expected to take. `widths`: its number of devices; by default 1."""
         self._seconds = seconds
+        wide = [position for position, width in enumerate(widths) if width > 1] if workers > 1 else []
+        self._is_wide = frozenset(wide)
+        #: The wide cases that leaders have and have not finished.
+        self._given: set[int] = set()
+        self._wide = deque(sorted(wide, key=lambda position: (-widths[position], -seconds[position], position)))
+        most = min(workers, max((widths[position] for position in wide), default=1))
+        self._group = most
+        self._grouped = most * _leaders(seconds, widths, self._is_wide, workers, most) if wide else 0
         self._left = sum(seconds)
         limit = self._left / max(workers, 1) * LONG
         self._is_long = [each > limit for each in seconds]
-        by_length = sorted(range(len(seconds)), key=lambda position: (-seconds[position], position))
+        narrow = [position for position in range(len(seconds)) if position not in self._is_wide]
+        by_length = sorted(narrow, key=lambda position: (-seconds[position], position))
         self._long = deque(position for position in by_length if self._is_long[position])
-        self._short = deque(position for position in range(len(seconds)) if not self._is_long[position])
+        self._short = deque(position for position in narrow if not self._is_long[position])
 
     def __len__(self) -> int:
-        return len(self._long) + len(self._short)
+        return len(self._wide) + len(self._long) + len(self._short)
+
+    def finish(self, position: int) -> bool:
+        """A worker has finished a case. Returns whether workers that were given nothing may get cases now."""
+        was_given = position in self._given
+        self._given.discard(position)
+        return was_given
 
     def put_back(self, positions: Iterable[int]) -> None:
         """Take back cases that a worker did not run."""
         for position in sorted(positions, reverse=True):
             self._left += self._seconds[position]
-            (self._long if self._is_long[position] else self._short).appendleft(position)
+            if position in self._is_wide:
+                self._given.discard(position)
+                self._wide.appendleft(position)
+            else:
+                (self._long if self._is_long[position] else self._short).appendleft(position)
 
-    def first(self) -> list[int]:
-        """The first case of a worker; empty if none is left."""
-        return [self._pop(self._long or self._short)] if self else []
+    def first(self, place: int) -> list[int]:
+        """The first case of a worker; empty if none is left for it."""
+        if self._lends(place):
+            return []
+        if self._wide and place < self._grouped:
+            return self._more_wide((), 1)
+        narrow = self._long or self._short
+        return [self._pop(narrow)] if narrow else []
 
-    def more(self, queue: Sequence[int], workers: int) -> list[int]:
+    def more(self, place: int, queue: Sequence[int], workers: int) -> list[int]:
         """Further cases for a worker with this `queue`, whose first case runs. Empty while it has enough.
 
         Behind a long case comes a short one: another worker may be free for a long one before.
         """
+        if self._lends(place):
+            return []
+        wide = self._more_wide(queue, _LEAST) if place < self._grouped else []
+        have = [*queue, *wide]
+        leads = any(position in self._given for position in have)
+        return wide + self._more_narrow(have, 0.0 if leads else SHARE * self._left / max(workers, 1))
+
+    def _more_narrow(self, queue: Sequence[int], goal: float) -> list[int]:
+        """Cases for one device, until so many seconds wait behind the first case."""
         have, waits = list(queue), sum(self._seconds[position] for position in queue[1:])
-        goal = SHARE * self._left / max(workers, 1)
         if len(have) >= _LEAST and (self._long or waits >= goal / 2):
             return []
-        while self and (len(have) < _LEAST or (not self._long and waits < goal)):
+        while (self._long or self._short) and (len(have) < _LEAST or (not self._long and waits < goal)):
             position = self._next(behind_long=bool(have) and self._is_long[have[-1]])
             waits += self._seconds[position] if have else 0.0
             have.append(position)
         return have[len(queue) :]
+
+    def _lends(self, place: int) -> bool:
+        """Whether a worker gets no case. A case takes the devices behind that of its worker, so the lenders of a leader
+        are those behind it. The last wide cases run before they get one.
+        """
+        if place % self._group == 0 or place >= self._grouped:
+            return False
+        return bool(self._wide) or len(self._given) > self._grouped // self._group
+
+    def _more_wide(self, queue: Sequence[int], most: int) -> list[int]:
+        found: list[int] = []
+        while self._wide and len(queue) + len(found) < most:
+            found.append(self._pop(self._wide))
+            self._given.add(found[-1])
+        return found
 
     def _next(self, *, behind_long: bool) -> int:
         if behind_long and self._short:
@@ -66,3 +127,11 @@ class Backlog:
         position = cases.popleft()
         self._left -= self._seconds[position]
         return position
+
+
+def _leaders(seconds: Sequence[float], widths: Sequence[int], wide: frozenset[int], workers: int, most: int) -> int:
+    """How many workers run wide cases: so few that these are done within the first part of the run."""
+    total = sum(each * (widths[position] if position in wide else 1) for position, each in enumerate(seconds))
+    time = WIDE * total / workers
+    wanted = math.ceil(sum(seconds[position] for position in wide) / time) if time > 0 else 1
+    return min(max(wanted, 1), workers // most)

@@ -18,10 +18,16 @@ if TYPE_CHECKING:
 class LongestFirstScheduling:
     """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`)."""
 
-    def __init__(self, config: pytest.Config, expected: Callable[[Sequence[str]], Sequence[float]]) -> None:
-        """`expected` returns the seconds that each of the given cases is expected to take."""
+    def __init__(
+        self,
+        config: pytest.Config,
+        expected: Callable[[Sequence[str]], Sequence[float]],
+        widths: Callable[[Sequence[str]], Sequence[int]],
+    ) -> None:
+        """`expected` returns the seconds that each of the given cases is expected to take, `widths` its devices."""
         self._config = config
         self._expected = expected
+        self._widths = widths
         self._workers = len(parse_tx_spec_config(config))
         self._queues: dict[WorkerController, list[int]] = {}
         self._collections: dict[WorkerController, list[str]] = {}
@@ -61,16 +67,18 @@ class LongestFirstScheduling:
             if not self._is_same_everywhere():
                 return
             self._ids = next(iter(self._collections.values()))
-            self._backlog = Backlog(self._expected(self._ids), len(self._queues))
-            for node in self._queues:
-                self._send(node, self._backlog.first())
-        for node in self._queues:
-            self._fill(node)
+            self._backlog = Backlog(self._expected(self._ids), len(self._queues), self._widths(self._ids))
+            for place, node in enumerate(self._queues):
+                self._send(node, self._backlog.first(place))
+        self._fill_all()
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         del duration
         self._queues[node].remove(item_index)
-        self._fill(node)
+        if self._backlog.finish(item_index):
+            self._fill_all()
+        else:
+            self._fill(node)
 
     def mark_test_pending(self, item: str) -> None:
         assert self._ids is not None
@@ -86,11 +94,15 @@ class LongestFirstScheduling:
             return None
         assert self._ids is not None
         running, *others = queue
+        self._backlog.finish(running)
         self._give_back(others)
         return self._ids[running]
 
     def _give_back(self, positions: Sequence[int]) -> None:
         self._backlog.put_back(positions)
+        self._fill_all()
+
+    def _fill_all(self) -> None:
         for node in self._queues:
             self._fill(node)
 
@@ -98,7 +110,8 @@ class LongestFirstScheduling:
         """Give a worker what it needs. One that gets no more is told so: otherwise its last case waits for ever."""
         if node.shutting_down or node not in self._collections:
             return
-        self._send(node, self._backlog.more(self._queues[node], len(self._queues)))
+        place = list(self._queues).index(node)
+        self._send(node, self._backlog.more(place, self._queues[node], len(self._queues)))
         if not self._backlog:
             node.shutdown()
 

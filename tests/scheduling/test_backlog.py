@@ -16,15 +16,15 @@ SECONDS = st.lists(st.one_of(st.just(0.0), st.floats(0.0, 1000.0)), max_size=60)
 
 
 def simulate(
-    taken: Sequence[float], expected: Sequence[float], workers: int, *, dies: int = -1
+    taken: Sequence[float], expected: Sequence[float], workers: int, *, dies: int = -1, widths: Sequence[int] = ()
 ) -> tuple[float, list[int]]:
     """When the last worker ends, and the cases in the order of their begin.
 
     A worker begins a case once it has the next one, or knows that there is none. `dies`: after so many ends a worker
     dies with all that it had, and another one takes its place.
     """
-    backlog = Backlog(expected, workers)
-    queues: list[list[int]] = [backlog.first() for _ in range(workers)]
+    backlog = Backlog(expected, workers, widths)
+    queues: list[list[int]] = [backlog.first(place) for place in range(workers)]
     closed = [False] * workers
     begun: list[int] = []
     running: list[tuple[float, int]] = []
@@ -33,7 +33,7 @@ def simulate(
 
     def fill(worker: int) -> None:
         if not closed[worker]:
-            queues[worker] += backlog.more(queues[worker], workers)
+            queues[worker] += backlog.more(worker, queues[worker], workers)
             closed[worker] = not backlog
 
     def begin(worker: int) -> None:
@@ -50,14 +50,14 @@ def simulate(
     while running:
         now, worker = heapq.heappop(running)
         ends += 1
-        queues[worker].pop(0)
+        lent = backlog.finish(queues[worker].pop(0))
         busy[worker] = False
         if ends == dies:
             backlog.put_back(queues[worker])
             queues[worker] = []
             closed[worker] = False
         for each in range(workers):
-            if each == worker or ends == dies:
+            if each == worker or ends == dies or lent:
                 fill(each)
                 begin(each)
     assert not backlog
@@ -106,8 +106,8 @@ def test_without_history_the_order_is_kept(workers: int) -> None:
     _, begun = simulate([1.0] * 640, [1.0] * 640, workers)
     assert begun[0] == 0
     backlog = Backlog([1.0] * 640, workers)
-    first = backlog.first()
-    more = backlog.more(first, workers)
+    first = backlog.first(0)
+    more = backlog.more(0, first, workers)
     assert [*first, *more] == list(range(len(more) + 1))
     assert len(more) >= 160 / workers - 2
 
@@ -115,11 +115,11 @@ def test_without_history_the_order_is_kept(workers: int) -> None:
 def test_the_longest_first_and_a_short_one_behind_it() -> None:
     seconds = [1.0, 50.0, 1.0, 100.0, 1.0]
     backlog = Backlog(seconds, 2)
-    first, second = backlog.first(), backlog.first()
+    first, second = backlog.first(0), backlog.first(0)
     assert (first, second) == ([3], [1])
-    assert backlog.more(first, 2) == [0]
-    assert backlog.more([3, 0], 2) == []
-    assert backlog.more(second, 2) == [2]
+    assert backlog.more(0, first, 2) == [0]
+    assert backlog.more(0, [3, 0], 2) == []
+    assert backlog.more(1, second, 2) == [2]
     assert len(backlog) == 1
 
 
@@ -127,3 +127,45 @@ def test_short_cases_keep_their_order() -> None:
     seconds = [0.1] * 50 + [100.0] + [0.1] * 50
     _, begun = simulate(seconds, seconds, 1)
     assert begun == [50, *range(50), *range(51, 101)]
+
+
+@given(SECONDS, st.lists(st.integers(1, 4), min_size=60, max_size=60), st.integers(1, 9), st.integers(-1, 40))
+def test_each_case_runs_once_if_some_take_several_devices(
+    seconds: list[float], widths: list[int], workers: int, dies: int
+) -> None:
+    _, begun = simulate(seconds, seconds, workers, dies=dies, widths=widths[: len(seconds)])
+    assert sorted(begun) == list(range(len(seconds)))
+
+
+@pytest.mark.parametrize("workers", [2, 8, 64])
+@pytest.mark.parametrize("part", [0.001, 0.05, 0.5, 1.0])
+def test_cases_for_two_devices_keep_the_devices_busy(workers: int, part: float) -> None:
+    """Within a tenth of what is possible."""
+    draw = random.Random(workers)
+    seconds = [min(each, 5.0) for each in like_suites(6000, 3)]
+    widths = [2 if draw.random() < part else 1 for _ in seconds]
+    end, _ = simulate(seconds, seconds, workers, widths=widths)
+    least = bound([each * width for each, width in zip(seconds, widths, strict=True)], workers)
+    assert end <= 1.1 * least
+
+
+def test_leaders_run_all_wide_cases_and_lenders_wait() -> None:
+    """One leader and one lender, of four workers, are enough for the wide cases."""
+    seconds, widths = [1.0, 1.0, 1.0, 30.0, 1.0, 1.0], [1, 2, 2, 1, 1, 2]
+    backlog = Backlog(seconds, 4, widths)
+    assert backlog.first(0) == [1]
+    assert backlog.first(1) == []
+    assert backlog.first(2) == [3]
+    assert backlog.more(0, [1], 4) == [2]
+    assert backlog.more(1, [], 4) == []
+    assert backlog.finish(1)
+    assert backlog.more(0, [2], 4) == [5]
+    assert backlog.more(1, [], 4) == []
+    assert backlog.finish(2)
+    assert backlog.more(1, [], 4) == [0, 4]
+    assert not backlog.finish(3)
+
+
+def test_a_single_worker_has_nobody_to_borrow_from() -> None:
+    backlog = Backlog([1.0, 2.0], 1, [2, 1])
+    assert [*backlog.first(0), *backlog.more(0, [1], 1)] == [1, 0]
