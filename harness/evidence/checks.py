@@ -197,10 +197,15 @@ def _attempts(record: Record) -> Iterator[str]:
 
 
 def _executors(record: Record) -> Iterator[str]:
-    """An executor counts its attempts itself, and its end is recorded, unless its worker died, which is a finding."""
+    """An executor counts its attempts itself, and its end is recorded.
+
+    It is not if its worker died, which is a finding, or if the run was interrupted and resumed, also as a shard.
+    """
     found = Counter(event.executor for event in record.contents.events if isinstance(event, Start))
     alive: dict[str, Number] = {}
     for number, event in record.numbered():
+        if isinstance(event, RunStarted):
+            alive.clear()
         if not isinstance(event, Executor):
             continue
         if event.state == "started":
@@ -212,7 +217,7 @@ def _executors(record: Record) -> Iterator[str]:
             ran = counted(event.cases, "attempt")
             have = found[event.executor]
             yield f"journal line {number}: executor {event.executor} ran {ran}, but the journal has {have}"
-    if all(finding.kind != "worker" for finding in record.ledger.findings):
+    if not record.shards and all(finding.kind != "worker" for finding in record.ledger.findings):
         for executor, number in alive.items():
             yield f"journal line {number}: executor {executor} started, but its end is not in the journal"
 

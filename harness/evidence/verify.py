@@ -253,7 +253,7 @@ def extract(file: IO[bytes], folder: Path) -> None:
 def lines(known: Record, manifest: Manifest) -> list[str]:
     """The result of a verified archive, for people."""
     results, machine = manifest.results, manifest.machine
-    totals = ", ".join(f"{number} {outcome}" for outcome, number in results.totals.items()) or "no cases"
+    totals = ", ".join(f"{number} {outcome}" for outcome, number in known.ledger.counts.items()) or "no cases"
     state = {"green": "the run is green", "red": f"the run is red, {red(known)}"}.get(
         results.verdict, "nothing ran in the run"
     )
