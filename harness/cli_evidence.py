@@ -11,6 +11,9 @@ import typer
 from harness.outcome import EXIT_RED
 from harness.text import clean, counted
 
+#: How many reasons are printed. An enemy could otherwise fill a terminal or a log.
+_MOST = 1000
+
 
 def package(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory: the folder of journal.ndjson.")],
@@ -133,5 +136,7 @@ def verify(
 
 
 def _list(problems: list[str]) -> None:
-    for problem in problems:
+    for problem in problems[:_MOST]:
         print(f"  - {clean(problem)}", file=sys.stderr)
+    if len(problems) > _MOST:
+        print(f"  … and {len(problems) - _MOST} more reasons", file=sys.stderr)

@@ -165,7 +165,7 @@ def _structure(infos: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
                 f"{name!r} is compressed, from {info.file_size} bytes to {info.compress_size}: files of an evidence "
                 "archive never are, so that nothing unpacks to more than its size"
             )
-    whole = sum(info.file_size for info in infos)
+    whole = sum(info.compress_size for info in infos)
     if whole > size:
         yield f"the files of the archive have {whole} bytes together, but the archive has {size}: they overlap"
 

@@ -13,7 +13,18 @@ from harness.evidence import junit_check
 from harness.evidence.record import Record, is_gpu, is_software, mapping
 from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 from harness.reporting import environment, identity, journal
-from harness.reporting.events import Bisected, Collected, End, Event, Executor, Finish, MustPass, RunStarted, Start
+from harness.reporting.events import (
+    Bisected,
+    Collected,
+    Confirmation,
+    End,
+    Event,
+    Executor,
+    Finish,
+    MustPass,
+    RunStarted,
+    Start,
+)
 from harness.shard import Shard
 from harness.text import clean, counted, exit_text, first_of, one_line
 
@@ -224,11 +235,13 @@ def _executors(record: Record) -> Iterator[str]:
 
 def _contradictions(record: Record) -> Iterator[str]:
     """What one line says of itself."""
+    # The traceback of a process that broke in a repetition, of a case that had passed.
+    broke = {event.case for event in record.contents.events if isinstance(event, Confirmation) and event.failure}
     for number, event in record.numbered():
         if isinstance(event, Start | Finish) and event.seed != case_seed(record.run.seed, event.case):
             expected = f"{event.case} in a run with seed {record.run.seed}"
             yield f"journal line {number}: seed {event.seed} is not that of {expected}"
-        if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.detail:
+        if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.detail and event.case not in broke:
             yield f"journal line {number}: {event.case} passed, but has a traceback: {one_line(event.detail)}"
         if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.exit_status:
             ended = exit_text(event.exit_status)

@@ -18,6 +18,8 @@ WAIVERS = "waivers.json"
 #: The folders of the run directory and of the must-pass lists in the archive.
 RUN = "run/"
 LISTS = "must-pass/"
+#: The source of what is waived by a mark in its test file, and by no waiver.
+BY_MARK = "mark xfail"
 #: Increased with every change that a reader of the previous number would misread.
 SCHEMA = 1
 
@@ -224,7 +226,7 @@ def _used(record: Record) -> list[UsedWaiver]:
     for verdict in record.ledger.verdicts:
         if verdict.outcome is Outcome.WAIVED:
             rulings = [each.ruling for each in verdict.finishes if each.ruling is not None]
-            source = rulings[-1].source if rulings else "mark xfail"
+            source = rulings[-1].source if rulings else BY_MARK
             found.append(UsedWaiver(case=verdict.case, source=source))
     return found
 

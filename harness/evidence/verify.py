@@ -23,6 +23,8 @@ from harness.reporting import journal
 from harness.reporting.journal import JournalError
 from harness.text import clean, counted, first_of, one_line
 
+#: How many waived cases are named.
+_SHOWN = 20
 #: What each part of the manifest is about, for the sentence about a difference.
 _ABOUT = {
     "complete": "whether the run is complete",
@@ -269,7 +271,9 @@ def lines(known: Record, manifest: Manifest) -> list[str]:
     if manifest.claim.profile or manifest.claim.hardware:
         found.append(f"  profile {manifest.claim.profile or 'none'}, hardware {manifest.claim.hardware or 'none'}")
     found += [f"  {each.text}" for each in known.ledger.lists]
-    found += [f"  waived: {each.case} ({each.source})" for each in manifest.waivers.used]
+    waived = [each for each in manifest.waivers.used if each.source != manifests.BY_MARK]
+    found += [f"  waived: {each.case} ({each.source})" for each in waived[:_SHOWN]]
+    found += [f"  waived: {len(waived) - _SHOWN} more cases; manifest.json names them"] if len(waived) > _SHOWN else []
     commit = manifest.run.commit
     if commit is None:
         found.append("  the commit is not known: the run was not in a git work tree")
