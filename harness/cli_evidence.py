@@ -116,7 +116,7 @@ def verify(
         found = verification.verify(file, evidence, demands, max_size << 20)
         problems, who = list(found.problems), ""
         if signers is not None:
-            who, problem = signature.problem(evidence, signers, identity, signature_file)
+            who, problem = signature.problem(file, signature_file or signature.path_of(evidence), signers, identity)
             problems += [problem] if problem else []
         if problems or found.record is None or found.manifest is None:
             print(f"refused: {clean(str(evidence))}", file=sys.stderr)

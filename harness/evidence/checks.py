@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from harness.backends import simcuda
 from harness.backends.table import BACKENDS, backend_of, labels
 from harness.caseid import case_seed
 from harness.evidence import junit_check
-from harness.evidence.record import Record, is_gpu, is_software, mapping
+from harness.evidence.record import Record, device_rows, is_gpu, is_software, mapping
 from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 from harness.reporting import environment, identity, journal
 from harness.reporting.events import (
@@ -30,7 +31,9 @@ from harness.text import clean, counted, exit_text, first_of, one_line
 
 #: Seconds by which the clock of a machine may be set back or forward while a run goes on.
 CLOCK = 5.0
-#: What cases that ran have in common with no other use of an executor: why an executor of cases ends.
+#: Of many lines or shards with the same fault, so many are named.
+_SHOWN = 10
+#: Why executors end that ran cases of the run, and nothing else.
 _CASES_RAN = frozenset({"retired", "unfit"})
 _UNTRUE = frozenset(
     {"collections_differ", "collection_missing", "collection_wrong", "duplicate_ids", "not_collected", "unknown"}
@@ -92,9 +95,8 @@ def _shards(record: Record) -> Iterator[str]:
     except ValueError as error:
         yield f"the journal names shard {record.shards[0].shard!r}, expected {error}"
         return
-    for index in range(1, count + 1):
-        if f"{index}/{count}" not in known:
-            yield f"shard {index}/{count} is missing in the merged run"
+    missing = (f"{index}/{count}" for index in range(1, count + 1) if f"{index}/{count}" not in known)
+    yield from (f"shard {name} is missing in the merged run" for name in islice(missing, _SHOWN))
     for name, times in known.items():
         if times > 1:
             yield f"shard {name} is in the merged run {times} times"
@@ -107,11 +109,11 @@ def _shards(record: Record) -> Iterator[str]:
 
 def _torn(record: Record) -> Iterator[str]:
     contents = record.contents
-    for damaged in contents.damaged[:10]:
+    for damaged in contents.damaged[:_SHOWN]:
         yield f"journal line {damaged.number} cannot be read as an event: {one_line(damaged.reason)}"
-    if len(contents.damaged) > 10:
-        yield f"{len(contents.damaged) - 10} more lines of the journal cannot be read as events"
-    for unknown in contents.unknown[:10]:
+    if len(contents.damaged) > _SHOWN:
+        yield f"{len(contents.damaged) - _SHOWN} more lines of the journal cannot be read as events"
+    for unknown in contents.unknown[:_SHOWN]:
         yield (
             f"journal line {unknown.number} has the kind {one_line(unknown.kind)!r}, which this harness does "
             "not know: use the harness that wrote it, or a newer one"
@@ -321,12 +323,11 @@ def _devices(record: Record) -> Iterator[str]:
     if len(kinds) > 1:
         each = "; ".join(f"{kind}: {first_of(uuids)}" for kind, uuids in kinds.items())
         yield f"the run mixes kinds of devices: {each}"
-    rows = {str(row.get("uuid")): row for row in environment.devices_of(record.environment)}
+    rows = device_rows(record.environment)
     models: dict[str, list[str]] = {}
     for uuid in run.devices:
         if uuid in rows:
-            row = rows[uuid]
-            models.setdefault(f"{row.get('name')} {row.get('compute_capability') or ''}".strip(), []).append(uuid)
+            models.setdefault(rows[uuid]["model"], []).append(uuid)
     if len(models) > 1 and len(kinds) == 1:
         each = "; ".join(f"{model}: {first_of(uuids)}" for model, uuids in models.items())
         yield f"the run mixes models of devices, so nothing is said of any one: {each}"
@@ -346,13 +347,13 @@ def _software(record: Record) -> Iterator[str]:
     if run.label != labels(run.devices):
         expected = labels(run.devices)
         yield f"the journal labels the devices {run.label!r}, expected {expected!r} for {first_of(run.devices)}"
-    rows = environment.devices_of(known)
-    for row in rows:
-        backend = backend_of(str(row.get("uuid")))
-        if backend is not None and row.get("kind") != backend.kind:
+    rows = device_rows(known)
+    for uuid, row in rows.items():
+        backend = backend_of(uuid)
+        if backend is not None and row["kind"] != backend.kind:
             yield (
-                f"environment.json says that device {row.get('uuid')} is of the kind {row.get('kind')!r}, but its UUID "
-                f"is that of a {backend.kind} device"
+                f"environment.json says that device {uuid} is of the kind {row['kind']!r}, but its UUID is "
+                f"that of a {backend.kind} device"
             )
     if not is_gpu(record.kind):
         return
@@ -362,9 +363,9 @@ def _software(record: Record) -> Iterator[str]:
     if known.get("software_device") is not None:
         yield "the run claims a GPU, but environment.json describes the library of a software device"
     names = {simcuda.NAME, *(each.label for each in BACKENDS.values() if each.software)}
-    for row in rows:
-        if row.get("uuid") in run.devices and row.get("name") in names:
-            yield f"the run claims a GPU, but environment.json calls {row.get('uuid')} {row.get('name')!r}"
+    for uuid, row in rows.items():
+        if uuid in run.devices and row["name"] in names:
+            yield f"the run claims a GPU, but environment.json calls {uuid} {row['name']!r}"
     if known and known.get("driver") is None:
         yield "the run claims a GPU, but environment.json has no driver"
 
@@ -387,7 +388,7 @@ def _environments(record: Record) -> Iterator[str]:
                 if expected is not None and said != expected:
                     yield f"{name} says that {what} is {_shown(said)}, but the journal says {_shown(expected)}"
         for uuid in run.devices:
-            if uuid != "cpu" and uuid not in {row.get("uuid") for row in environment.devices_of(known)}:
+            if uuid != "cpu" and uuid not in device_rows(known):
                 yield f"{name} does not have device {uuid}, which the journal names"
     parts = {f"environment-{run.part}.json" for run in runs[:-1]}
     for name in record.environments.keys() - parts - {environment.FILE_NAME}:
@@ -400,7 +401,7 @@ def _pairs(run: RunStarted, known: object) -> Iterator[tuple[str, object, object
     """What an environment file says, and what it must say by the journal; None if the journal does not know."""
     facts = mapping(known)
     versions, same = mapping(facts.get("versions")), run.identity
-    names = {str(row.get("name")) for row in environment.devices_of(facts) if row.get("uuid") in run.devices}
+    names = {row["name"] for uuid, row in device_rows(facts).items() if uuid in run.devices}
     yield "the seed", facts.get("seed"), run.seed
     yield "the isolation", facts.get("isolation"), run.isolation
     yield "the host", facts.get("host"), clean(run.host)

@@ -8,10 +8,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness import __version__
-from harness.evidence.record import Record, is_gpu, mapping, text
+from harness.evidence.record import Record, device_rows, is_gpu, mapping, text
 from harness.gating import mustpass
 from harness.outcome import EXIT_OK, EXIT_RED, Outcome
-from harness.reporting import environment, identity
+from harness.reporting import identity
+from harness.reporting.events import MustPass
 
 FILE_NAME = "manifest.json"
 WAIVERS = "waivers.json"
@@ -157,7 +158,7 @@ def summary(record: Record, *, complete: bool) -> Summary:
     """What follows from the journal and the environment files."""
     ledger, run, known = record.ledger, record.run, record.environment
     versions, system, git = (mapping(known.get(name)) for name in ("versions", "os", "git"))
-    rows = {str(row.get("uuid")): row for row in environment.devices_of(known)}
+    rows = device_rows(known)
     dirty = git.get("dirty")
     return Summary(
         complete=complete,
@@ -233,11 +234,12 @@ def _used(record: Record) -> list[UsedWaiver]:
 
 def derived(record: Record) -> dict[str, bytes]:
     """The files of the archive that are written from the journal: must-pass lists and waivers, by name."""
-    lists = [event for event in record.contents.events if event.event == "must_pass"]
-    files = {
-        f"{LISTS}{each.name}": mustpass.to_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
-        for each in lists
-    }
+    lists = [event for event in record.contents.events if isinstance(event, MustPass)]
+    files: dict[str, bytes] = {}
+    for each in lists:
+        # Lists of two folders may have the same file name.
+        name = f"{LISTS}{each.name}" if f"{LISTS}{each.name}" not in files else f"{LISTS}{each.hash[7:19]}-{each.name}"
+        files[name] = mustpass.to_bytes(mustpass.MustPass(each.name, "", each.ids, each.hash))
     waivers = [plain(each) for each in record.waivers]
     return {**files, WAIVERS: (json.dumps(waivers, indent=1, sort_keys=True) + "\n").encode("ascii")}
 

@@ -103,6 +103,9 @@ class Package:
         if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(self.run_dir)):
             raise PackageError(f"{str(out)!r} is in the run directory, so it would contain itself: name another place")
         derived = manifests.derived(self.record)
+        for name in derived:
+            if fault := archive.name_fault(name):
+                raise PackageError(f"must-pass list {name!r} cannot be packed: {fault}")
         facts = {name: FileFacts(size=len(data), sha256=sha256(data).hexdigest()) for name, data in derived.items()}
         facts |= {f"{manifests.RUN}{name}": _facts(path) for name, path in self.files.paths.items()}
         links = {f"{manifests.RUN}{name}": target for name, target in self.files.links.items()}

@@ -14,6 +14,7 @@ from harness.reporting import environment, journal, junit
 from harness.reporting.events import Event, MergedShard, RunStarted, Waived
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
+from harness.text import clean
 
 _ENVIRONMENT = re.compile(r"environment(-[1-9][0-9]*)?\.json")
 
@@ -95,6 +96,19 @@ def read(files: Mapping[str, bytes], where: Path) -> Record:
     return Record(data, contents, Ledger.from_journal(contents), found, tuple(unreadable), files.get(junit.FILE_NAME))
 
 
+def device_rows(known: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The devices in the facts of an environment file by UUID, with kind and model as texts.
+
+    The file may hold anything. The model is the name and, if it is known, the compute capability.
+    """
+    rows = {}
+    for row in environment.devices_of(known):
+        name, capability = str(row.get("name")), row.get("compute_capability")
+        model = f"{name} {capability}" if capability else name
+        rows[str(row.get("uuid"))] = {"kind": str(row.get("kind")), "name": name, "model": model}
+    return rows
+
+
 def is_software(kind: str) -> bool:
     """Whether devices of this kind are simulated or software devices."""
     return kind in BACKENDS and BACKENDS[kind].software
@@ -110,8 +124,8 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def text(value: object) -> str | None:
-    """The value if it is a text."""
-    return value if isinstance(value, str) else None
+    """The value if it is a text, without characters that cannot be written."""
+    return clean(value) if isinstance(value, str) else None
 
 
 def _json(data: bytes) -> object:

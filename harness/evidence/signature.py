@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import IO
 
 from harness.errors import HarnessError
 from harness.reporting.atomic import write_atomically
@@ -28,19 +29,24 @@ def path_of(archive: Path) -> Path:
 
 def sign(archive: Path, key: Path) -> Path:
     """Write the signature beside the archive. Raises SignatureError, WriteError."""
-    done = _run(archive, _SIGNING, "sign", "-f", str(key), "-n", NAMESPACE)
+    try:
+        with archive.open("rb") as data:
+            done = _run(data, _SIGNING, "sign", "-f", str(key), "-n", NAMESPACE)
+    except OSError as error:
+        raise SignatureError(f"cannot read {str(archive)!r}") from error
     if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         raise SignatureError(f"cannot sign {str(archive)!r} with {str(key)!r}: {_words(done)}")
     return write_atomically(path_of(archive), done.stdout)
 
 
-def problem(archive: Path, signers: Path, identity: str = "", signature: Path | None = None) -> tuple[str, str]:
+def problem(archive: IO[bytes], signature: Path, signers: Path, identity: str = "") -> tuple[str, str]:
     """Who signed the archive, and why that is not accepted; empty if it is.
+
+    The open file is read, so that it is the one that was verified, whatever has its name now.
 
     `signers`: an allowed-signers file, see ``man ssh-keygen``. Without `identity`, everyone in it is accepted. Raises
     SignatureError if the tool or a file is missing.
     """
-    signature = signature or path_of(archive)
     for path, what in ((signers, "file of allowed signers"), (signature, "signature")):
         if not path.is_file():
             raise SignatureError(f"there is no {what} at {str(path)!r}")
@@ -55,25 +61,23 @@ def problem(archive: Path, signers: Path, identity: str = "", signature: Path | 
     return "", f"the signature is not that of {' or '.join(map(repr, who))} for this archive: {_words(done)}"
 
 
-def _principals(archive: Path, signers: Path, signature: Path) -> list[str]:
+def _principals(archive: IO[bytes], signers: Path, signature: Path) -> list[str]:
     done = _run(archive, _VERIFYING, "find-principals", "-s", str(signature), "-f", str(signers))
     return done.stdout.decode("utf-8", "replace").split("\n")[0].split(",") if done.returncode == 0 else []
 
 
-def _run(archive: Path, limit: float, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _run(archive: IO[bytes], limit: float, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run the tool with the archive as its standard input."""
+    archive.seek(0)
     try:
-        with archive.open("rb") as data:
-            command = [_TOOL, "-Y", *arguments]
-            return subprocess.run(command, stdin=data, capture_output=True, timeout=limit, check=False)
+        command = [_TOOL, "-Y", *arguments]
+        return subprocess.run(command, stdin=archive, capture_output=True, timeout=limit, check=False)
     except FileNotFoundError:
-        if not archive.exists():
-            raise SignatureError(f"there is no archive at {str(archive)!r}") from None
         raise SignatureError(f"{_TOOL} is not installed: install OpenSSH, or leave out the signature") from None
     except subprocess.TimeoutExpired:
         raise SignatureError(f"{_TOOL} did not end within {limit:.0f} s: use a key in an agent") from None
     except OSError as error:
-        raise SignatureError(f"cannot sign or verify {str(archive)!r} with {_TOOL}") from error
+        raise SignatureError(f"cannot start {_TOOL}") from error
 
 
 def _words(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -53,7 +53,7 @@ def lines() -> list[Line]:
     return [
         build.run(devices=list(GPUS), identity=known, settings={"device": "auto", "repeat": 1, "verify": None}),
         listed,
-        WAIVER,
+        {**WAIVER},
         build.collected(A, B, C, D),
         build.executor("gw0-1", devices=[GPUS[0]]),
         *(line for case in (A,) for line in (build.start(case, **seeds(case)), build.finish(case, **seeds(case)))),

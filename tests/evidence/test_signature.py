@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.evidence import signature
-from harness.evidence.signature import SignatureError, path_of, problem, sign
+from harness.evidence.signature import SignatureError, path_of, sign
 
 needs_openssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 
@@ -25,6 +25,12 @@ def allow(folder: Path, **keys: Path) -> Path:
     path = folder / "allowed"
     path.write_text("".join(f"{who}@example.org {key.with_suffix('.pub').read_text()}" for who, key in keys.items()))
     return path
+
+
+def problem(archive: Path, signers: Path, identity: str = "") -> tuple[str, str]:
+    with archive.open("rb") as file:
+        file.read()  # as one that was verified
+        return signature.problem(file, path_of(archive), signers, identity)
 
 
 @pytest.fixture
