@@ -97,6 +97,9 @@ def test_signatures(run_dir: Path, tmp_path: Path) -> None:
     done = harness("verify", out, "--signers", signers, "--identity", "bob@example.org")
     assert done.returncode == EXIT_RED
     assert "the signature is not that of 'bob@example.org' for this archive" in done.stderr
+    missing = harness("verify", out, "--signers", signers, "--signature", tmp_path / "no", "--require-gpu")
+    assert (missing.returncode, missing.stderr.count("\n  - ")) == (EXIT_RED, 1)
+    assert f"there is no signature at '{tmp_path}/no'" in missing.stderr
     assert f"{out}.sig was not examined" in harness("verify", out).stdout
 
 

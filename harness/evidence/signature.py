@@ -45,11 +45,12 @@ def problem(archive: IO[bytes], signature: Path, signers: Path, identity: str = 
     The open file is read, so that it is the one that was verified, whatever has its name now.
 
     `signers`: an allowed-signers file, see ``man ssh-keygen``. Without `identity`, everyone in it is accepted. Raises
-    SignatureError if the tool or a file is missing.
+    SignatureError if the tool or that file is missing.
     """
-    for path, what in ((signers, "file of allowed signers"), (signature, "signature")):
-        if not path.is_file():
-            raise SignatureError(f"there is no {what} at {str(path)!r}")
+    if not signers.is_file():
+        raise SignatureError(f"there is no file of allowed signers at {str(signers)!r}")
+    if not signature.is_file():
+        return "", f"there is no signature at {str(signature)!r}"
     who = [identity] if identity else _principals(archive, signers, signature)
     if not who:
         return "", f"the signature was made with a key that is not in {str(signers)!r}"

@@ -89,8 +89,7 @@ def test_missing_files_are_named(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(SignatureError, match="there is no file of allowed signers at"):
         problem(archive, tmp_path / "allowed")
     (tmp_path / "allowed").touch()
-    with pytest.raises(SignatureError, match=r"there is no signature at .*evidence\.zip\.sig"):
-        problem(archive, tmp_path / "allowed")
+    assert problem(archive, tmp_path / "allowed") == ("", f"there is no signature at {str(path_of(archive))!r}")
 
 
 def test_without_openssh_it_says_so(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
