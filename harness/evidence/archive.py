@@ -153,7 +153,7 @@ def _structure(infos: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
     for info in infos:
         name, kind = info.orig_filename, stat.S_IFMT(info.external_attr >> 16)
         if fault := name_fault(name):
-            yield f"{name!r} breaks out of the archive's rules: {fault}"
+            yield f"{name!r} is not allowed in an archive: {fault}"
         elif kind == stat.S_IFLNK:
             yield f"{name!r} is a symbolic link"
         elif kind != stat.S_IFREG:

@@ -282,14 +282,14 @@ def _overlapping() -> bytes:
 
 
 HOSTILE: list[tuple[str, Callable[[], bytes], str]] = [
-    ("leads out", member("run/../../etc/passwd"), "'run/../../etc/passwd' breaks out of the archive's rules: its name leads out of the folder"),
-    ("absolute", member("/etc/passwd"), "'/etc/passwd' breaks out of the archive's rules: its name is an absolute path"),
-    ("drive", member("C:passwd"), "'C:passwd' breaks out of the archive's rules: its name is an absolute path"),
+    ("leads out", member("run/../../etc/passwd"), "'run/../../etc/passwd' is not allowed in an archive: its name leads out of the folder"),
+    ("absolute", member("/etc/passwd"), "'/etc/passwd' is not allowed in an archive: its name is an absolute path"),
+    ("drive", member("C:passwd"), "'C:passwd' is not allowed in an archive: its name is an absolute path"),
     ("backslash", member("run\\x"), "its name has a backslash"),
     ("control", member("run/\x1b[2J"), "its name has control characters"),
     ("hidden direction", member("run/\u202egpj.exe"), "its name has control characters, or characters that are not shown"),
-    ("folder", member("run/x/", b""), "'run/x/' breaks out of the archive's rules: it is a folder"),
-    ("empty part", member("run//x"), "'run//x' breaks out of the archive's rules: its name has empty parts"),
+    ("folder", member("run/x/", b""), "'run/x/' is not allowed in an archive: it is a folder"),
+    ("empty part", member("run//x"), "'run//x' is not allowed in an archive: its name has empty parts"),
     ("long", member("x" * 2000), "its name has 2000 characters, expected 1 to 1024"),
     ("link", member("run/x", external_attr=0o120777 << 16), "'run/x' is a symbolic link"),
     ("device", member("run/x", external_attr=0o060644 << 16), "'run/x' is not a regular file"),
