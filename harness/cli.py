@@ -12,6 +12,7 @@ import typer
 from harness import cli_console
 from harness.backends.table import BACKENDS
 from harness.cli_diff import diff
+from harness.cli_evidence import package, verify
 from harness.cli_faults import app as faults
 from harness.cli_report import app as report
 from harness.cli_waivers import app as waivers
@@ -50,6 +51,8 @@ class Format(StrEnum):
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.command()(diff)
+app.command()(package)
+app.command()(verify)
 app.add_typer(report, name="report")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import json
 import os
 import platform
 import random
@@ -274,6 +275,10 @@ class Run:
         if self.interrupted is None:
             for each in self.plan.lists:
                 self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
+            for waiver in self.plan.policy.waivers:
+                # A condition may hold a value of YAML that JSON lacks, such as a date.
+                plain = json.loads(json.dumps(waiver.to_json(), default=repr))
+                self.journal.append({"event": "waiver", **plain})
         else:
             for line in (*self.interrupted.lost, *self.interrupted.reopened):
                 self.journal.append(line)

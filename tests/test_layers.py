@@ -32,8 +32,9 @@ FLOORS = (
     ("zygote",),
     ("supervisor",),
     ("run", "worker"),
+    ("evidence",),
     ("cli_console",),
-    ("cli_diff", "cli_faults", "cli_report", "cli_waivers"),
+    ("cli_diff", "cli_evidence", "cli_faults", "cli_report", "cli_waivers"),
     ("cli", "plugin"),
     ("entry",),
 )

@@ -65,13 +65,17 @@ def write(path: Path, ids: Iterable[str], description: str = "") -> MustPass:
         if not _fits_on_a_line(case_id):
             raise MustPassError(f"{case_id!r} is not a valid line of {str(path)!r}: give its parameters plain ids")
     must_pass = MustPass(path.name, " ".join(description.split()), tuple(ordered), digest(ordered))
-    header = [_HEADING, f"{_DESCRIPTION}{must_pass.description}".rstrip(), f"# cases: {len(ordered)}"]
-    text = "\n".join([*header, f"# {must_pass.hash}", *ordered, ""])
     try:
-        path.write_bytes(text.encode("utf-8", "backslashreplace"))
+        path.write_bytes(to_bytes(must_pass))
     except OSError as error:
         raise MustPassError(f"cannot write the must-pass list {str(path)!r}") from error
     return must_pass
+
+
+def to_bytes(must_pass: MustPass) -> bytes:
+    """The contents of the file of a list."""
+    header = [_HEADING, f"{_DESCRIPTION}{must_pass.description}".rstrip(), f"# cases: {len(must_pass.ids)}"]
+    return "\n".join([*header, f"# {must_pass.hash}", *must_pass.ids, ""]).encode("utf-8", "backslashreplace")
 
 
 def read(path: Path) -> MustPass:

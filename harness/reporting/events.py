@@ -119,6 +119,24 @@ class MustPass(_Line):
     ids: tuple[Name, ...]
 
 
+class Waived(_Line):
+    """A waiver of the run, whether it applied to a case or not."""
+
+    event: Literal["waiver"]
+    case: Name
+    """Pattern for case ids."""
+    when: dict[str, Any]
+    """The conditions under which it holds. Empty if it holds everywhere."""
+    expect: tuple[Outcome, ...]
+    reason: str
+    link: str
+    owner: str
+    expires: str
+    """Its last day, as ``YYYY-MM-DD``."""
+    source: Name
+    """The file and line of its definition."""
+
+
 class Start(_Line):
     """An attempt at a case is about to start."""
 
@@ -350,6 +368,7 @@ Event = Annotated[
     | MergedShard
     | Collected
     | MustPass
+    | Waived
     | Start
     | Reopened
     | Finish

@@ -20,6 +20,9 @@ FREE = frozenset({"grace", "progress", "results_dir", "health", "shard", "slots"
 _SHOWN = 80
 #: The name of the hash of the suites' files.
 SUITE_FILES = "suite files"
+#: The name of the hash of the waivers, and that of the must-pass lists with their hashes.
+WAIVERS = "waivers"
+MUST_PASS = "must-pass lists"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +51,22 @@ def of(
 
     `lists`: name and hash of each must-pass list.
     """
-    listed = json.dumps(list(waivers), sort_keys=True, default=repr).encode()
     return {
         SUITE_FILES: suites,
         "torch": _version("torch"),
         "driver": clean(inventory.driver or "none"),
         "device": ", ".join(sorted({clean(device.name) for device in inventory.usable})),
-        "waivers": f"sha256:{hashlib.sha256(listed).hexdigest()}" if waivers else "none",
-        "must-pass lists": ", ".join(f"{name} {digest[:19]}" for name, digest in lists) or "none",
+        WAIVERS: waivers_digest(waivers),
+        MUST_PASS: ", ".join(f"{name} {digest[:19]}" for name, digest in lists) or "none",
         "python": platform.python_version(),
         "harness": __version__,
     }
+
+
+def waivers_digest(waivers: Sequence[Mapping[str, Any]]) -> str:
+    """``sha256:`` and the hex digest of these waivers, as JSON values; ``none`` without any."""
+    listed = json.dumps(list(waivers), sort_keys=True, default=repr).encode()
+    return f"sha256:{hashlib.sha256(listed).hexdigest()}" if waivers else "none"
 
 
 def facts(run: RunStarted) -> dict[str, str]:

@@ -155,7 +155,10 @@ def read(path: Path) -> JournalContents:
     Lone surrogates in texts become visible escapes. Raises JournalError, which names the file, if the file is missing,
     unreadable, not a journal, or written by a newer harness.
     """
-    data = _bytes_of(path)
+    return _parse_whole(path, _bytes_of(path))
+
+
+def _parse_whole(path: Path, data: bytes) -> JournalContents:
     if not data.startswith(_FIRST_BYTES[: len(data)]):
         raise JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
     return parse(path, data)
@@ -163,9 +166,14 @@ def read(path: Path) -> JournalContents:
 
 def read_run(path: Path) -> JournalContents:
     """Like `read`, for the journal of a run. Also raises JournalError if no run started in it."""
+    return parse_run(path, _bytes_of(path))
+
+
+def parse_run(path: Path, data: bytes) -> JournalContents:
+    """Like `read_run`, for bytes that were read before. `path` is only for error messages."""
     from harness.reporting.events import RunStarted
 
-    contents = read(path)
+    contents = _parse_whole(path, data)
     if not any(isinstance(event, RunStarted) for event in contents.events):
         raise JournalError(
             f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "

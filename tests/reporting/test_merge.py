@@ -186,3 +186,9 @@ def test_what_is_written_is_a_journal_that_says_the_same(tmp_path: Path) -> None
     assert '"uuid": "b"' in (tmp_path / "out" / "environment.json").read_text()
     with pytest.raises(MergeError, match="holds a run already: name another folder"):
         merge.write(tmp_path / "out", events, {})
+
+
+def test_the_waivers_of_the_run_are_in_the_merged_run_once() -> None:
+    waiver = build.waiver("a.py::*")
+    events = merge.merged([shard(index, waiver) for index in (1, 2, 3)], run_id="m", argv=["x"], now=1_760_000_100.0)
+    assert [event.event for event in events].count("waiver") == 1
