@@ -277,6 +277,10 @@ class Run:
         if self.interrupted is None:
             for each in self.plan.lists:
                 self.journal.append({"event": "must_pass", "name": each.name, "hash": each.hash, "ids": list(each.ids)})
+            for waiver in self.plan.policy.waivers:
+                facts = waiver.to_json()
+                del facts["when"]
+                self.journal.append({"event": "waiver", **facts})
         else:
             for line in (*self.interrupted.lost, *self.interrupted.reopened):
                 self.journal.append(line)

@@ -119,6 +119,23 @@ class MustPass(_Line):
     ids: tuple[Name, ...]
 
 
+class Waiver(_Line):
+    """A waiver of the run. The run has one such line for each waiver in its waiver files."""
+
+    event: Literal["waiver"]
+    case: Name
+    """The pattern for ids of cases."""
+    expect: tuple[Outcome, ...]
+    """The outcomes that it expects."""
+    reason: str
+    link: str = ""
+    owner: str = ""
+    expires: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    """The last day on which it holds, in UTC."""
+    source: Name
+    """Where it is defined: file and line. The rulings that it causes have the same source."""
+
+
 class Start(_Line):
     """An attempt at a case is about to start."""
 
@@ -350,6 +367,7 @@ Event = Annotated[
     | MergedShard
     | Collected
     | MustPass
+    | Waiver
     | Start
     | Reopened
     | Finish

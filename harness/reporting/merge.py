@@ -15,13 +15,24 @@ from harness.errors import HarnessError, WriteError
 from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
 from harness.reporting import environment, identity, journal
 from harness.reporting.atomic import write_atomically
-from harness.reporting.events import EVENT, Activity, Collected, End, Event, Finding, MergedShard, MustPass, RunStarted
+from harness.reporting.events import (
+    EVENT,
+    Activity,
+    Collected,
+    End,
+    Event,
+    Finding,
+    MergedShard,
+    MustPass,
+    RunStarted,
+    Waiver,
+)
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
 from harness.shard import Shard
 from harness.text import counted, first_of
 
-_NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Activity, End)
+_NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, End)
 
 
 class MergeError(HarnessError):
@@ -44,6 +55,7 @@ class Part:
     deselected: tuple[str, ...]
     selection: str
     lists: tuple[MustPass, ...]
+    waivers: tuple[Waiver, ...]
     end: End | None
     events: tuple[Event, ...]
     damaged: int = 0
@@ -81,6 +93,7 @@ def part_of(name: str, contents: JournalContents) -> Part:
         deselected=tuple(dict.fromkeys(case for line in lines for case in line.deselected)),
         selection=next((line.selection for line in reversed(lines)), ""),
         lists=tuple(lists.values()),
+        waivers=tuple(event for event in contents.events if isinstance(event, Waiver)),
         end=ends[-1] if isinstance(ends[-1], End) else None,
         events=contents.events,
         damaged=len(contents.damaged),
@@ -202,7 +215,7 @@ def merged(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], now: floa
         ids=ids,
         deselected=tuple(dict.fromkeys(case for part in ordered for case in part.deselected)),
     )
-    head: list[Event] = [run, *(_shard_line(part) for part in ordered), *first.lists, collected]
+    head: list[Event] = [run, *(_shard_line(part) for part in ordered), *first.lists, *first.waivers, collected]
     events = [*head, *_copied(ordered)]
     if any(part.end is None for part in parts):
         return events

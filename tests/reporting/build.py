@@ -55,6 +55,12 @@ def must_pass(*ids: str, **changes: Any) -> Line:
     return {**line, **changes}
 
 
+def waiver(case: str, **changes: Any) -> Line:
+    line = {"event": "waiver", "t": 1_760_000_000.6, "case": case, "expect": ["failed"], "reason": "a known problem"}
+    more = {"link": "https://example.org/1", "owner": "someone", "expires": "2025-10-31", "source": "known.yaml:3"}
+    return {**line, **more, **changes}
+
+
 def ruling(outcome: Outcome, text: str = "a rule says so") -> dict[str, Any]:
     return {"outcome": outcome.value, "text": text, "source": "known.yaml:3"}
 

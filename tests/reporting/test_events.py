@@ -30,6 +30,7 @@ LINES = [
     build.shard(exit_status=None),
     build.collected("a::b", selection=f"sha256:{'0' * 64}", selected=["a::b", "a::c"]),
     build.must_pass("a::b"),
+    build.waiver("a::*", expect=["failed", "flaky"]),
     build.start("a::b", alone=True, pid=3, executor=None),
     *(build.finish("a::b", outcome) for outcome in Outcome),
     build.finish(
