@@ -12,7 +12,7 @@ from harness.reporting.events import End, Event, Executor, Finish, RunStarted, S
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`begins` are the starts of the parts, in seconds since 1970; `offsets` their places on the axis; `span` its end."""
+    """`begins`: the starts of the parts, in seconds since 1970. `offsets`: their places on it. `span`: its end."""
 
     begins: tuple[float, ...]
     offsets: tuple[float, ...]

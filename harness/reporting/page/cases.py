@@ -31,7 +31,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a case. `start` is in seconds on the axis of the run. `facts` are lines, `files` a folder of the run.
+    """One attempt at a case. `start`: seconds on the axis of the run. `facts`: lines. `files`: a folder of the run.
 
     `outcome` is that of the attempt; `lost` if it has no end in the journal.
     """

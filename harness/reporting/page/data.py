@@ -34,7 +34,7 @@ class _Names:
 
 
 def of(page: Page, in_full: Iterable[Case]) -> bytes:
-    """The data of the page as JSON in ASCII, fit for a ``script`` element. Cases `in_full` have their texts in the page."""
+    """The data of the page as JSON, fit for a ``script`` element. The page itself has the texts of cases `in_full`."""
     return encode(_value(page, {case.index for case in in_full}))
 
 

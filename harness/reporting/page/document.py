@@ -33,18 +33,22 @@ def render(page: Page, *, beside: bool = True) -> bytes:
     in_full = page.bad[:IN_FULL]
     script_data = data.of(page, in_full)
     styles, scripts = ([_asset(name) for name in names] for names in (_STYLES, _SCRIPTS))
-    text = _environment().get_template("report.html").render(
-        page=page,
-        in_full=in_full,
-        rest=page.bad[IN_FULL:],
-        listed=LISTED,
-        policy=Markup(_policy(styles, scripts)),
-        styles=[Markup(style) for style in styles],
-        scripts=[Markup(script) for script in scripts],
-        data=Markup(script_data.decode("ascii")),
-        links=[(journal.FILE_NAME, "journal"), (junit.FILE_NAME, "JUnit")] if beside else [],
-        beside=beside,
-        plots=data.MOST_PLOTS,
+    text = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            page=page,
+            in_full=in_full,
+            rest=page.bad[IN_FULL:],
+            listed=LISTED,
+            policy=Markup(_policy(styles, scripts)),
+            styles=[Markup(style) for style in styles],
+            scripts=[Markup(script) for script in scripts],
+            data=Markup(script_data.decode("ascii")),
+            links=[(journal.FILE_NAME, "journal"), (junit.FILE_NAME, "JUnit")] if beside else [],
+            beside=beside,
+            plots=data.MOST_PLOTS,
+        )
     )
     # A lone surrogate is shown as a badge everywhere; none is left that UTF-8 could not encode.
     return text.encode("utf-8")
@@ -116,4 +120,6 @@ def _gated(text: str) -> Markup:
 
 def _address(**parts: str) -> Markup:
     # ASCII letters, digits and percent signs only, so that it can be put into an attribute as it is.
-    return Markup("#" + "&amp;".join(f"{name}={quote(text, safe='', errors='replace')}" for name, text in parts.items()))
+    return Markup(
+        "#" + "&amp;".join(f"{name}={quote(text, safe='', errors='replace')}" for name, text in parts.items())
+    )

@@ -135,8 +135,9 @@ def page_of(contents: JournalContents, known: Mapping[str, Any] | None, problem:
 def _without_doubles(events: Sequence[Event]) -> tuple[tuple[Event, ...], int]:
     """The events, and how many were left out because the same line came before."""
     seen: set[tuple[object, ...]] = set()
-    kept = []
+    kept: list[Event] = []
     for event in events:
+        key: tuple[object, ...]
         if isinstance(event, Start | Finish | Levels):
             key = (event.event, event.t, event.case, event.attempt, event.executor)
         elif isinstance(event, Executor):
@@ -178,7 +179,7 @@ def _facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]
         yield "Host", inert.line(run.host, 200)
         rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(known)}
         named = Counter(rows.get(uuid, uuid) for uuid in run.devices)
-        texts = [f"{times} × {name}" if times > 1 else name for name, times in named.items()]
+        texts = [f"{times} x {name}" if times > 1 else name for name, times in named.items()]
         label = labels(run.devices)
         yield "Devices", inert.line(", ".join(texts) + (f" ({label})" if label and label not in texts else ""), 300)
     versions = known.get("versions")
@@ -187,7 +188,9 @@ def _facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]
     if known.get("driver"):
         yield "Driver", inert.line(str(known["driver"]), 100)
     if run is not None:
-        yield from ((name, inert.line(text, 200)) for name, text in (("Profile", run.profile), ("Shard", run.shard)) if text)
+        yield from (
+            (name, inert.line(text, 200)) for name, text in (("Profile", run.profile), ("Shard", run.shard)) if text
+        )
         yield "Seed", str(run.seed)
     cost = ledger.cost
     yield (
@@ -220,10 +223,8 @@ def _doubts(
     if len(contents.damaged) > 20:
         yield f"{len(contents.damaged) - 20} more lines of the journal cannot be read."
     for unknown in contents.unknown[:20]:
-        yield inert.line(
-            f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)} and was ignored: use "
-            "a newer harness to read it"
-        )
+        what = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
+        yield inert.line(f"{what} and was ignored: use a newer harness to read it")
     if doubled:
         yield f"{counted(doubled, 'line')} of the journal came twice and count once."
     if problem or known is None:

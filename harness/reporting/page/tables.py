@@ -43,7 +43,9 @@ def gates(verdicts: Sequence[Verdict], cases: Sequence[Case]) -> tuple[Gate, ...
             continue
         gate = verdict.decided.gate if verdict.decided is not None else None
         name = "not recorded" if gate is None else inert.line(gate.capability, 200)
-        wanted, found = ("", case.message) if gate is None else (inert.line(gate.wanted, 300), inert.line(gate.found, 300))
+        wanted, found = (
+            ("", case.message) if gate is None else (inert.line(gate.wanted, 300), inert.line(gate.found, 300))
+        )
         groups.setdefault(name, {}).setdefault((wanted, found), []).append(case)
     found_gates = [
         Gate(name, tuple((*reason, tuple(listed)) for reason, listed in reasons.items()))
@@ -145,9 +147,7 @@ def durations(cases: Sequence[Case]) -> Durations:
     """The durations of all cases that ran."""
     ran = [case for case in cases if case.outcome.ran and case.attempts]
     times = sorted(case.duration for case in ran)
-    bins = [
-        (low, high, sum(low <= seconds < high for seconds in times)) for low, high in pairwise(EDGES)
-    ]
+    bins = [(low, high, sum(low <= seconds < high for seconds in times)) for low, high in pairwise(EDGES)]
     filled = [place for place, (_, _, number) in enumerate(bins) if number]
     by_suite: dict[str, list[float]] = {}
     for case in ran:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from harness.reporting.events import Device, Event, Executor
 from harness.reporting.page import inert
@@ -40,7 +41,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of one device. Times are in seconds; `gap` is the longest time without a case between two, after `gap_at`."""
+    """The use of one device, in seconds. `gap`: the longest time between two cases. `gap_at`: when it began."""
 
     device: str
     name: str
@@ -114,7 +115,7 @@ def uses(
         merged = _union(intervals)
         busy = sum(end - start for start, end in merged)
         gap, gap_at = max(
-            ((later[0] - earlier[1], earlier[1]) for earlier, later in zip(merged, merged[1:], strict=False)),
+            ((later[0] - earlier[1], earlier[1]) for earlier, later in pairwise(merged)),
             default=(0.0, 0.0),
         )
         own = [life for life in executors if device in (life.devices or (NONE,))]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, Route, sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -64,12 +64,17 @@ def opened(
             seen.requests.append(route.request.url)
             route.abort()
 
+    def refuse(dialog: Dialog) -> None:
+        seen.errors.append(dialog.message)
+        dialog.dismiss()
+
     try:
         context.route("**/*", judge)
         page = context.new_page()
+        page.set_default_timeout(15_000)
         page.on("console", lambda message: seen.errors.append(message.text) if message.type != "log" else None)
         page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        page.on("dialog", lambda dialog: (seen.errors.append(dialog.message), dialog.dismiss())[1])
+        page.on("dialog", refuse)
         page.goto(own + address)
         if script:
             page.wait_for_selector("html[data-drawn]", state="attached")

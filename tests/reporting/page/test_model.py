@@ -57,7 +57,8 @@ def ran(*lines: build.Line, **facts: Any) -> list[build.Line]:
             ran(build.finish(A), build.finish(B), build.end(exit_status=1)),
             "red",
             "Red",
-            "2 cases, none of them red; exit status 1. Pytest ended with this status for another reason: see its output.",
+            "2 cases, none of them red; exit status 1. "
+            "Pytest ended with this status for another reason: see its output.",
         ),
     ],
 )
@@ -126,9 +127,10 @@ def test_torn_and_doubled_lines_are_told(tmp_path: Any) -> None:
     [(None, "there is no environment.json"), ([], "environment.json is not the environment file of a run")],
 )
 def test_a_run_without_its_environment(tmp_path: Any, environment: Any, text: str) -> None:
-    assert f"The environment is not known: {text}." in runs.write(
-        tmp_path, *runs.green(), environment=environment
-    ).read_text()
+    assert (
+        f"The environment is not known: {text}."
+        in runs.write(tmp_path, *runs.green(), environment=environment).read_text()
+    )
 
 
 def test_no_time_passes_between_the_parts_of_a_resumed_run() -> None:
@@ -156,7 +158,10 @@ def test_the_use_of_a_device() -> None:
     used, idle = page.uses
     assert (used.name, used.attempts, used.busy, used.share) == ("0: H200", 2, 4.0, 0.4)
     assert (used.gap, used.gap_at, used.executors, used.restarts) == (4.0, 4.0, 2, 1)
-    assert (idle.attempts, [(mark.at, mark.state, mark.text) for mark in idle.health]) == (0, [(3.0, "sick", "it hangs")])
+    assert (idle.attempts, [(mark.at, mark.state, mark.text) for mark in idle.health]) == (
+        0,
+        [(3.0, "sick", "it hangs")],
+    )
     assert [life.restart for life in page.lives] == [False, True]
     assert page.lives[0].text == "ended with SIGKILL"
 

@@ -2,7 +2,7 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("data").textContent);
-  const PAGE = 100;
+  const PAGE = 50;
   const red = new Set(data.red);
   const passed = data.outcomes.indexOf("passed");
   const NONE = "none";
@@ -345,6 +345,7 @@
 
   // ---- the timeline: a lane for each worker on each device ----
   const SVG = "http://www.w3.org/2000/svg";
+  const HINT = "Point at a bar to see its case. Click it to open the case in the table.";
   const LANE = 22, HEAD = 24, LABELS = 26;
   const lanes = new Map();
   function laneOf(device, worker) {
@@ -474,7 +475,7 @@
   function tell(at, height, near) {
     const told = byId("lanes-told");
     const bar = barAt(at, height, near);
-    const text = bar ? `${took(bar[0])}, for ${took(bar[1] - bar[0])}: ${data.outcomes[bar[2]]} ${bar[3].name}` : "";
+    const text = bar ? `${took(bar[0])}, for ${took(bar[1] - bar[0])}: ${data.outcomes[bar[2]]} ${bar[3].name}` : HINT;
     if (told.dataset.text === text) return;
     told.dataset.text = text;
     told.replaceChildren();
@@ -557,8 +558,10 @@
   document.documentElement.dataset.ready = "yes";
   // What is below the fold waits until the rest is shown.
   requestAnimationFrame(() => setTimeout(() => {
-    if (drawn.length) drawLanes();
-    else byId("lanes").hidden = true;
+    if (drawn.length) {
+      drawLanes();
+      tell(-1, -1, 0);
+    } else byId("lanes").hidden = true;
     drawHistogram();
     for (const details of document.querySelectorAll("[data-plot]")) {
       drawSeries(details);
