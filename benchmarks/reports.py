@@ -43,15 +43,7 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
         "pid": 1,
         "rootdir": "/",
     }
-    yield {
-        "event": "run",
-        "t": begin,
-        "schema": SCHEMA,
-        "run_id": "r",
-        "devices": _DEVICES,
-        "fail_on_flaky": False,
-        **facts,
-    }
+    yield {"event": "run", "t": begin, "schema": SCHEMA, "devices": _DEVICES, **facts}
     yield {"event": "collected", "t": begin, "worker": "gw0", "count": cases, "hash": journal.digest(ids), "ids": ids}
     clocks = [begin] * 4
     for case in ids:
@@ -104,7 +96,7 @@ def draw(path: Path, repeats: int) -> dict[str, float]:
             page.add_init_script(
                 "new MutationObserver(() => { for (const what of ['ready', 'drawn']) if (document.documentElement"
                 ".dataset[what] && !window[what]) window[what] = performance.now(); })"
-                ".observe(document, { attributes: true, subtree: true, attributeFilter: ['data-ready', 'data-drawn'] });"
+                ".observe(document, { attributes: true, subtree: true });"
             )
             page.goto(path.resolve().as_uri())
             page.wait_for_selector("html[data-drawn]", state="attached")
