@@ -98,7 +98,7 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
         "suites": suites.texts,
         "cases": rows,
         "more": more,
-        "reproduce": {case.index: case.reproduce for case in page.cases if case.reproduce},
+        "reproduce": _commands(page),
         "lives": [
             [
                 executors.number(inert.line(life.executor, 200)),
@@ -119,6 +119,13 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
         "bins": [[_seconds(low), _seconds(high), number] for low, high, number in page.durations.bins],
         "plots": [_plot(each) for each in page.repeated[:MOST_PLOTS]],
     }
+
+
+def _commands(page: Page) -> dict[str, str]:
+    """Every command exactly as it is to be copied: of a case by its number, of findings and searches as f0 and b0."""
+    found = {str(case.index): case.reproduce for case in page.cases if case.reproduce}
+    found |= {f"f{number}": each.reproduce for number, each in enumerate(page.findings) if each.reproduce}
+    return found | {f"b{number}": each.reproduce for number, each in enumerate(page.bisected)}
 
 
 def _more(attempt: Attempt) -> dict[str, Any]:

@@ -299,8 +299,7 @@
     const node = event.target;
     const copy = node.closest("button.copy");
     if (copy) {
-      const text = copy.dataset.case !== undefined ? data.reproduce[copy.dataset.case] : copy.previousElementSibling.textContent;
-      copyText(copy, text);
+      copyText(copy, data.reproduce[copy.dataset.case]);
       return;
     }
     const sort = node.closest("[data-sort]");
