@@ -155,7 +155,8 @@ def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
     status = ledger.run_exit_status()
     total = counted(len(ledger.verdicts), "case")
     stopped = next((event for event in reversed(list(events)) if isinstance(event, Stopped)), None)
-    parts = [f"{len(ledger.red)} of {total} are red" if ledger.red else f"{total}, none of them red"]
+    red = len(ledger.red)
+    parts = [f"{red} of {total} {'is' if red == 1 else 'are'} red" if red else f"{total}, none of them red"]
     parts += [counted(len(ledger.findings), "finding")] if ledger.findings else []
     parts += [f"stopped by {inert.line(stopped.by, 50)}"] if stopped is not None and ledger.end is not None else []
     if ledger.end is None:

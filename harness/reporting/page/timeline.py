@@ -13,7 +13,7 @@ from harness.reporting.page.cases import Case
 from harness.text import exit_text
 
 #: The device of cases that had none.
-NONE = "none"
+NONE = "no device"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def ran(*lines: build.Line, **facts: Any) -> list[build.Line]:
             ran(build.finish(A), build.stopped(), build.end(exit_status=2)),
             "red",
             "Interrupted",
-            "1 of 2 cases are red; stopped by SIGTERM; exit status 2.",
+            "1 of 2 cases is red; stopped by SIGTERM; exit status 2.",
         ),
         (
             [build.run(), build.collected(A), build.finish(A, Outcome.GATED), build.end(exit_status=5)],

@@ -5,7 +5,7 @@
   const PAGE = 50;
   const red = new Set(data.red);
   const passed = data.outcomes.indexOf("passed");
-  const NONE = "none";
+  const NONE = "no device";
 
   // Every text of the run becomes a text node here. Characters that do not show become badges.
   const hidden = new RegExp(data.hidden, "gu");
