@@ -1,4 +1,4 @@
-"""The commands ``harness report DIR`` and ``harness report merge``."""
+"""The commands ``harness report DIR``, ``harness report html`` and ``harness report merge``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class _ShowByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_ShowByDefault,
-    help="Print the results of a run and write its junit.xml: harness report DIR. Make one run of shards: merge.",
+    help=(
+        "Print the results of a run and write its junit.xml: harness report DIR. Write its report.html: html. "
+        "Make one run of shards: merge."
+    ),
     no_args_is_help=True,
 )
 
@@ -66,6 +69,29 @@ def show(
 
 
 @app.command()
+def html(
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The run directory: the folder of journal.ndjson.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: RUN_DIR/report.html."),
+    ] = None,
+) -> None:
+    """Write the HTML report of a run. This also works for a run that was killed.
+
+    A run writes the same file at its end. It is one file without references to others, and needs no network. A file
+    elsewhere than in RUN_DIR has no links to the files of the run.
+
+    Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
+    """
+    from harness.reporting.page import report
+
+    path = report.write(run_dir, out=out)
+    print(f"wrote {path} ({path.stat().st_size} bytes)")
+
+
+@app.command()
 def merge(
     shards: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="The run directories of all shards, in any order.")
@@ -75,7 +101,7 @@ def merge(
         bool, typer.Option("--exit-zero", help="Exit with 0 if the run was merged, even if it is red.")
     ] = False,
 ) -> None:
-    """Make one run of the shards of a run: OUT gets a journal, junit.xml and environment.json.
+    """Make one run of the shards of a run: OUT gets a journal, junit.xml, report.html and environment.json.
 
     The shards must have all cases of the run, each once, and must have run the same suites with the same torch, driver,
     seed and options. Otherwise a line says what is missing, double or different, nothing is written, and the exit
@@ -89,6 +115,7 @@ def merge(
     from harness.reporting import environment, journal, junit
     from harness.reporting import merge as merging
     from harness.reporting.ledger import Ledger
+    from harness.reporting.page import report
 
     parts = [merging.part_of(str(path), journal.read_run(path / journal.FILE_NAME)) for path in shards]
     problems = merging.problems(parts)
@@ -103,6 +130,7 @@ def merge(
     contents = merging.write(out, events, environments)
     ledger = Ledger.from_journal(contents)
     written = junit.write(out, ledger)
+    report.write(out, contents)
     _print_report(contents, ledger, written, growth=False)
     print(f"merged {counted(len(parts), 'shard')} into {out}")
     if not exit_zero:

@@ -37,9 +37,10 @@ from harness.plan import ConfigProblem, Machine
 from harness.reporting import environment, identity, junit, suite_files
 from harness.reporting import journal as journals
 from harness.reporting.events import SCHEMA, Collected, End, Finding, RunStarted
-from harness.reporting.journal import Journal, JournalError, JournalWriteError
+from harness.reporting.journal import Journal, JournalContents, JournalError, JournalWriteError
 from harness.reporting.journal_tail import JournalTail
 from harness.reporting.ledger import Ledger
+from harness.reporting.page import report as page
 from harness.reporting.progress import Progress, Snapshot
 from harness.rootdir import Root
 from harness.scheduling import device_leases, resumption, stop_request
@@ -360,7 +361,7 @@ class Run:
         return self.progress.snapshot(time.time(), stopped)
 
     def report(self, status: int) -> int:
-        """Write the end of the journal and junit.xml; returns the run's exit status, given pytest's own.
+        """Write the end of the journal, junit.xml and report.html; returns the run's exit status, given pytest's own.
 
         What pytest found is never made milder, but its "all passed" is not believed: the ledger decides. A run that
         could not write all that it had to has no other status than that of an internal error.
@@ -370,7 +371,7 @@ class Run:
         if self.signals.by:
             self._append({"event": "stopped", "by": self.signals.by, "grace": self.signals.grace})
         try:
-            ledger = self._account()
+            contents, ledger = self._account()
         except JournalError as error:
             self.fail(str(error))
             return EXIT_INTERNAL
@@ -381,14 +382,18 @@ class Run:
         self.ledger = self._ended(ledger, status)
         try:
             junit.write(self.run_dir, self.ledger)
+            if self.ledger.end is not None:
+                contents = dataclasses.replace(contents, events=(*contents.events, self.ledger.end))
+            with _uncollected():
+                page.write(self.run_dir, contents)
         except WriteError as error:
             self.fail(str(error))
             self.ledger = self._ended(ledger, status)
         self.durations.keep(self.ledger)
         return EXIT_INTERNAL if self.failure else status
 
-    def _account(self) -> Ledger:
-        """The ledger of all that the journal has by now, with what follows from it. Raises JournalError."""
+    def _account(self) -> tuple[JournalContents, Ledger]:
+        """What the journal has by now, with what follows from it, and its ledger. Raises JournalError."""
         # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
         # the time that takes for 10,000 cases.
         with _uncollected():
@@ -403,7 +408,7 @@ class Run:
                 added = [self.add_finding(kind, message) for kind, message in problems]
                 found = tuple(finding for finding in added if finding is not None)
                 contents = dataclasses.replace(contents, events=contents.events + found)
-            return Ledger.from_journal(contents)
+            return contents, Ledger.from_journal(contents)
 
     def _ended(self, ledger: Ledger, status: int) -> Ledger:
         """Write down the end of the run; the ledger with it."""

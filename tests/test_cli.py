@@ -323,6 +323,20 @@ def test_report_of_a_folder_without_a_journal(tmp_path: Path) -> None:
     assert not (tmp_path / "junit.xml").exists()
 
 
+def test_report_html(tmp_path: Path) -> None:
+    run_directory(tmp_path, build.run(), build.collected(A), build.finish(A, Outcome.FAILED, message="x < y"))
+    page = tmp_path / "report.html"
+    done = harness("report", "html", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"wrote {page} ({page.stat().st_size} bytes)\n")
+    assert "x &lt; y" in page.read_text()
+    other = tmp_path / "other.html"
+    assert harness("report", "html", str(tmp_path), "-o", str(other)).returncode == 0
+    assert other.read_text() == page.read_text()
+    assert "there is no journal" in refused(harness("report", "html", str(tmp_path / "nowhere")))
+    where = tmp_path / "no" / "x.html"
+    assert f"cannot write '{where}'" in refused(harness("report", "html", str(tmp_path), "-o", str(where)))
+
+
 def test_report_of_something_else(tmp_path: Path) -> None:
     (tmp_path / journal.FILE_NAME).write_text("<xml/>")
     assert "is not a journal" in refused(harness("report", str(tmp_path)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.backends.table import BACKENDS, backend_of
 from harness.reporting import environment, journal, junit
-from harness.reporting.events import Event, MergedShard, RunStarted, Waived
+from harness.reporting.events import Event, MergedShard, RunStarted, Waiver
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
 from harness.text import clean
@@ -51,8 +51,8 @@ class Record:
         return tuple(event for event in self.contents.events if isinstance(event, MergedShard))
 
     @property
-    def waivers(self) -> tuple[Waived, ...]:
-        return tuple(event for event in self.contents.events if isinstance(event, Waived))
+    def waivers(self) -> tuple[Waiver, ...]:
+        return tuple(event for event in self.contents.events if isinstance(event, Waiver))
 
     @property
     def environment(self) -> Mapping[str, Any]:

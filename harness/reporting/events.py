@@ -119,22 +119,23 @@ class MustPass(_Line):
     ids: tuple[Name, ...]
 
 
-class Waived(_Line):
-    """A waiver of the run, whether it applied to a case or not."""
+class Waiver(_Line):
+    """A waiver of the run, whether it applies to a case or not: one line for each in its waiver files."""
 
     event: Literal["waiver"]
     case: Name
-    """Pattern for case ids."""
-    when: dict[str, Any]
+    """The pattern for ids of cases."""
+    when: dict[str, Any] = {}
     """The conditions under which it holds. Empty if it holds everywhere."""
     expect: tuple[Outcome, ...]
+    """The outcomes that it expects."""
     reason: str
-    link: str
-    owner: str
-    expires: str
-    """Its last day, as ``YYYY-MM-DD``."""
+    link: str = ""
+    owner: str = ""
+    expires: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    """The last day on which it holds, in UTC."""
     source: Name
-    """The file and line of its definition."""
+    """Where it is defined: file and line. The rulings that it causes have the same source."""
 
 
 class Start(_Line):
@@ -368,7 +369,7 @@ Event = Annotated[
     | MergedShard
     | Collected
     | MustPass
-    | Waived
+    | Waiver
     | Start
     | Reopened
     | Finish

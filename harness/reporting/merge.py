@@ -25,14 +25,14 @@ from harness.reporting.events import (
     MergedShard,
     MustPass,
     RunStarted,
-    Waived,
+    Waiver,
 )
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
 from harness.shard import Shard
 from harness.text import counted, first_of
 
-_NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waived, Activity, End)
+_NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, End)
 
 
 class MergeError(HarnessError):
@@ -55,7 +55,7 @@ class Part:
     deselected: tuple[str, ...]
     selection: str
     lists: tuple[MustPass, ...]
-    waivers: tuple[Waived, ...]
+    waivers: tuple[Waiver, ...]
     end: End | None
     events: tuple[Event, ...]
     damaged: int = 0
@@ -93,7 +93,7 @@ def part_of(name: str, contents: JournalContents) -> Part:
         deselected=tuple(dict.fromkeys(case for line in lines for case in line.deselected)),
         selection=next((line.selection for line in reversed(lines)), ""),
         lists=tuple(lists.values()),
-        waivers=tuple(event for event in contents.events if isinstance(event, Waived)),
+        waivers=tuple(event for event in contents.events if isinstance(event, Waiver)),
         end=ends[-1] if isinstance(ends[-1], End) else None,
         events=contents.events,
         damaged=len(contents.damaged),

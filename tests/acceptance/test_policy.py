@@ -38,6 +38,8 @@ def test_waived_cases_are_green(make_project: MakeProject, mode: str, spread: st
     for number, name in enumerate(RAW, start=2):
         assert finals[name]["ruling"]["outcome"] == "waived"
         assert finals[name]["ruling"]["source"] == f"{waivers}:{number}"
+    held = [line["source"] for line in result.lines if line["event"] == "waiver"]
+    assert [f"{waivers}:{number}" for number in range(2, 2 + len(RAW))] == held[: len(RAW)]
     assert result.counts["xfailed"] == 9
     assert result.ledger.run is not None
     assert result.ledger.run.settings["waivers"] == waivers

@@ -123,17 +123,18 @@ def test_a_small_file_system(make_project: MakeProject, small: Path, spread: str
 
 
 @SPREADS
-def test_the_report(make_project: MakeProject, spread: str) -> None:
+@pytest.mark.parametrize("name", ["junit.xml", "report.html"])
+def test_the_report(make_project: MakeProject, spread: str, name: str) -> None:
     project = make_project("plain")
-    (project.folder / "run" / "junit.xml").mkdir(parents=True)
+    (project.folder / "run" / name).mkdir(parents=True)
     started = project.start(*spread_words(spread), "--results-dir=run", results_dir=False)
     running = Running(
         started.process, project.folder / f"{started.run_dir.name}.out", project.folder / "run", started.mark
     )
     result = running.result()
-    check_failed(result, f"cannot write {str(result.run_dir / 'junit.xml')!r}")
+    check_failed(result, f"cannot write {str(result.run_dir / name)!r}")
     assert [line["exit_status"] for line in result.lines if line["event"] == "end"][-1] == 3
-    (project.folder / "run" / "junit.xml").rmdir()
+    (project.folder / "run" / name).rmdir()
     assert report(result.run_dir).returncode == 3
 
 

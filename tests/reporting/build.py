@@ -56,8 +56,15 @@ def must_pass(*ids: str, **changes: Any) -> Line:
 
 
 def waiver(case: str, **changes: Any) -> Line:
-    line = {"event": "waiver", "t": 1_760_000_000.6, "case": case, "when": {}, "expect": ["failed"], "reason": "known"}
-    more = {"link": "https://example.org/1", "owner": "me", "expires": "2999-12-31", "source": "known.yaml:3"}
+    line = {
+        "event": "waiver",
+        "t": 1_760_000_000.6,
+        "case": case,
+        "when": {},
+        "expect": ["failed"],
+        "reason": "a known problem",
+    }
+    more = {"link": "https://example.org/1", "owner": "someone", "expires": "2025-10-31", "source": "known.yaml:3"}
     return {**line, **more, **changes}
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.outcome import Outcome
 from harness.reporting import merge
-from harness.reporting.events import End, Finish, MergedShard, RunStarted
+from harness.reporting.events import End, Finish, MergedShard, RunStarted, Waiver
 from harness.reporting.journal import JournalContents, digest
 from harness.reporting.ledger import Ledger
 from harness.reporting.merge import MergeError, Part
@@ -150,6 +150,12 @@ def test_what_only_all_cases_together_can_satisfy_is_checked_in_the_merged_run()
     assert [finding.kind for finding in few.findings] == ["too_few_cases"]
     red = together(*parts[:2], shard(3, listed, minimum_cases=12, outcome=Outcome.FAILED, ended=1))
     assert [finding.kind for finding in red.findings] == ["must_pass", "too_few_cases"][:1]
+
+
+def test_the_waivers_of_the_shards_are_in_the_merged_run_once() -> None:
+    parts = [shard(index, build.waiver("a.py::*")) for index in (1, 2, 3)]
+    events = merge.merged(parts, run_id="m", argv=["harness"], now=1.8e9)
+    assert [event.case for event in events if isinstance(event, Waiver)] == ["a.py::*"]
 
 
 @pytest.mark.parametrize(

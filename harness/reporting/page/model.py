@@ -1,0 +1,257 @@
+"""Everything that the page of a run shows, as plain values. A pure function of the journal and environment.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from harness.backends.table import labels
+from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.reporting import environment
+from harness.reporting.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
+from harness.reporting.journal import JournalContents
+from harness.reporting.junit import fitting_limit
+from harness.reporting.ledger import Ledger, ListResult
+from harness.reporting.page import cases as case_views
+from harness.reporting.page import inert, tables, timeline
+from harness.reporting.page.axis import Axis
+from harness.reporting.page.cases import Case
+from harness.reporting.repetitions import Repeated, repetitions
+from harness.text import counted
+
+#: Characters of one captured text, and of all together, that a page keeps.
+MOST_OF_TEXT = 32_768
+MOST_OF_TEXTS = 8_000_000
+#: Red and flaky cases that are shown in full above the table. The table has all of them.
+IN_FULL = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict on the run: ``green``, ``red`` or ``empty``, one word and one sentence."""
+
+    tone: str
+    word: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cases without a verdict of their own for one and the same reason."""
+
+    message: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page of a run. `bad` are red and flaky cases, the most severe first, without those in `not_run`."""
+
+    title: str
+    headline: Headline
+    counts: tuple[tuple[Outcome, int], ...]
+    facts: tuple[tuple[str, str], ...]
+    doubts: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    bisected: tuple[Bisected, ...]
+    cases: tuple[Case, ...]
+    bad: tuple[Case, ...]
+    not_run: tuple[Group, ...]
+    fail_on_flaky: bool
+    begun: float
+    span: float
+    parts: tuple[float, ...]
+    lives: tuple[timeline.Life, ...]
+    uses: tuple[timeline.Use, ...]
+    marks: tuple[timeline.Mark, ...]
+    durations: tables.Durations
+    repeated: tuple[Repeated, ...]
+    gates: tuple[tables.Gate, ...]
+    waivers: tuple[tables.WaiverRow, ...]
+    lists: tuple[ListResult, ...]
+    environment: tuple[tables.Facts, ...]
+    text_limit: int
+
+    @property
+    def red(self) -> int:
+        """How many cases are red."""
+        return sum(case.outcome.is_red for case in self.cases) + (
+            sum(case.outcome is Outcome.FLAKY for case in self.cases) if self.fail_on_flaky else 0
+        )
+
+
+def page_of(contents: JournalContents, known: Mapping[str, Any] | None, problem: str = "") -> Page:
+    """The page of a run, from its journal and environment file. `problem`: why there is no environment file."""
+    events, doubled = _without_doubles(contents.events)
+    contents = dataclasses.replace(contents, events=events)
+    ledger = Ledger.from_journal(contents)
+    axis = Axis.from_events(events)
+    lives = timeline.lives(events, axis)
+    ends = {each.executor: each.t for each in events if isinstance(each, Executor) and each.state == "ended"}
+    starts: dict[str, list[Start]] = {}
+    for event in events:
+        if isinstance(event, Start):
+            starts.setdefault(event.case, []).append(event)
+    limit = fitting_limit(case_views.costs(ledger.verdicts, MOST_OF_TEXT), MOST_OF_TEXTS, MOST_OF_TEXT)
+    cases = case_views.cases(ledger.verdicts, starts, ends, axis, limit)
+    shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
+    bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]
+    marks = timeline.marks(events, axis)
+    names = _device_names(ledger, known or {})
+    repeated = sorted(repetitions(ledger), key=lambda each: not each.grows)
+    return Page(
+        title=inert.line(ledger.run.run_id if ledger.run is not None else "a run without a beginning", 200),
+        headline=_headline(ledger, events),
+        counts=tuple(ledger.counts.items()),
+        facts=tuple(_facts(ledger, known or {})),
+        doubts=tuple(_doubts(contents, doubled, known, problem, ledger)),
+        findings=ledger.findings,
+        bisected=ledger.bisected,
+        cases=cases,
+        bad=tuple(sorted(bad, key=lambda case: -case.outcome.severity)),
+        not_run=_groups(case for case in shown if case.outcome is Outcome.NOT_RUN),
+        fail_on_flaky=ledger.fail_on_flaky,
+        begun=axis.begins[0] if axis.begins else 0.0,
+        span=axis.span,
+        parts=axis.offsets,
+        lives=lives,
+        uses=timeline.uses(cases, lives, marks, axis, names),
+        marks=marks,
+        durations=tables.durations(cases),
+        repeated=tuple(repeated),
+        gates=tables.gates(ledger.verdicts, cases),
+        waivers=tables.waivers([each for each in events if isinstance(each, Waiver)], cases, _day(ledger)),
+        lists=ledger.lists,
+        environment=tuple(tables.environment_rows(ledger.run, known)),
+        text_limit=limit,
+    )
+
+
+def _without_doubles(events: Sequence[Event]) -> tuple[tuple[Event, ...], int]:
+    """The events, and how many were left out because the same line came before."""
+    seen: set[tuple[object, ...]] = set()
+    kept: list[Event] = []
+    for event in events:
+        key: tuple[object, ...]
+        if isinstance(event, Start | Finish | Levels):
+            key = (event.event, event.t, event.case, event.attempt, event.executor)
+        elif isinstance(event, Executor):
+            key = (event.event, event.t, event.executor, event.state, event.pid)
+        else:
+            kept.append(event)
+            continue
+        if key not in seen:
+            seen.add(key)
+            kept.append(event)
+    return tuple(kept), len(events) - len(kept)
+
+
+def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
+    status = ledger.run_exit_status()
+    total = counted(len(ledger.verdicts), "case")
+    stopped = next((event for event in reversed(list(events)) if isinstance(event, Stopped)), None)
+    red = len(ledger.red)
+    parts = [f"{red} of {total} {'is' if red == 1 else 'are'} red" if red else f"{total}, none of them red"]
+    parts += [counted(len(ledger.findings), "finding")] if ledger.findings else []
+    parts += [f"stopped by {inert.line(stopped.by, 50)}"] if stopped is not None and ledger.end is not None else []
+    if ledger.end is None:
+        return Headline("red", "Not finished", f"The run was cut off, so it counts as red: {'; '.join(parts)}.")
+    if status == EXIT_OK:
+        return Headline("green", "Green", f"{'; '.join(parts)}.")
+    if status == EXIT_NOTHING_RAN:
+        return Headline("empty", "Nothing ran", f"No case ran to a verdict: {'; '.join(parts)}.")
+    word = {EXIT_INTERRUPTED: "Interrupted", EXIT_INTERNAL: "Internal error"}.get(status, "Red")
+    more = "" if ledger.red or ledger.findings else " Pytest ended with this status for another reason: see its output."
+    return Headline("red", word, f"{'; '.join(parts)}; exit status {status}.{more}")
+
+
+def _facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """The facts below the verdict."""
+    run, end = ledger.run, ledger.end
+    if run is not None:
+        yield "Started", f"{datetime.fromtimestamp(run.t, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    yield "Duration", "not known" if end is None else duration(end.duration)
+    if run is not None:
+        yield "Host", inert.line(run.host, 200)
+        rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(known)}
+        named = Counter(rows.get(uuid, uuid) for uuid in run.devices)
+        texts = [f"{times} x {name}" if times > 1 else name for name, times in named.items()]
+        label = labels(run.devices)
+        yield "Devices", inert.line(", ".join(texts) + (f" ({label})" if label and label not in texts else ""), 300)
+    versions = known.get("versions")
+    if isinstance(versions, dict) and versions.get("torch"):
+        yield "torch", inert.line(str(versions["torch"]), 100)
+    if known.get("driver"):
+        yield "Driver", inert.line(str(known["driver"]), 100)
+    if run is not None:
+        yield from (
+            (name, inert.line(text, 200)) for name, text in (("Profile", run.profile), ("Shard", run.shard)) if text
+        )
+        yield "Seed", str(run.seed)
+    cost = ledger.cost
+    yield (
+        "Isolation",
+        f"{counted(cost.executors, 'executor')}, {counted(cost.restarts, 'restart')}, "
+        f"{counted(cost.retries, 'retry', 'retries')}",
+    )
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: ``12 ms``, ``3.4 s``, ``2 min 5 s``, ``1 h 3 min``."""
+    if not seconds:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1000:.1f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _doubts(
+    contents: JournalContents, doubled: int, known: Mapping[str, Any] | None, problem: str, ledger: Ledger
+) -> Iterable[str]:
+    """What is wrong with the files that the page was made from."""
+    for damaged in contents.damaged[:20]:
+        yield inert.line(f"Line {damaged.number} of the journal cannot be read and was ignored: {damaged.reason}")
+    if len(contents.damaged) > 20:
+        yield f"{len(contents.damaged) - 20} more lines of the journal cannot be read."
+    for unknown in contents.unknown[:20]:
+        what = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
+        yield inert.line(f"{what} and was ignored: use a newer harness to read it")
+    if doubled:
+        yield f"{counted(doubled, 'line')} of the journal came twice and count once."
+    if problem or known is None:
+        yield f"The environment is not known: {inert.line(problem) or 'there is no environment.json'}."
+    for change in ledger.forced:
+        yield inert.line(f"The run was resumed by force, though this had changed: {change}")
+
+
+def _groups(cases: Iterable[Case]) -> tuple[Group, ...]:
+    by_message: dict[str, list[Case]] = {}
+    for case in cases:
+        by_message.setdefault(case.message, []).append(case)
+    return tuple(Group(message, tuple(listed)) for message, listed in by_message.items())
+
+
+def _device_names(ledger: Ledger, known: Mapping[str, Any]) -> dict[str, str]:
+    """The devices of the run, with their names and numbers if environment.json has them."""
+    names = dict.fromkeys(ledger.run.devices if ledger.run is not None else (), "")
+    for row in environment.devices_of(known):
+        uuid, name, index = str(row.get("uuid")), str(row.get("name") or ""), row.get("index")
+        if uuid in names:
+            number = f"{index}: " if isinstance(index, int) else ""
+            names[uuid] = inert.line(f"{number}{name}", 200)
+    return names
+
+
+def _day(ledger: Ledger) -> date:
+    """The day of the run, in UTC, as waivers count it."""
+    return datetime.fromtimestamp(ledger.run.t if ledger.run is not None else 0.0, UTC).date()

@@ -1,0 +1,34 @@
+"""Write the HTML report of a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.reporting import environment, journal
+from harness.reporting.atomic import write_atomically
+from harness.reporting.environment import EnvironmentFileError
+from harness.reporting.journal import JournalContents
+
+FILE_NAME = "report.html"
+
+
+def write(run_dir: Path, contents: JournalContents | None = None, out: Path | None = None) -> Path:
+    """Write ``run_dir/report.html``, or `out`. It follows from journal and environment.json alone: no clock is read.
+
+    `contents`: what the journal has, if it was read before. Raises JournalError if there is no readable journal of a
+    run, WriteError if the file cannot be written.
+    """
+    # Here, because nobody else needs jinja2, and most processes import this module for its name at most.
+    from harness.reporting.page import document, model
+
+    if contents is None:
+        contents = journal.read_run(run_dir / journal.FILE_NAME)
+    problem = ""
+    try:
+        known = environment.read(run_dir)
+    except EnvironmentFileError:
+        known, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # without its path
+    path = run_dir / FILE_NAME if out is None else out
+    page = model.page_of(contents, known, problem)
+    beside = path.parent.resolve() == run_dir.resolve()
+    return write_atomically(path, document.render(page, beside=beside))

@@ -1,0 +1,202 @@
+"""The tables of a page: what is missing for gated cases, waivers, durations, the environment. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from harness.gating.lint import WARNING
+from harness.gating.waivers import is_link
+from harness.outcome import Outcome
+from harness.reporting.events import RunStarted, Waiver
+from harness.reporting.ledger import Verdict
+from harness.reporting.page import inert
+from harness.reporting.page.cases import Case
+
+#: The slowest cases that are listed.
+SLOWEST = 20
+#: The borders of the histogram of durations, in seconds.
+EDGES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Gated cases that lack the same capability. `reasons`: what was wanted and found, and the cases."""
+
+    capability: str
+    reasons: tuple[tuple[str, str, tuple[Case, ...]], ...]
+
+    @property
+    def count(self) -> int:
+        return sum(len(cases) for _, _, cases in self.reasons)
+
+
+def gates(verdicts: Sequence[Verdict], cases: Sequence[Case]) -> tuple[Gate, ...]:
+    """The gated cases by what is missing, most cases first."""
+    groups: dict[str, dict[tuple[str, str], list[Case]]] = {}
+    for verdict, case in zip(verdicts, cases, strict=True):
+        if verdict.outcome is not Outcome.GATED:
+            continue
+        gate = verdict.decided.gate if verdict.decided is not None else None
+        name = "not recorded" if gate is None else inert.line(gate.capability, 200)
+        wanted, found = (
+            ("", case.message) if gate is None else (inert.line(gate.wanted, 300), inert.line(gate.found, 300))
+        )
+        groups.setdefault(name, {}).setdefault((wanted, found), []).append(case)
+    found_gates = [
+        Gate(name, tuple((*reason, tuple(listed)) for reason, listed in reasons.items()))
+        for name, reasons in groups.items()
+    ]
+    return tuple(sorted(found_gates, key=lambda gate: -gate.count))
+
+
+@dataclass(frozen=True, slots=True)
+class WaiverRow:
+    """One waiver, or the marks and rules that waive cases without one.
+
+    `left`: days left on the day of the run; None without a last day. `cases`: those that it had an effect on.
+    """
+
+    pattern: str
+    expect: str
+    reason: str
+    link: str
+    owner: str
+    source: str
+    expires: str
+    left: int | None
+    cases: tuple[Case, ...]
+
+    @property
+    def tone(self) -> str:
+        """How urgent it is: ``over``, ``soon`` or nothing."""
+        if self.left is None:
+            return ""
+        return "over" if self.left < 0 else "soon" if timedelta(days=self.left) <= WARNING else ""
+
+    @property
+    def days(self) -> str:
+        """The days left, in words."""
+        if self.left is None:
+            return "no last day"
+        if self.left < 0:
+            return f"expired {-self.left} {'day' if self.left == -1 else 'days'} before the run"
+        return "last day" if self.left == 0 else "1 day left" if self.left == 1 else f"{self.left} days left"
+
+
+def waivers(lines: Iterable[Waiver], cases: Iterable[Case], today: date) -> tuple[WaiverRow, ...]:
+    """Every waiver of the run, those that expire first on top; then what waived cases without a waiver file."""
+    by_source: dict[str, list[Case]] = {}
+    unsourced = []
+    for case in cases:
+        if case.ruled:
+            by_source.setdefault(case.ruled, []).append(case)
+        elif case.outcome is Outcome.WAIVED:
+            unsourced.append(case)
+    unique = {(line.source, line.case): line for line in lines}.values()
+    rows = [_row(waiver, by_source.get(waiver.source, ()), today) for waiver in unique]
+    rows.sort(key=lambda row: row.expires)
+    sources = {waiver.source for waiver in unique}
+    for source, listed in by_source.items():
+        waived = [case for case in listed if case.outcome is Outcome.WAIVED]
+        if waived and source not in sources:
+            rows.append(_unlisted(inert.line(source, 300), waived))
+    return (*rows, *([_unlisted("xfail marks", unsourced)] if unsourced else []))
+
+
+def _row(waiver: Waiver, cases: Sequence[Case], today: date) -> WaiverRow:
+    try:
+        left = (date.fromisoformat(waiver.expires) - today).days
+    except ValueError:
+        left = None
+    link = waiver.link if waiver.link.isascii() and waiver.link.isprintable() and is_link(waiver.link) else ""
+    return WaiverRow(
+        pattern=inert.line(waiver.case, 500),
+        expect=" or ".join(waiver.expect),
+        reason=inert.line(waiver.reason),
+        link=link,
+        owner=inert.line(waiver.owner, 200),
+        source=inert.line(waiver.source, 300),
+        expires=inert.line(waiver.expires, 20),
+        left=left,
+        cases=tuple(cases),
+    )
+
+
+def _unlisted(source: str, cases: Sequence[Case]) -> WaiverRow:
+    return WaiverRow("", "", "in a mark of the case", "", "", source, "", None, tuple(cases))
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the cases that ran took, in seconds. `bins`: lower border, upper border, number of cases."""
+
+    total: float
+    median: float
+    count: int
+    slowest: tuple[Case, ...]
+    bins: tuple[tuple[float, float, int], ...]
+    suites: tuple[tuple[str, int, float], ...]
+
+
+def durations(cases: Sequence[Case]) -> Durations:
+    """The durations of all cases that ran."""
+    ran = [case for case in cases if case.outcome.ran and case.attempts]
+    times = sorted(case.duration for case in ran)
+    bins = [(low, high, sum(low <= seconds < high for seconds in times)) for low, high in pairwise(EDGES)]
+    filled = [place for place, (_, _, number) in enumerate(bins) if number]
+    by_suite: dict[str, list[float]] = {}
+    for case in ran:
+        by_suite.setdefault(case.suite, []).append(case.duration)
+    return Durations(
+        total=sum(times),
+        median=median(times) if times else 0.0,
+        count=len(ran),
+        slowest=tuple(sorted(ran, key=lambda case: -case.duration)[:SLOWEST]),
+        bins=tuple(bins[filled[0] : filled[-1] + 1]) if filled else (),
+        suites=tuple(sorted(((n, len(each), sum(each)) for n, each in by_suite.items()), key=lambda row: -row[2])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of the environment under a title, by name."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+_RUN = ("run_id", "host", "argv", "rootdir", "seed", "isolation", "profile", "hardware", "shard", "part", "devices")
+_OWN = {"versions": "Versions", "environment": "Variables", "devices": "Devices", "hidden_devices": "Hidden devices"}
+
+
+def environment_rows(run: RunStarted | None, known: Mapping[str, Any] | None) -> Iterable[Facts]:
+    """The facts of the ``run`` line and of environment.json, in groups. Whatever the file has is shown."""
+    if run is not None:
+        yield Facts("Run", tuple(_flat({name: getattr(run, name) for name in _RUN})))
+    if known is not None:
+        yield Facts("Machine and command", tuple(_flat({n: v for n, v in known.items() if n not in (*_OWN, "schema")})))
+        for name, title in _OWN.items():
+            if rows := tuple(_flat(known.get(name))):
+                yield Facts(title, rows)
+    if run is not None:
+        if run.identity:
+            yield Facts("Identity", tuple(_flat(run.identity)))
+        yield Facts("Settings", tuple(_flat({n: v for n, v in run.settings.items() if v not in (None, "")})))
+
+
+def _flat(value: object, name: str = "", depth: int = 0) -> Iterable[tuple[str, str]]:
+    """The leaves of a JSON value as pairs of name and text. Lists of plain values are one leaf."""
+    if isinstance(value, Mapping) and depth < 6:
+        for key, each in value.items():
+            yield from _flat(each, f"{name}.{key}" if name else str(key), depth + 1)
+    elif isinstance(value, list | tuple) and depth < 6 and any(isinstance(each, Mapping | list) for each in value):
+        for number, each in enumerate(value):
+            yield from _flat(each, f"{name}[{number}]" if name else str(number), depth + 1)
+    elif value not in (None, "", [], (), {}):
+        text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        yield inert.line(name, 200), inert.line(text)

@@ -1,0 +1,147 @@
+"""What each device did during a run: when it was busy, when not, and which processes used it. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.reporting.events import Device, Event, Executor
+from harness.reporting.page import inert
+from harness.reporting.page.axis import Axis
+from harness.reporting.page.cases import Case
+from harness.text import exit_text
+
+#: The device of cases that had none.
+NONE = "no device"
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """An executor from its start to its end, on the axis of the run. `restart`: its worker had one before."""
+
+    executor: str
+    worker: str
+    devices: tuple[str, ...]
+    start: float
+    end: float
+    restart: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened to a device."""
+
+    device: str
+    at: float
+    state: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The use of one device, in seconds. `gap`: the longest time between two cases. `gap_at`: when it began."""
+
+    device: str
+    name: str
+    workers: tuple[str, ...]
+    attempts: int
+    busy: float
+    share: float
+    gap: float
+    gap_at: float
+    executors: int
+    restarts: int
+    health: tuple[Mark, ...]
+
+
+def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
+    """Every executor, in the order of their starts."""
+    started: dict[str, Executor] = {}
+    ended: dict[str, Executor] = {}
+    for event in events:
+        if isinstance(event, Executor):
+            (started if event.state == "started" else ended).setdefault(event.executor, event)
+    seen: set[str] = set()
+    found = []
+    for name, first in started.items():
+        last = ended.get(name)
+        start = max(0.0, axis.of(first.t) - (first.startup or 0.0))
+        found.append(
+            Life(
+                executor=name,
+                worker=first.worker,
+                devices=first.devices,
+                start=start,
+                end=axis.span if last is None else max(start, axis.of(last.t)),
+                restart=first.worker in seen,
+                text=_end_text(last),
+            )
+        )
+        seen.add(first.worker)
+    return tuple(found)
+
+
+def _end_text(last: Executor | None) -> str:
+    if last is None:
+        return "its end is not in the journal"
+    how = "ended" if last.exit_status is None else f"ended with {exit_text(last.exit_status)}"
+    return inert.line(f"{how}: {last.reason}" if last.reason else how, 300)
+
+
+def marks(events: Iterable[Event], axis: Axis) -> tuple[Mark, ...]:
+    """Each time that a device was found sick or was drained."""
+    return tuple(
+        Mark(event.device, axis.of(event.t), event.state, inert.line(event.message or event.moment))
+        for event in events
+        if isinstance(event, Device) and event.state != "healthy"
+    )
+
+
+def uses(
+    cases: Iterable[Case], executors: Sequence[Life], events: Sequence[Mark], axis: Axis, names: Mapping[str, str]
+) -> tuple[Use, ...]:
+    """The use of each device, in the order of `names`, then of their first case."""
+    spans: dict[str, list[tuple[float, float]]] = {device: [] for device in names}
+    workers: dict[str, dict[str, None]] = {}
+    for case in cases:
+        for attempt in case.attempts:
+            for device in attempt.devices or (NONE,):
+                spans.setdefault(device, []).append((attempt.start, attempt.start + attempt.duration))
+                workers.setdefault(device, {})[attempt.worker] = None
+    found = []
+    for device, intervals in spans.items():
+        merged = _union(intervals)
+        busy = sum(end - start for start, end in merged)
+        gap, gap_at = max(
+            ((later[0] - earlier[1], earlier[1]) for earlier, later in pairwise(merged)),
+            default=(0.0, 0.0),
+        )
+        own = [life for life in executors if device in (life.devices or (NONE,))]
+        found.append(
+            Use(
+                device=device,
+                name=names.get(device, ""),
+                workers=tuple(workers.get(device, {})),
+                attempts=len(intervals),
+                busy=busy,
+                share=min(1.0, busy / axis.span) if axis.span else 0.0,
+                gap=gap,
+                gap_at=gap_at,
+                executors=len(own),
+                restarts=sum(life.restart for life in own),
+                health=tuple(mark for mark in events if mark.device == device),
+            )
+        )
+    return tuple(found)
+
+
+def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged

@@ -1,0 +1,38 @@
+"""report.html of real runs: written at the end, the same as the command writes, and whole in a browser."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from harness.reporting.page import report
+from tests.acceptance.conftest import MakeProject
+from tests.reporting.page import browser as browsers
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_the_page_of_a_run_follows_from_its_run_directory(make_project: MakeProject, spread: str) -> None:
+    result = make_project("verdicts").run(spread)
+    path = result.run_dir / report.FILE_NAME
+    written = path.read_bytes()
+    assert report.write(result.run_dir).read_bytes() == written
+
+
+@browsers.needs_chromium
+def test_a_run_of_misbehaving_cases_in_a_browser(make_project: MakeProject) -> None:
+    result = make_project("verdicts", "deaths", "noise").run("-n2")
+    verdicts = result.verdicts
+    ledger = result.ledger
+    with (
+        browsers.started() as browser,
+        browsers.opened(browser, result.run_dir / report.FILE_NAME) as (page, seen),
+    ):
+        expect(page.get_by_role("heading", level=1)).to_have_text("Red")
+        expect(page.locator("#hits")).to_have_text(f"{len(verdicts)} cases")
+        for outcome, number in ledger.counts.items():
+            page.locator("header").get_by_role("link", name=f"{number} {outcome}", exact=True).click()
+            expect(page.locator("#hits")).to_have_text(f"{number} of {len(verdicts)} cases")
+        first = page.locator("article").first
+        expect(first.locator("code").first).to_contain_text("--isolation=case")
+        assert page.locator("#lanes-plot rect.l-bad").count() > 0
+        assert (seen.requests, seen.errors) == ([], [])

@@ -1,0 +1,206 @@
+"""The bytes of a page: the same each time, nothing from outside, and no text of a case that acts in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from harness.errors import WriteError
+from harness.outcome import Outcome
+from harness.reporting.journal import JournalContents, JournalError
+from harness.reporting.page import document, inert, model, report
+from tests.reporting import build
+from tests.reporting.page import runs
+
+#: What would be harm if it came into a page as it is.
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "<img src=x onerror=alert(1)>",
+    "\"><svg onload='alert(1)'>",
+    "' autofocus onfocus=alert(1) x='",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202egnp.exe\u2066",
+    "a\u2028b\u2029c\u200bd\ufeffe",
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b[2J \x9b31m",
+    "\ud800 \udfff \x00 \x07 \x7f \uffff",
+    "]]> &lt; &#60; &amp;",
+)
+
+
+class Read(HTMLParser):
+    """What a parser finds in a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.scripts: list[tuple[dict[str, str], str]] = []
+        self.styles: list[str] = []
+        self._open = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given_ = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, given_))
+        self._open = tag
+        if tag == "script":
+            self.scripts.append((given_, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._open:
+            self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open == "script":
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+        elif self._open == "style":
+            self.styles.append(data)
+
+    @property
+    def data(self) -> Any:
+        (found,) = (text for attributes, text in self.scripts if attributes.get("id") == "data")
+        return json.loads(found)
+
+
+def rendered(*lines: build.Line, environment: Any = runs.ENVIRONMENT) -> str:
+    contents = JournalContents(Path("journal"), tuple(build.events(*lines)))
+    return document.render(model.page_of(contents, environment)).decode("utf-8")
+
+
+PLAIN = Read(rendered(*runs.every_outcome()))
+
+
+def hostile_run(text: str) -> list[build.Line]:
+    """A run in which every text of its cases is `text`, as a reader of its journal gets it."""
+    text = re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) or "x"
+    case = f"suites/a/test_a.py::{text}"
+    words = {"message": text, "detail": text, "stdout": text, "stderr": text, "log": text, "reproduce": text}
+    gate = {"capability": text, "wanted": text, "found": text}
+    names: dict[str, Any] = {"worker": text, "executor": text, "devices": [text]}
+    return [
+        build.run(run_id=text, devices=[text], profile=text, host=text, settings={text: text}, identity={text: text}),
+        build.must_pass(case, name=text),
+        build.waiver(text, reason=text, link=text, owner=text, source=text),
+        build.collected(case, f"{case}2", f"{case}3"),
+        build.executor(text, worker=text, devices=[text]),
+        build.executor(text, state="ended", worker=text, devices=[text], reason=text, exit_status=-11),
+        build.start(case, **names),
+        build.finish(case, Outcome.FAILED, notes=[text], phases={text: 1.0}, struck={text: 1}, **names, **words),
+        build.finish(f"{case}2", Outcome.GATED, gate=gate, **names),
+        build.finish(f"{case}3", stdout=text, keeps=text, **names),
+        *(build.levels(case, number, executor=text, heap_bytes=number << 20) for number in range(1, 15)),
+        build.device("sick", device=text, message=text),
+        build.finding(text, kind=text, cases=[case], reproduce=text),
+        build.bisected(case, [text], reproduce=text),
+        build.end(),
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_are_inert(text: str) -> None:
+    check_inert(text)
+
+
+@given(st.text(st.characters(), max_size=60))
+@example("\ud83d")
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_text_is_inert(text: str) -> None:
+    check_inert(text)
+
+
+def check_inert(text: str) -> None:
+    page = rendered(*hostile_run(text), environment={text: text, "devices": [{"uuid": text, "name": text}]})
+    hidden = re.compile(inert._HIDDEN.pattern)
+    own = "".join(map(document._asset, ("uplot.min.js", "page.js", "uplot.min.css", "page.css")))
+    assert not hidden.search(page.replace(own, ""))
+    read = Read(page)
+    assert {tag for tag, _ in read.tags} <= {tag for tag, _ in PLAIN.tags}
+    for tag, attributes in read.tags:
+        assert set(attributes) <= {name for other, known in PLAIN.tags if other == tag for name in known} | {"open"}
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("href", "src"):
+            assert re.match(r"#|https?://|data:,|journal\.ndjson$|junit\.xml$|files/\w|$", attributes.get(name, "")), (
+                tag
+            )
+    assert len(read.scripts) == len(PLAIN.scripts)
+    assert read.data["cases"][0][1] == inert.plain(hostile_run(text)[6]["case"]).partition("::")[2]
+    commands = {read.data["reproduce"][name] for name in ("0", "f0", "b0")}
+    assert commands == {hostile_run(text)[7]["reproduce"]}, "a command is copied as it is"
+
+
+def test_the_policy_allows_exactly_what_is_there() -> None:
+    (policy,) = (given_["content"] for tag, given_ in PLAIN.tags if given_.get("http-equiv"))
+    parts = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert parts["default-src"] == "'none'"
+
+    def hashes(texts: list[str]) -> str:
+        digests = [hashlib.sha256(text.encode()).digest() for text in texts]
+        return " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
+
+    assert parts["script-src"] == hashes([text for given_, text in PLAIN.scripts if "type" not in given_])
+    assert parts["style-src"] == hashes(PLAIN.styles)
+    assert not [tag for tag, given_ in PLAIN.tags if "style" in given_]
+
+
+def test_the_same_run_directory_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = runs.write(tmp_path, *runs.every_outcome())
+    first = path.read_bytes()
+    assert report.write(tmp_path).read_bytes() == first
+    other = tmp_path / "elsewhere" / "page.html"
+    other.parent.mkdir()
+    text = report.write(tmp_path, out=other).read_text()
+    assert 'href="journal.ndjson"' in first.decode()
+    assert 'href="journal.ndjson"' not in text
+    assert 'href="files/' not in text
+
+
+def test_without_a_journal_or_a_place_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="there is no journal"):
+        report.write(tmp_path)
+    runs.write(tmp_path, *runs.green())
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(WriteError, match="cannot write"):
+        report.write(tmp_path, out=tmp_path / "taken")
+
+
+def test_red_cases_beyond_the_first_are_in_the_page_without_scripts() -> None:
+    cases = [f"suites/a/test_a.py::test_{number}" for number in range(model.IN_FULL + 5)]
+    failed = [build.finish(case, Outcome.FAILED, message=f"broke {case}", detail="stack") for case in cases]
+    text = rendered(build.run(), build.collected(*cases), *failed, build.end(exit_status=1))
+    read = Read(text)
+    assert sum(tag == "article" for tag, _ in read.tags) == model.IN_FULL
+    assert f"broke {cases[-1]}" in text.partition("<noscript>")[2]
+    assert sorted(map(int, read.data["more"])) == [*range(model.IN_FULL, model.IN_FULL + 5)]
+
+
+def test_the_files_of_the_page_are_in_the_package() -> None:
+    """The globs of pyproject.toml name every file that the page is made of."""
+    import tomllib
+
+    root = Path(__file__).parents[3]
+    globs = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["harness"]
+    shipped = {path for glob in globs for path in (root / "harness").glob(glob)}
+    needed = [path for path in (root / "harness/reporting/page").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert not [path for path in needed if path.suffix != ".py" and path not in shipped]
+    assert resources.files("harness.reporting.page").joinpath("templates", "report.html").is_file()
+
+
+def test_who_writes_no_page_imports_nothing_of_it() -> None:
+    script = "import sys, harness.run, harness.worker; print([n for n in ('jinja2', 'markupsafe') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
