@@ -25,6 +25,8 @@ from tests.warm.spares import MOST_DESCRIPTORS, REQUEST_LIMIT
 _IMPORTED = (
     "harness.plugin",
     "harness.run",
+    "harness.reporting.page.document",
+    "harness.reporting.page.model",
     "harness.worker",
     "harness.zygote.cold",
     "harness.zygote.server",
