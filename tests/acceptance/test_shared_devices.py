@@ -28,6 +28,13 @@ def test_two(n):
 
 @pytest.mark.requires(device="cuda", devices=3)
 def test_three(): pass
+
+@pytest.mark.requires(device="cuda", devices=8)
+def test_all(): pass
+
+@on_gpu
+@pytest.mark.serial
+def test_serial(): pass
 """
 
 
@@ -56,9 +63,9 @@ def most_at_once(runs: Sequence[Result]) -> int:
 
 
 @pytest.fixture
-def four(tmp_path: Path, library: Path) -> Machine:
-    """A machine with four GPUs."""
-    return Machine(tmp_path, library, gpus=4)
+def eight(tmp_path: Path, library: Path) -> Machine:
+    """A machine with eight GPUs."""
+    return Machine(tmp_path, library, gpus=8)
 
 
 def expected(result: Result) -> dict[str, str]:
@@ -66,13 +73,13 @@ def expected(result: Result) -> dict[str, str]:
     return {name: "crashed" if name in crashed else "passed" for name in verdicts(result)}
 
 
-def test_two_runs_never_use_a_device_at_the_same_time(four: Machine) -> None:
-    four.suite(_MIXED)
-    running = [four.start("-n3", "--isolation=case"), four.start("-n4")]
+def test_two_runs_never_use_a_device_at_the_same_time(eight: Machine) -> None:
+    eight.suite(_MIXED)
+    running = [eight.start("-n3", "--isolation=case"), eight.start("-n8")]
     results = [checked(each.result()) for each in running]
     for result in results:
         assert result.status == 1, result.tail()
-        assert len(verdicts(result)) == 19
+        assert len(verdicts(result)) == 21
         assert verdicts(result) == expected(result), result.tail()
     assert most_at_once(results) == 1
 
