@@ -75,7 +75,8 @@ def recorded(run_dirs: Sequence[Path], total: float, cases: int) -> list[float]:
     """
     known = list(History.of_runs(run_dirs).seconds.values())
     by_length = sorted(range(len(known)), key=known.__getitem__, reverse=True)
-    kept = sorted(by_length[:: max(1, len(known) // cases)])
+    step = max(1, len(known) // cases)
+    kept = sorted(by_length[step // 2 :: step])  # the middle of each group, so that the longest case weighs no more
     seconds = [known[position] for position in kept]
     return [each * total / sum(seconds) for each in seconds]
 
