@@ -364,7 +364,7 @@ class ControllerHooks:
             terminalreporter.line(self._run.failure_text)
         elif self._run.ledger is not None:
             terminalreporter.section("harness")
-            for remark in self._run.durations.remarks:
+            for remark in (*self._run.durations.remarks, *self._run.remarks):
                 terminalreporter.line(remark)
             blocks = plot.fits(sys.stdout.encoding)
             for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):

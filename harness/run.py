@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -87,6 +88,8 @@ class Run:
         self.ledger: Ledger | None = None
         self.zygote: ZygoteProcess | None = None
         self.progress = Progress()
+        #: Lines for people, printed above the summary.
+        self.remarks: list[str] = []
         self._tail: JournalTail | None = None
         #: What could not be written; empty while everything could.
         self.failure = ""
@@ -382,15 +385,26 @@ class Run:
         self.ledger = self._ended(ledger, status)
         try:
             junit.write(self.run_dir, self.ledger)
-            if self.ledger.end is not None:
-                contents = dataclasses.replace(contents, events=(*contents.events, self.ledger.end))
-            with _uncollected():
-                page.write(self.run_dir, contents)
+            self._write_page(contents, self.ledger)
         except WriteError as error:
             self.fail(str(error))
             self.ledger = self._ended(ledger, status)
         self.durations.keep(self.ledger)
         return EXIT_INTERNAL if self.failure else status
+
+    def _write_page(self, contents: JournalContents, ledger: Ledger) -> None:
+        """Write report.html. Raises WriteError. A mistake of ours in it takes nothing from the verdict of the run."""
+        if ledger.end is not None:
+            contents = dataclasses.replace(contents, events=(*contents.events, ledger.end))
+        try:
+            with _uncollected():
+                page.write(self.run_dir, contents)
+        except WriteError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{last.filename}:{last.lineno}"
+            self.remarks.append(f"{page.FILE_NAME} was not written, an error of the harness: {error!r} in {where}")
 
     def _account(self) -> tuple[JournalContents, Ledger]:
         """What the journal has by now, with what follows from it, and its ledger. Raises JournalError."""

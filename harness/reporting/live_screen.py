@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 INTERVAL = 0.25
 #: The least columns and lines of a window for such lines.
 _LEAST = (30, 8)
+_ERASE_LINE = "\r\x1b[2K"
 # Orders to the terminal that print nothing, such as the progress in its title bar: rich would drop them.
 _ORDER = re.compile(r"\x1b\].*?(?:\x07|\x1b\\)", re.DOTALL)
 
@@ -36,7 +37,7 @@ class LiveScreen:
 
     What is written meanwhile comes out line by line, above the shown lines. An unfinished line, such as pytest's dots,
     is the first of them. `draw` makes them for a window of so many lines. A thread calls it, which ends if `draw`
-    raises OSError.
+    raises OSError. Another error of `draw` ends it too, and `stop` prints it.
     """
 
     def __init__(self, stream: TextIO, draw: Callable[[int], RenderableType], *, interval: float = INTERVAL) -> None:
@@ -49,6 +50,7 @@ class LiveScreen:
         self._thread: threading.Thread | None = None
         self._unfinished = ""
         self._drawn: RenderableType = ""
+        self._failure = ""
 
     def start(self) -> None:
         """Show the lines."""
@@ -62,6 +64,7 @@ class LiveScreen:
                 transient=True,
                 redirect_stdout=False,
             )
+            self._stream.write(_ERASE_LINE if self._unfinished else "")
             self._live.start()
         self._stopped.clear()
         # A daemon thread, so that an aborted run does not wait for it.
@@ -79,17 +82,18 @@ class LiveScreen:
             live, self._live = self._live, None
             if live is not None:
                 live.stop()
-            unfinished, self._unfinished = self._unfinished, ""
-            self._stream.write(unfinished)
+            self._stream.write(self._unfinished)
+            if self._failure:
+                self._stream.write(f"\nharness: the live table ended, an error of the harness: {self._failure}\n")
             self._stream.flush()
 
     def write(self, text: str) -> int:
         with self._lock:
+            *lines, self._unfinished = (self._unfinished + _ORDER.sub("", text)).split("\n")
             if self._live is None:
                 return self._stream.write(text)
             for order in _ORDER.findall(text):
                 self._stream.write(order)
-            *lines, self._unfinished = (self._unfinished + _ORDER.sub("", text)).split("\n")
             if lines:
                 self._live.console.print(*map(_decoded, lines), sep="\n", soft_wrap=True)
         return len(text)
@@ -110,6 +114,9 @@ class LiveScreen:
                     if self._live is not None:
                         self._live.refresh()
             except OSError:  # the terminal is gone, or what is drawn cannot be read; the main thread handles that
+                return
+            except Exception as error:  # noqa: BLE001 - pytest would make an error of the session of it
+                self._failure = repr(error)
                 return
             self._stopped.wait(self._interval)
 

@@ -18,6 +18,22 @@ def test_the_page_of_a_run_follows_from_its_run_directory(make_project: MakeProj
     assert report.write(result.run_dir).read_bytes() == written
 
 
+def test_a_mistake_in_the_page_takes_nothing_from_the_verdict(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/one/test_one.py", "def test_fails(): assert 1 == 2\n")
+    project.write(
+        "conftest.py",
+        "from harness.reporting.page import document\n"
+        "def render(*_, **__): raise ValueError('no page')\n"
+        "document.render = render\n",
+    )
+    result = project.run("-n0")
+    assert (result.status, result.counts) == (1, {"failed": 1}), result.tail()
+    assert "report.html was not written, an error of the harness: ValueError('no page') in " in result.terminal
+    assert "1 case: 1 failed" in result.terminal
+    assert not (result.run_dir / report.FILE_NAME).exists()
+
+
 @browsers.needs_chromium
 def test_a_run_of_misbehaving_cases_in_a_browser(make_project: MakeProject) -> None:
     result = make_project("verdicts", "deaths", "noise").run("-n2")
