@@ -84,6 +84,28 @@ def test_two_runs_never_use_a_device_at_the_same_time(eight: Machine) -> None:
     assert most_at_once(results) == 1
 
 
+def test_cases_for_two_devices_run_in_few_workers(eight: Machine) -> None:
+    """Otherwise each of them takes a device from another worker, and both start an executor for each case."""
+    eight.suite(
+        """
+@on_gpu
+@pytest.mark.parametrize("n", range(40))
+def test_one(n): time.sleep(0.05)
+
+@pytest.mark.requires(device="cuda", devices=2)
+@pytest.mark.parametrize("n", range(8))
+def test_two(n): time.sleep(0.05)
+"""
+    )
+    result = checked(eight.run("-n8", "--no-health"))
+    assert set(verdicts(result).values()) == {"passed"}, result.tail()
+    starts = [line for line in result.lines if line["event"] == "start"]
+    pairs = {line["worker"] for line in starts if len(line["devices"]) == 2}
+    assert pairs == {"gw0", "gw2", "gw4"}
+    executors = [line for line in result.lines if line["event"] == "executor" and line["state"] == "started"]
+    assert len(executors) <= 8 + 6
+
+
 def test_a_run_that_is_killed_leaves_its_devices_to_the_other(machine: Machine) -> None:
     machine.suite(
         """
