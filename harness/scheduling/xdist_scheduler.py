@@ -68,7 +68,7 @@ class LongestFirstScheduling:
                 return
             self._ids = next(iter(self._collections.values()))
             self._backlog = Backlog(self._expected(self._ids), len(self._queues), self._widths(self._ids))
-            for place, node in enumerate(self._queues):
+            for place, node in enumerate(self._by_number()):
                 self._send(node, self._backlog.first(place))
         self._fill_all()
 
@@ -102,6 +102,10 @@ class LongestFirstScheduling:
         self._backlog.put_back(positions)
         self._fill_all()
 
+    def _by_number(self) -> list[WorkerController]:
+        """The workers in the order of their numbers, in which they got their devices. They come in any order."""
+        return sorted(self._queues, key=lambda node: (len(node.gateway.id), node.gateway.id))
+
     def _fill_all(self) -> None:
         for node in self._queues:
             self._fill(node)
@@ -110,7 +114,7 @@ class LongestFirstScheduling:
         """Give a worker what it needs. One that gets no more is told so: otherwise its last case waits for ever."""
         if node.shutting_down or node not in self._collections:
             return
-        place = list(self._queues).index(node)
+        place = self._by_number().index(node)
         self._send(node, self._backlog.more(place, self._queues[node], len(self._queues)))
         if not self._backlog:
             node.shutdown()
