@@ -40,7 +40,7 @@ def finish(case: str, outcome: Outcome, at: float, worker: str) -> Line:
 
 
 def drawn(shot: Snapshot, width: int = 80, height: int = 24) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=True)
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=True)
     console.print(ProgressTable(shot, height))
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().rstrip().split("\n")]

@@ -63,6 +63,7 @@ def main() -> None:
             for word in ("-p", f"no:{name}")
         ]
         status = pytest.main(["--collect-only", "-q", *without, f"--rootdir={empty}", empty], plugins=[_Imports()])
+    sys.stdout.flush()  # each fork has a copy of the buffer
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED, f"pytest's exit status is {status}"
     assert sys.path == before
     imported = [name for name in _NOT_IMPORTED if name in sys.modules]
