@@ -35,7 +35,9 @@ def test_a_timer_raises_its_signal_once_and_not_after_stop() -> None:
 
 def test_ancestry_of_a_child_of_a_child_and_of_one_that_is_gone() -> None:
     code = "import os; from harness import linux; print(os.getpid(), os.getppid(), *linux.ancestry(os.getpid()))"
-    done = _run(f"import os, subprocess, sys; print(os.getpid()); subprocess.run([sys.executable, '-c', {code!r}])")
+    done = _run(
+        f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run([sys.executable, '-c', {code!r}])"
+    )
     middle, told = done.stdout.splitlines()
     child, parent, *line = map(int, told.split())
     assert line[:3] == [child, parent, os.getpid()]

@@ -85,6 +85,7 @@ def test_the_header_and_the_summary_say_what_an_operator_needs(project: pytest.P
         "environment.json",
         "journal.ndjson",
         "junit.xml",
+        "report.html",
         "zygote.log",
     ]
 
