@@ -31,7 +31,8 @@ class Drawing:
             assert self.drawn.acquire(timeout=60)
 
 
-def test_what_is_written_comes_above_and_stays() -> None:
+def test_what_is_written_comes_above_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     drawing = Drawing()
     with Window(40, 10) as window, os.fdopen(os.dup(window.output.fileno()), "w") as stream:
         screen = LiveScreen(stream, drawing, interval=0.01)
