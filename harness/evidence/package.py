@@ -15,10 +15,12 @@ from harness.evidence import manifest as manifests
 from harness.evidence.manifest import FileFacts, Manifest
 from harness.evidence.record import Record
 from harness.reporting import journal
+from harness.reporting.page import report as page
 from harness.supervisor import compiler_caches, kept_files
 
-#: What is in a run directory for the time of the run only.
-_NOT_PACKED = frozenset({".lock", compiler_caches.FOLDER})
+#: What is in a run directory for the time of the run only; and the page, which nobody could verify: `harness report
+#: html` makes it again from the journal.
+_NOT_PACKED = frozenset({".lock", compiler_caches.FOLDER, page.FILE_NAME})
 
 
 class PackageError(HarnessError):

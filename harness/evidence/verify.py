@@ -21,6 +21,7 @@ from harness.gating.mustpass import MustPass
 from harness.outcome import EXIT_OK
 from harness.reporting import journal
 from harness.reporting.journal import JournalError
+from harness.reporting.page import report as page
 from harness.text import clean, counted, first_of, one_line
 
 #: How many waived cases are named.
@@ -196,6 +197,8 @@ def _derived(known: Record, members: dict[str, Content]) -> Iterator[str]:
             what = "the waivers" if name == manifests.WAIVERS else "the must-pass list"
             yield f"{name} is not {what} that the journal has"
     for name in members:
+        if name.casefold() == f"{manifests.RUN}{page.FILE_NAME}":
+            yield f"{name} is not verified: harness package leaves it out, since harness report html makes it again"
         if name not in expected and name != manifests.FILE_NAME and not name.startswith(manifests.RUN):
             yield f"{name} is no file of an evidence archive of this run"
 

@@ -279,6 +279,19 @@ def interrupt(running: Running) -> None:
     os.killpg(running.process.pid, signal.SIGINT)
 
 
+def open_gate(running: Running, path: Path) -> None:
+    """Let a case go on that waits to open the pipe at `path`."""
+
+    def opened() -> bool:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody waits there yet
+            return False
+        return True
+
+    running.wait_for(opened, "the case to wait")
+
+
 def paste(project: Project, command: str) -> Result:
     """Run a line in a shell, as a user would."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
-from tests.acceptance.project import Project, Result, Running
+from tests.acceptance.project import Project, Result, open_gate
 from tests.acceptance.window import Window
 
 FILE = "suites/slow/test_slow.py"
@@ -63,17 +62,6 @@ def run(
     window.finish()
     check_journal(result)
     return result
-
-
-def open_gate(running: Running, path: Path) -> None:
-    def opened() -> bool:
-        try:
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # nobody waits there yet
-            return False
-        return True
-
-    running.wait_for(opened, "the case to wait")
 
 
 def plain(lines: list[str]) -> list[str]:

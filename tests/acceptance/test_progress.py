@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
-from tests.acceptance.project import Project, Result, Running
+from tests.acceptance.project import Project, Result, open_gate
 
 SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
 FILE = "suites/slow/test_slow.py"
@@ -41,22 +41,11 @@ def run(project: Project, *arguments: str, until: str = "", env: dict[str, str] 
         running.started("test_waits")
         if until:
             running.wait_for(lambda: re.search(until, running.terminal()) is not None, f"a line like {until}")
-        open_gate(running, str(gate))
+        open_gate(running, gate)
         return running.result()
     except BaseException:
         running.kill_all()
         raise
-
-
-def open_gate(running: Running, path: str) -> None:
-    def opened() -> bool:
-        try:
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # nobody waits there yet
-            return False
-        return True
-
-    running.wait_for(opened, "the case to wait")
 
 
 @SPREADS
@@ -84,7 +73,7 @@ def test_the_zygote_collects(project: Project, spread: str) -> None:
     running = project.start(spread, "--progress=0.2", "-k", "not waits")
     try:
         running.wait_for(lambda: re.search(says, running.terminal()) is not None, "a line about the collection")
-        open_gate(running, str(gate))
+        open_gate(running, gate)
         result = running.result()
     except BaseException:
         running.kill_all()

@@ -131,6 +131,8 @@ TAMPERINGS: list[tuple[str, Tamper, str]] = [
     ("a file was removed", lambda f: f.file("run/files/gw0-1/out.txt", None), "run/files/gw0-1/out.txt is missing: manifest.json lists it"),
     ("a file was added", lambda f: f.file("run/more.txt", b""), "run/more.txt was added: manifest.json does not list it"),
     ("a foreign file, listed", lambda f: f.file("more.txt", b"", seal=True), "more.txt is no file of an evidence archive"),
+    ("a page, listed", lambda f: f.file("run/report.html", b"<h1>Green</h1>", seal=True), "run/report.html is not verified: harness package leaves it out"),
+    ("a page in capitals, listed", lambda f: f.file("run/REPORT.HTML", b"<h1>Green</h1>", seal=True), "run/REPORT.HTML is not verified: harness package leaves it out"),
     ("no manifest", lambda f: f.file("manifest.json", None), "manifest.json is missing: the archive is not evidence"),
     ("a manifest that is none", lambda f: f.file("manifest.json", b"{"), "manifest.json is not JSON"),
     ("a manifest of another schema", manifest(schema=2), "manifest.json has schema 2; this harness reads schema 1"),

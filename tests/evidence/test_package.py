@@ -31,6 +31,7 @@ def run_dir(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     (folder / ".lock").touch()
+    (folder / "report.html").write_text("<h1>Green</h1>")
     (folder / "compiler-caches").mkdir()
     (folder / "compiler-caches" / "kernel.so").write_bytes(b"kernel")
     return folder
