@@ -23,13 +23,16 @@ from measuring import machine_facts, median, run
 
 from harness.reporting import journal
 from harness.reporting.events import Finish, Start
+from harness.scheduling import slow_files
 from harness.scheduling.history import History
+from harness.scheduling.slow_files import SlowFiles
 
 #: Times the least possible time that the order may take, with history and without.
 AIM_WITH, AIM_WITHOUT = 1.05, 1.15
 #: The parts of the cases that take two GPUs, and one GPU alone.
 PAIRS, ALONE = 0.05, 0.02
 _INI = "[pytest]\naddopts = -p no:hypothesispytest -p no:cacheprovider\nharness_suites = suites\nharness_preload =\n"
+_SUITE = "suites/sleeping"
 _CASES = """
 import json
 import time
@@ -45,12 +48,21 @@ def marks(number):
     needs = [pytest.mark.requires(device="cuda", devices=count)] if count else []
     return [*needs, *([pytest.mark.serial] if alone else [])]
 
-@pytest.mark.parametrize("number", [pytest.param(n, marks=marks(n)) for n in range({first}, {last})])
+@pytest.mark.parametrize("number", [pytest.param(n, marks=marks(n)) for n in {numbers}])
 def test_sleeps(number):
     time.sleep(SECONDS[number])
 """
-#: Cases of one generated file.
+#: Cases of one generated file, if they are those of no run.
 _FILE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """What to run: the seconds and the test file of each case, and what is known of slow test files without history."""
+
+    seconds: tuple[float, ...]
+    files: tuple[str, ...]
+    slow: SlowFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +74,33 @@ class Way:
     ratio: float
 
 
-def generated(cases: int, seed: int) -> list[float]:
+def generated(cases: int, seed: int) -> Cases:
     """Durations as suites have them: most are short, a few take as long as hundreds of others."""
     draw = random.Random(seed)
-    return [min(draw.lognormvariate(-3.0, 1.7), 30.0) for _ in range(cases)]
+    seconds = tuple(min(draw.lognormvariate(-3.0, 1.7), 30.0) for _ in range(cases))
+    return Cases(seconds, tuple(f"test_{number // _FILE:05}.py" for number in range(cases)))
 
 
-def recorded(run_dirs: Sequence[Path], total: float, cases: int) -> list[float]:
-    """Durations of so many cases of earlier runs, scaled so that they add up to `total` seconds.
+def recorded(run_dir: Path, shipped: Sequence[Path], total: float, cases: int) -> Cases:
+    """So many cases of an earlier run, with their files, and durations scaled so that their sum is `total` seconds.
 
-    They are as many short and long ones as there are in those runs, in the order of the runs.
+    They are as many short and long ones as there are in that run, in its order. `shipped`: other runs, from which the
+    slow test files are known.
     """
-    known = list(History.of_runs(run_dirs).seconds.values())
-    by_length = sorted(range(len(known)), key=known.__getitem__, reverse=True)
-    step = max(1, len(known) // cases)
-    kept = sorted(by_length[step // 2 :: step])  # the middle of each group, so that the longest case weighs no more
-    seconds = [known[position] for position in kept]
-    return [each * total / sum(seconds) for each in seconds]
+    known = History.of_runs([run_dir]).seconds
+    ids = list(known)
+    by_length = sorted(range(len(ids)), key=lambda position: known[ids[position]], reverse=True)
+    step = max(1, len(ids) // cases)
+    kept = [ids[position] for position in sorted(by_length[step // 2 :: step])]  # the middle of each group
+    scale = total / sum(known[case] for case in kept)
+    names = {case: f"{case.partition('::')[0].removesuffix('.py').replace('/', '_')}" for case in kept}
+    slow = None
+    if shipped:
+        measured = slow_files.measured([History.of_runs([each]).seconds for each in shipped])
+        of_case = {f"{_SUITE}/test_{names[case]}.py": case.partition("::")[0] for case in kept}
+        files = {name: measured.files[file] * scale for name, file in of_case.items() if file in measured.files}
+        slow = SlowFiles(other=measured.other * scale, files=files)
+    return Cases(tuple(known[case] * scale for case in kept), tuple(f"test_{names[case]}.py" for case in kept), slow)
 
 
 def fake_gpus(folder: Path, count: int) -> dict[str, str]:
@@ -102,16 +124,21 @@ def needs(cases: int, seed: int) -> list[tuple[int, bool]]:
     return found
 
 
-def project(folder: Path, seconds: Sequence[float], marks: Sequence[tuple[int, bool]]) -> None:
-    """Write suites of cases that sleep for `seconds`. `marks`: how many GPUs each takes, and whether it is alone."""
-    suite = folder / "suites" / "sleeping"
+def project(folder: Path, cases: Cases, marks: Sequence[tuple[int, bool]]) -> None:
+    """Write suites of cases that sleep. `marks`: how many GPUs each takes, and whether it is alone."""
+    suite = folder / _SUITE
     suite.mkdir(parents=True)
+    (folder / "configs").mkdir()
     (folder / "pytest.ini").write_text(_INI)
-    (folder / "seconds.json").write_text(json.dumps(list(seconds)))
+    (folder / "seconds.json").write_text(json.dumps(list(cases.seconds)))
     (folder / "marks.json").write_text(json.dumps(list(marks)))
-    for first in range(0, len(seconds), _FILE):
-        last = min(first + _FILE, len(seconds))
-        (suite / f"test_sleeps_{first:05}.py").write_text(_CASES.format(first=first, last=last))
+    if cases.slow is not None:
+        (folder / "configs" / slow_files.FILE_NAME).write_text(slow_files.text(cases.slow))
+    numbers: dict[str, list[int]] = {}
+    for number, file in enumerate(cases.files):
+        numbers.setdefault(file, []).append(number)
+    for file, here in numbers.items():
+        (suite / file).write_text(_CASES.format(numbers=here))
 
 
 def span(folder: Path, name: str, workers: int, *options: str, env: Mapping[str, str]) -> float:
@@ -129,14 +156,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--cases", type=int, default=600, help="number of cases")
     parser.add_argument("--total", type=float, default=160.0, help="seconds of all cases, with --recorded")
-    parser.add_argument("--recorded", type=Path, nargs="*", default=[], help="run directories to take durations from")
+    parser.add_argument("--recorded", type=Path, help="a run directory to take cases and durations from")
+    parser.add_argument(
+        "--shipped", type=Path, nargs="*", default=[], help="other runs, from which configs/durations.yaml is made"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a file for all figures, as JSON")
     parser.add_argument("--gpus", action="store_true", help="a fake GPU for each worker")
     wanted = parser.parse_args()
-    seconds = (
-        recorded(wanted.recorded, wanted.total, wanted.cases) if wanted.recorded else generated(wanted.cases, seed=1)
-    )
+    cases = generated(wanted.cases, seed=1)
+    if wanted.recorded is not None:
+        cases = recorded(wanted.recorded, wanted.shipped, wanted.total, wanted.cases)
+    seconds = cases.seconds
     marks = needs(len(seconds), seed=2) if wanted.gpus else [(0, False)] * len(seconds)
     work = sum(each * max(count, 1) for each, (count, _) in zip(seconds, marks, strict=True))
     bound = max([work / wanted.workers, *seconds])
@@ -145,12 +176,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temp:
         folder = Path(temp) / "project"
         env = fake_gpus(Path(temp), wanted.workers) if wanted.gpus else {}
-        project(folder, seconds, marks)
-        span(folder, "history", wanted.workers, env=env)
+        project(folder, cases, marks)
         options = {
-            "with history": ["--history=history"],
-            "without": [],
             "xdist load": ["--dist=load"],
+            "with history": ["--history=run-0-0"],
+            "without": [],
             "xdist worksteal": ["--dist=worksteal"],
         }
         spans: dict[str, list[float]] = {name: [] for name in options}

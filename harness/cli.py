@@ -12,6 +12,7 @@ import typer
 from harness import cli_console
 from harness.backends.table import BACKENDS
 from harness.cli_diff import diff
+from harness.cli_durations import durations
 from harness.cli_evidence import package, verify
 from harness.cli_faults import app as faults
 from harness.cli_report import app as report
@@ -51,6 +52,7 @@ class Format(StrEnum):
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.command()(diff)
+app.command()(durations)
 app.command()(package)
 app.command()(verify)
 app.add_typer(report, name="report")

@@ -354,7 +354,7 @@ def add_options(parser: pytest.Parser) -> None:
         else:
             group.addoption(option.flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
         parser.addini(option.dest, f"see {option.flag}", type="string", default=None)
-    configs = "folder of profiles, hardware files, waivers and must-pass lists"
+    configs = "folder of profiles, hardware files, waivers, must-pass lists and durations"
     parser.addini("harness_configs", configs, type="string", default="configs")
     parser.addini("harness_suites", "folders whose tests are conformance cases", type="paths", default=[])
     preload = "modules to import before executors are forked"

@@ -134,12 +134,16 @@ def slots(config: pytest.Config) -> int:
 
 def _chosen_profile(config: pytest.Config) -> Loaded[Profile] | None:
     name = options.get(config, "profile")
-    folder = config.rootpath / config.getini("harness_configs")
-    return _load_profile(name, folder, config.invocation_params.dir) if name else None
+    return _load_profile(name, configs(config), config.invocation_params.dir) if name else None
+
+
+def configs(config: pytest.Config) -> Path:
+    """The folder of profiles, hardware files, waivers, must-pass lists and durations."""
+    return config.rootpath / str(config.getini("harness_configs"))
 
 
 def _make(config: pytest.Config) -> Plan:
-    configs, base = config.rootpath / config.getini("harness_configs"), config.invocation_params.dir
+    folder, base = configs(config), config.invocation_params.dir
     profile = _chosen_profile(config)
     preset = _preset(profile.value) if profile else {}
     settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
@@ -150,12 +154,12 @@ def _make(config: pytest.Config) -> Plan:
             f"--inject={'; '.join(settings['inject'])!r}: only the software device has faults; "
             + ("add --device=soft" if settings["device"] == "auto" else "use --device=soft")
         )
-    kind = _load_hardware(settings["hardware"], configs, base) if settings["hardware"] else None
+    kind = _load_hardware(settings["hardware"], folder, base) if settings["hardware"] else None
     return Plan(
         settings=settings,
-        policy=_policy(settings, profile, kind, configs, base),
+        policy=_policy(settings, profile, kind, folder, base),
         lists=tuple(
-            mustpass.read(_find(name, configs / "must-pass", "must-pass list", base, ".txt"))
+            mustpass.read(_find(name, folder / "must-pass", "must-pass list", base, ".txt"))
             for name in settings["must_pass"]
         ),
         minimum_cases=profile.value.minimum_cases if profile else 0,

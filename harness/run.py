@@ -98,7 +98,7 @@ class Run:
         isolation, self.aside = _isolation(config, self.plan.settings)
         if isolation != "none" and inventory.gpus:
             _prepare_leases()
-        self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, inventory)
+        self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, plan.configs(config), inventory)
         self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir)
         #: The run that this one goes on with; None for a new run. Of it, nothing is recorded until `accept`.
         self.interrupted = InterruptedRun.of(self.plan.settings, config.invocation_params.dir)

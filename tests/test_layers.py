@@ -34,7 +34,7 @@ FLOORS = (
     ("run", "worker"),
     ("evidence",),
     ("cli_console",),
-    ("cli_diff", "cli_evidence", "cli_faults", "cli_report", "cli_waivers"),
+    ("cli_diff", "cli_durations", "cli_evidence", "cli_faults", "cli_report", "cli_waivers"),
     ("cli", "plugin"),
     ("entry",),
 )

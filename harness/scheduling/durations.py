@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from harness.devices.device import Inventory
 from harness.errors import HarnessError
 from harness.reporting.ledger import Ledger
+from harness.scheduling import slow_files
 from harness.scheduling.history import FILE_NAME, History, HistoryError
 
 _RESULTS = "results"
@@ -32,23 +33,29 @@ class Durations:
     remarks: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], base: Path, inventory: Inventory) -> Durations:
+    def of(cls, settings: Mapping[str, Any], base: Path, configs: Path, inventory: Inventory) -> Durations:
         """From the runs of ``--history``, else from the file beside the run directories. `base`: the command's folder.
 
-        Only a run in ``results/`` keeps its durations. Raises pytest.UsageError.
+        What neither knows is in the folder `configs`. Only a run in ``results/`` keeps its durations. Raises
+        pytest.UsageError.
         """
         path = base / _RESULTS / FILE_NAME
         own = settings["results_dir"] is None and settings["resume"] is None
         device = ", ".join(sorted({each.name for each in inventory.usable}))
-        found = cls(History(), device, path if own else None, settings["history"])
+        try:
+            slow = slow_files.load(configs)
+        except HarnessError as error:
+            raise pytest.UsageError(str(error)) from None
+        found = cls(History(slow=slow), device, path if own else None, settings["history"])
         if found.given:
             try:
-                found.history = History.of_runs(base / each for each in found.given)
+                known = History.of_runs(base / each for each in found.given)
             except HarnessError as error:
                 raise pytest.UsageError(f"--history={found._names}: {error}") from None
+            found.history = replace(known, slow=slow)
             return found
         try:
-            found.history = History.read(path, device)
+            found.history = replace(History.read(path, device), slow=slow)
         except HistoryError as error:
             found.notes.append(f"no durations are known: {error}")
             found.file = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import statistics
@@ -11,10 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
+from filelock import FileLock
+
+from harness.errors import HarnessError, writing
 from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.ledger import Ledger
+from harness.scheduling.slow_files import SlowFiles
 
 #: The file beside the run directories.
 FILE_NAME = "history.json"
@@ -31,9 +35,10 @@ class HistoryError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Seconds that cases took, by id."""
+    """Seconds that cases took, by id. `slow`: what is known of test files that are in no earlier run."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
+    slow: SlowFiles | None = None
 
     @classmethod
     def of_ledger(cls, ledger: Ledger) -> History:
@@ -62,7 +67,17 @@ class History:
         return cls(_read(path).get(device, {}))
 
     def keep(self, path: Path, device: str) -> None:
-        """Add these durations to those in a file. Raises HistoryError if it is none, WriteError."""
+        """Add these durations to those in a file. Several runs may do so at once.
+
+        Raises HistoryError if the file is no history, WriteError.
+        """
+        with contextlib.ExitStack() as held:
+            # Without locks in the file system, the later one of two runs that end at once wins.
+            with writing(f"beside {str(path)!r}"), contextlib.suppress(NotImplementedError):
+                held.enter_context(FileLock(path.with_name(f".{path.name}.lock")))
+            self._keep(path, device)
+
+    def _keep(self, path: Path, device: str) -> None:
         known = _read(path)
         before = known.get(device, {})
         known[device] = {**before, **self._mixed(before)}
@@ -79,10 +94,14 @@ class History:
         """The seconds that each case is expected to take. `limits`: the time limits of cases that have their own.
 
         A case without history takes as long as like ones: other parameters of the same test, else the same file.
-        Without any, it is guessed by its time limit, compared with the usual `limit`.
+        Without any, `slow` says it, and else it is guessed by its time limit, compared with the usual `limit`.
         """
         by_test, by_file = _means(self.seconds, _test), _means(self.seconds, _file)
-        usual = statistics.median(self.seconds.values()) if self.seconds else _UNKNOWN
+        unknown = _UNKNOWN
+        if self.slow is not None:
+            by_file = {**self.slow.files, **by_file}
+            unknown = self.slow.other
+        usual = statistics.median(self.seconds.values()) if self.seconds else unknown
 
         def guess(case: str) -> float:
             like = by_test.get(_test(case), by_file.get(_file(case)))

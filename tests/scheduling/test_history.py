@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from harness.reporting import journal
 from harness.reporting.ledger import Ledger
 from harness.scheduling.durations import Durations
 from harness.scheduling.history import FILE_NAME, History, HistoryError
+from harness.scheduling.slow_files import SlowFiles
 from tests.reporting import build
 
 A, B, C = "s/a.py::test_a[0]", "s/a.py::test_a[1]", "s/a.py::test_c"
@@ -49,6 +51,39 @@ def test_durations_of_a_run() -> None:
 )
 def test_what_is_expected(known: dict[str, float], limits: dict[str, float], expected: list[float]) -> None:
     assert History(known).expected([A, B, C], limits, 300.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("known", "limits", "expected"),
+    [
+        ({}, {}, [5.0, 0.25, 0.25]),
+        ({}, {"s/b.py::x": 600.0}, [5.0, 0.5, 0.25]),
+        ({A: 2.0}, {}, [2.0, 2.0, 2.0]),
+        ({"s/b.py::y": 3.0}, {}, [5.0, 3.0, 3.0]),
+    ],
+)
+def test_without_history_slow_test_files_are_known(
+    known: dict[str, float], limits: dict[str, float], expected: list[float]
+) -> None:
+    """History outranks them, also that of like cases. Time limits tell about the other files."""
+    slow = SlowFiles(other=0.25, files={A.partition("::")[0]: 5.0})
+    found = History(known, slow).expected([A, "s/b.py::x", "t/c.py::x"], limits, 300.0)
+    assert found == pytest.approx(expected)
+
+
+def _keep(path: Path, case: str) -> None:
+    History({case: 1.0}).keep(path, "CPU")
+
+
+def test_runs_that_end_at_once_keep_all_durations(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    spawn = multiprocessing.get_context("fork")
+    runs = [spawn.Process(target=_keep, args=(path, f"s/a.py::x[{number}]")) for number in range(8)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert sorted(History.read(path, "CPU").seconds) == [f"s/a.py::x[{number}]" for number in range(8)]
 
 
 IDS = st.sampled_from([A, B, C, "s/b.py::x", "t/c.py::y[1]"])
@@ -103,7 +138,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 def test_of_several_runs_the_median_counts(tmp_path: Path) -> None:
     folders = tuple(run_dir(tmp_path / str(seconds), seconds) for seconds in (1.0, 7.0, 2.0))
-    found = Durations.of(settings(history=folders), tmp_path, Inventory((CPU,)))
+    found = Durations.of(settings(history=folders), tmp_path, tmp_path, Inventory((CPU,)))
     assert found.history.seconds == {A: 2.0}
     assert found.expected([A, B], {}, 300.0) == [2.0, 2.0]
     assert found.remarks == []
@@ -115,12 +150,12 @@ def test_of_several_runs_the_median_counts(tmp_path: Path) -> None:
 
 def test_a_run_in_results_keeps_its_durations(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    found = Durations.of(settings(), tmp_path, Inventory((CPU,)))
+    found = Durations.of(settings(), tmp_path, tmp_path, Inventory((CPU,)))
     found.keep(ledger(build.finish(A, duration=2.5)))
     known = json.loads((tmp_path / "results" / FILE_NAME).read_text())
     assert known == {"schema": 1, "seconds": {CPU.name: {A: 2.5}}}
-    assert Durations.of(settings(), tmp_path, Inventory((CPU,))).history.seconds == {A: 2.5}
-    elsewhere = Durations.of(settings(results_dir=Path("x")), tmp_path, Inventory((CPU,)))
+    assert Durations.of(settings(), tmp_path, tmp_path, Inventory((CPU,))).history.seconds == {A: 2.5}
+    elsewhere = Durations.of(settings(results_dir=Path("x")), tmp_path, tmp_path, Inventory((CPU,)))
     assert (elsewhere.file, elsewhere.history.seconds) == (None, {A: 2.5})
 
 
@@ -128,18 +163,19 @@ def test_a_damaged_file_is_left_alone_and_said(tmp_path: Path) -> None:
     path = tmp_path / "results" / FILE_NAME
     path.parent.mkdir()
     path.write_text("x")
-    found = Durations.of(settings(), tmp_path, Inventory((CPU,)))
+    found = Durations.of(settings(), tmp_path, tmp_path, Inventory((CPU,)))
     assert [note.partition(": ")[0] for note in found.notes] == ["no durations are known"]
     found.keep(ledger(build.finish(A)))
     assert (path.read_text(), found.remarks) == ("x", [])
 
 
 def test_a_history_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
-    found = Durations.of(settings(), tmp_path, Inventory((CPU,)))
+    (tmp_path / "results" / f".{FILE_NAME}.lock").mkdir(parents=True)
+    found = Durations.of(settings(), tmp_path, tmp_path, Inventory((CPU,)))
     found.keep(ledger(build.finish(A)))
     assert [line.partition(": ")[0] for line in found.remarks] == ["the durations of this run are not kept"]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pytest.UsageError, match=r"^--history='no': there is no journal at"):
-        Durations.of(settings(history=(Path("no"),)), tmp_path, Inventory((CPU,)))
+        Durations.of(settings(history=(Path("no"),)), tmp_path, tmp_path, Inventory((CPU,)))
