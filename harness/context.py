@@ -36,6 +36,7 @@ class RunContext:
       use one GPU at once.
     - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the
       ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
+    - `collect_on_failure`: what is collected when a case is red, of `harness.options.DIAGNOSTICS`.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -74,6 +75,7 @@ class RunContext:
     shard: str = ""
     only: str = ""
     resumption: str = ""
+    collect_on_failure: tuple[str, ...] = ()
 
     @property
     def journal(self) -> Path:

@@ -26,6 +26,8 @@ RED = "red"
 VERDICTS = (*(outcome.value for outcome in Outcome), RED)
 LEAK_CHECKS = ("off", "fast", "full")
 PROGRESS = ("auto", "live", "plain", "off")
+#: What can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
+DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
 
 
 class OptionError(HarnessError):
@@ -110,6 +112,17 @@ def _injections(text: str) -> tuple[str, ...]:
         return tuple(str(injection) for injection in faults.parse_all(text))
     except faults.InjectionError as error:
         raise ValueError(str(error)) from None
+
+
+def diagnostics(text: str) -> tuple[str, ...]:
+    """What is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
+    sets: dict[str, tuple[str, ...]] = {"off": (), "auto": DIAGNOSTICS[:-1], "all": DIAGNOSTICS}
+    if text in sets:
+        return sets[text]
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if any(word not in DIAGNOSTICS for word in words):
+        raise ValueError(f"{', '.join(sets)}, or some of {', '.join(DIAGNOSTICS)}, separated by commas")
+    return words
 
 
 def _shard(text: str) -> str:
@@ -314,6 +327,15 @@ OPTIONS = {
             "fast",
             "check for leaks and changed state after each case: off, fast (default) or full",
             "LEVEL",
+        ),
+        Option(
+            "--collect-on-failure",
+            diagnostics,
+            (),
+            "collect into the run directory what explains a red case: auto (the output of nvidia-smi -q, lines of the "
+            "kernel's log about GPUs, the allocator's snapshot, the place of the core file), all (also "
+            "nvidia-bug-report.sh, once a run), some of these, or off (default)",
+            "WHAT",
         ),
         Option(
             "--progress",

@@ -184,6 +184,7 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "retries": profile.retries,
         "slots": profile.slots,
         "repeat": profile.repeats,
+        "collect_on_failure": options.diagnostics(profile.collect_on_failure) if profile.collect_on_failure else None,
         "hardware": profile.hardware,
         "waivers": profile.waivers or None,
         "must_pass": profile.must_pass or None,

@@ -178,6 +178,7 @@ class Run:
             under=settings["under"],
             slots=settings["slots"],
             shard=settings["shard"],
+            collect_on_failure=settings["collect_on_failure"],
         )
 
     def _drawn_seed(self) -> int:

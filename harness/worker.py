@@ -443,6 +443,7 @@ class Worker:
             workerinput=self._workerinput,
             leak_check=self.context.leak_check,
             library=self.context.library,
+            snapshots="allocator" in self.context.collect_on_failure,
         )
 
     def _connect(self) -> ZygoteClient:

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from harness import linux
@@ -72,7 +73,12 @@ def _become(
     if order["library"] is not None:
         _enter_software_device(BACKENDS[order["kind"]], order["library"])
     return Executor(
-        collected, channel, (stacks, facts), backend=BACKENDS[order["kind"]], leak_check=order["leak_check"]
+        collected,
+        channel,
+        (stacks, facts),
+        backend=BACKENDS[order["kind"]],
+        leak_check=order["leak_check"],
+        snapshots=None if order["snapshots"] is None else Path(order["snapshots"]),
     )
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -26,7 +27,7 @@ from harness.checks.origins import Origins, record_history
 from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
 from harness.devices import health
-from harness.executor import failure, seeding, short_exit, streams
+from harness.executor import allocator_snapshot, failure, seeding, short_exit, streams
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
@@ -47,8 +48,9 @@ class Executor:
         *,
         backend: Backend,
         leak_check: LeakCheck,
+        snapshots: Path | None,
     ) -> None:
-        """`files`: the descriptors for stacks and facts."""
+        """`files`: the descriptors for stacks and facts. `snapshots`: where those of the allocator go, if wanted."""
         self._collected = collected
         self._channel = channel
         self._facts = files[1]
@@ -65,6 +67,8 @@ class Executor:
         self._poisoned = False
         self._rounds: Rounds | None = None
         self._struck: dict[str, int] = {}
+        self._snapshots = snapshots
+        self._snapshots_made = 0
         self._listen()
 
     def serve(self) -> NoReturn:
@@ -120,6 +124,9 @@ class Executor:
         A message would wake the supervisor; a file does not.
         """
         config = self._collected.session.config
+        if report.failed and self._snapshots is not None and self._snapshots_made < allocator_snapshot.MOST:
+            self._snapshots_made += 1
+            allocator_snapshot.write(self._snapshots, self._snapshots_made)
         self._has_subtests = self._has_subtests or type(report) is not pytest.TestReport
         if self._has_subtests and report.when == "call":
             # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.

@@ -69,6 +69,7 @@ class Profile(BaseModel):
     shuffle: bool | None = None
     slots: Annotated[int, Field(ge=1, le=_MOST_SLOTS)] | None = None
     fail_on_flaky: bool | None = None
+    collect_on_failure: Literal["off", "auto", "all"] | None = None
     requires: Annotated[Conditions, AfterValidator(_narrowing)] = Field(default_factory=dict)
     gates: Literal["all"] | tuple[Capability, ...] = "all"
     skips: Literal["allowed", "forbidden"] = "allowed"

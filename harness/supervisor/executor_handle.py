@@ -128,7 +128,7 @@ class Binding:
     """What an executor is given: devices (by UUID), environment, and the `workerinput` of the xdist worker it serves.
 
     `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
-    ``--leak-check``: off, fast or full.
+    ``--leak-check``: off, fast or full. `snapshots`: it writes the allocator's snapshot when a case fails.
     """
 
     devices: tuple[str, ...]
@@ -137,6 +137,7 @@ class Binding:
     workerinput: Mapping[str, object] | None
     leak_check: str
     library: str | None = None
+    snapshots: bool = False
 
 
 class ExecutorHandle:
@@ -182,6 +183,7 @@ class ExecutorHandle:
             "library": binding.library,
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
+            "snapshots": str(kept) if binding.snapshots else None,
         }
         seconds, rest = divmod(SEND_LIMIT, 1.0)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))

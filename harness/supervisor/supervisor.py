@@ -25,6 +25,7 @@ from harness.supervisor.case import Case, ruling_line
 from harness.supervisor.case_history import CaseHistory, message, result
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.diagnostics import Diagnostics
 from harness.supervisor.executor_handle import Binding, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.exit_bisect import ExitBisect
@@ -96,6 +97,7 @@ class Supervisor:
             retire=self.finish,
             add_finding=self.add_finding,
         )
+        self._diagnostics = Diagnostics(context, slot.activities, lambda: slot.stop.heard() is not None)
         self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
         self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
 
@@ -365,6 +367,7 @@ class Supervisor:
         handle, attempt = running.handle, running.result()
         if attempt.outcome.is_red:
             self._red.add(handle.name)
+            attempt = self._diagnostics.add(history.case, handle, attempt)
         if attempt.evidence.zygote_lost:
             self._slot.drop_zygote()
         elif not attempt.usable:

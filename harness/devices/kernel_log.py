@@ -1,0 +1,58 @@
+"""Lines of the kernel's log about GPUs: Xid errors and all else that the NVIDIA driver wrote there.
+
+The format of ``/dev/kmsg`` is in the kernel's documentation, ABI/testing/dev-kmsg.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+KMSG = Path("/dev/kmsg")
+#: What the NVIDIA driver's modules write: ``NVRM: Xid (PCI:0000:01:00): 79, …``; and the kernel's end of a process.
+_WANTED = re.compile(r"\bNVRM\b|\bXid\b|\bnvidia|\bnvlink|Out of memory: Killed|oom-kill", re.IGNORECASE)
+_MOST_RECORD = 1 << 13  # the kernel's own limit of a record
+_MOST_BYTES = 64 << 20
+
+
+def lines_since(moment: float, path: Path = KMSG) -> list[str]:
+    """The lines about GPUs since `moment`, in seconds since the boot, each with its time in brackets as in dmesg.
+
+    Raises OSError if the log cannot be read: it may be missing in a container, or need root.
+    """
+    found = []
+    for record in _records(path):
+        head, separator, text = record.partition(";")
+        fields = head.split(",")
+        if separator and len(fields) >= 3 and fields[2].isascii() and fields[2].isdigit():
+            seconds = int(fields[2]) / 1e6
+            if seconds >= moment and _WANTED.search(text):
+                found.append(f"[{seconds:12.6f}] {text}")
+    return found
+
+
+def _records(path: Path) -> Iterator[str]:
+    """The first line of each record. Further lines have properties of the device and begin with a space."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        # A regular file has several records in what is read at once, and may end within one.
+        kept, seen = b"", 0
+        while seen < _MOST_BYTES:
+            data = b""
+            with contextlib.suppress(BrokenPipeError):  # records were overwritten before they could be read
+                try:
+                    data = os.read(descriptor, _MOST_RECORD)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+            seen += len(data)
+            *lines, kept = (kept + data).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines if not line.startswith(b" "))
+        if kept and not kept.startswith(b" "):
+            yield kept.decode(errors="replace")
+    finally:
+        os.close(descriptor)

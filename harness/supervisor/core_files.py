@@ -1,0 +1,86 @@
+"""Where the kernel writes the core file of a process: core(5)."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import resource
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+PATTERN = Path("/proc/sys/kernel/core_pattern")
+USES_PID = Path("/proc/sys/kernel/core_uses_pid")
+#: Signals whose default action writes a core file: signal(7).
+SIGNALS = frozenset(
+    {
+        signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS, signal.SIGSYS,
+        signal.SIGTRAP, signal.SIGXCPU, signal.SIGXFSZ,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a core file is: files that match `files`, or nowhere, for the reason `why`."""
+
+    files: str = ""
+    why: str = ""
+
+
+def place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -> Place:
+    """Where the core file of a process is.
+
+    `pattern`: the kernel's core_pattern. `limit`: the process's limit for core files in bytes. `folder`: its working
+    folder.
+    """
+    pattern = pattern.strip()
+    if pattern.startswith("|"):
+        program = pattern[1:].split(maxsplit=1)[0] if pattern[1:].strip() else "a program"
+        return Place(why=f"the kernel gives it to {program} (process {pid}), see coredumpctl or that program's folder")
+    if limit == 0:
+        return Place(why="the limit for core files is 0, see ulimit -c")
+    if not pattern:
+        return Place(why="the kernel's core_pattern is empty")
+    has_pid = "%p" in pattern or "%P" in pattern
+    name = re.sub(r"%(.?)", lambda match: _value(match[1], pid), glob.escape(pattern))
+    if uses_pid and not has_pid:
+        name += f".{pid}"
+    return Place(files=os.path.join(glob.escape(str(folder)), name))
+
+
+def newest(files: str, since: float) -> Path | None:
+    """The newest file that matches `files` and was written at `since` or later, in seconds since 1970."""
+    found = []
+    for name in glob.glob(files):
+        path = Path(name)
+        try:
+            written = path.stat().st_mtime
+        except OSError:
+            continue  # removed meanwhile
+        if path.is_file() and written >= since:
+            found.append((written, path))
+    return max(found)[1] if found else None
+
+
+def of_process(pid: int, folder: Path, since: float) -> tuple[Path | None, str]:
+    """The core file of a process that has ended, or None and the reason."""
+    try:
+        pattern = PATTERN.read_text(errors="replace")
+        uses_pid = USES_PID.read_text().strip() != "0"
+    except OSError as error:
+        return None, f"cannot read the kernel's core_pattern: {error.strerror}"
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[0]  # executors have that of their supervisor
+    where = place(pattern, uses_pid=uses_pid, limit=limit, pid=pid, folder=folder)
+    if where.why:
+        return None, where.why
+    found = newest(where.files, since)
+    return found, "" if found is not None else f"there is none at {where.files}"
+
+
+def _value(specifier: str, pid: int) -> str:
+    """What stands in the name for ``%`` and this letter, as a pattern of glob."""
+    if specifier in ("p", "P", "i", "I"):
+        return str(pid) if specifier in ("p", "P") else "*"
+    return "%" if specifier == "%" else "*" if specifier else ""

@@ -1,0 +1,200 @@
+"""Collects what explains a red case into the run directory (``--collect-on-failure``), each within a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.backends.table import BACKENDS
+from harness.context import RunContext
+from harness.devices import kernel_log
+from harness.outcome import Outcome
+from harness.supervisor import core_files
+from harness.supervisor.activity import Activities
+from harness.supervisor.attempt import Attempt
+from harness.supervisor.case import Case
+from harness.supervisor.executor_handle import ExecutorHandle
+from harness.text import exit_text
+
+#: Seconds that a program may take.
+SMI_LIMIT, REPORT_LIMIT = 30.0, 300.0
+_KILL_LIMIT = 2.0
+#: How many red cases of one worker get diagnostics, of those that broke their process and of the others.
+MOST = 10
+#: The folder in the folder of an executor's files.
+FOLDER = "diagnostics"
+#: Files that an executor writes into its own folder when a case fails.
+SNAPSHOTS = "allocator-snapshot-*"
+#: The kernel's clock of its log and the monotonic one differ by less.
+_CLOCKS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A red attempt. `folder`: where its diagnostics go. `begun`: seconds of the monotonic clock, and since 1970.
+
+    `hardware`: it ran on GPUs. `pid` and `exit_status` are those of its executor.
+    """
+
+    outcome: Outcome
+    folder: Path
+    number: int
+    hardware: bool
+    pid: int
+    exit_status: int | None
+    begun: tuple[float, float]
+
+
+class Diagnostics:
+    """What a worker collects for its red cases."""
+
+    def __init__(self, context: RunContext, activities: Activities, is_stopping: Callable[[], bool]) -> None:
+        """`is_stopping`: the run was asked to stop, so no program is started."""
+        self._items = context.collect_on_failure
+        #: The first worker of the run that writes the bug report makes this file.
+        self._once = Path(context.temp_dir) / "bug-report-made"
+        self._working_folder = Path(context.invocation_dir)
+        self._activities = activities
+        self._is_stopping = is_stopping
+        self._made: Counter[bool] = Counter()
+
+    def add(self, case: Case, handle: ExecutorHandle, attempt: Attempt) -> Attempt:
+        """Collect what explains a red attempt, unless a waiver expects it. Returns the attempt with notes about it."""
+        if not self._items or any(attempt.outcome in waiver.expect for waiver in case.waivers):
+            return attempt
+        failure = Failure(
+            outcome=attempt.outcome,
+            folder=attempt.kept,
+            number=len(handle.cases),
+            hardware=BACKENDS[handle.binding.kind].hardware,
+            pid=handle.pid,
+            exit_status=attempt.evidence.exit_status,
+            begun=(time.monotonic() - attempt.duration, time.time() - attempt.duration),
+        )
+        with self._activities.doing(f"collecting diagnostics after {case.id} was {attempt.outcome}"):
+            return replace(attempt, notes=(*attempt.notes, *self.collect(failure)))
+
+    def collect(self, failure: Failure) -> list[str]:
+        """Collect what can be had. Returns a line for the place and for each item that could not be had."""
+        kind = failure.outcome.breaks_executor
+        self._made[kind] += 1
+        if self._made[kind] > MOST:
+            return [f"no diagnostics: this worker has those of {MOST} such cases"]
+        collected = _Collected(failure.folder / FOLDER / str(failure.number))
+        for item in self._items:
+            try:
+                self._collect(item, failure, collected)
+            except OSError as error:
+                collected.missing.append(f"{item}: {error.strerror or error}")
+        return collected.lines()
+
+    def _collect(self, item: str, failure: Failure, collected: _Collected) -> None:
+        if item in ("nvidia-smi", "bug-report"):
+            if failure.hardware:
+                self._run_program(item, collected)
+        elif item == "kernel-log":
+            lines = kernel_log.lines_since(failure.begun[0] - _CLOCKS)
+            if lines:
+                collected.write("kernel-log.txt", lines)
+        elif item == "allocator":
+            for path in sorted(failure.folder.glob(SNAPSHOTS)):
+                collected.take(path)
+        elif item == "core" and _writes_core(failure.exit_status):
+            found, why = core_files.of_process(failure.pid, self._working_folder, failure.begun[1])
+            if found is None:
+                collected.missing.append(f"core file: {why}")
+            else:
+                collected.elsewhere.append(f"core file: {found}")
+
+    def _run_program(self, item: str, collected: _Collected) -> None:
+        if self._is_stopping():
+            collected.missing.append(f"{item}: the run is being stopped")
+        elif item == "nvidia-smi":
+            collected.program(item, ["nvidia-smi", "-q"], SMI_LIMIT, "nvidia-smi.txt")
+        elif self._is_first():
+            path = collected.path("nvidia-bug-report.log.gz")
+            command = ["nvidia-bug-report.sh", "--output-file", str(path)]
+            collected.program(item, command, REPORT_LIMIT, "nvidia-bug-report.txt", makes=path)
+
+    def _is_first(self) -> bool:
+        try:
+            self._once.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+def _writes_core(exit_status: int | None) -> bool:
+    return exit_status is not None and exit_status < 0 and -exit_status in core_files.SIGNALS
+
+
+@dataclass
+class _Collected:
+    """The diagnostics of one failure. `elsewhere` and `missing`: lines about what is not in the folder."""
+
+    folder: Path
+    files: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def path(self, name: str) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / name
+
+    def write(self, name: str, lines: Sequence[str]) -> None:
+        self.path(name).write_text("\n".join([*lines, ""]), encoding="utf-8", errors="backslashreplace")
+        self.files.append(name)
+
+    def take(self, path: Path) -> None:
+        shutil.move(path, self.path(path.name))
+        self.files.append(path.name)
+
+    def program(self, name: str, command: Sequence[str], limit: float, output: str, makes: Path | None = None) -> None:
+        """Run a program for at most `limit` seconds. Its output is kept, unless it `makes` a file and that is there."""
+        if shutil.which(command[0]) is None:
+            self.missing.append(f"{name}: there is no program {command[0]!r}")
+            return
+        path = self.path(output)
+        with path.open("wb") as file:
+            how = _run(command, limit, file.fileno())
+        if how:
+            self.missing.append(f"{name}: {command[0]} {how}")
+        if makes is not None and makes.is_file():
+            path.unlink()
+            self.files.append(makes.name)
+        elif path.stat().st_size:
+            self.files.append(output)
+        else:
+            path.unlink()
+
+    def lines(self) -> list[str]:
+        where = [f"diagnostics are in {self.folder}: {', '.join(self.files)}"] if self.files else []
+        return [*where, *self.elsewhere, *(f"no diagnostics of {line}" for line in self.missing)]
+
+
+def _run(command: Sequence[str], limit: float, output: int) -> str:
+    """Run a program and all that it starts for at most `limit` seconds. Returns what went wrong, or an empty text."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {limit:g} s"
+    finally:
+        _kill(process)
+    return f"ended with {exit_text(status)}" if status else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of a program. A driver may hold it: it is not waited for any longer then."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_LIMIT)
