@@ -62,6 +62,7 @@ retries: 0
 shuffle: true
 slots: 4
 fail_on_flaky: false
+collect_on_failure: all
 requires: {device: cuda, driver: ">=570.10"}
 gates: [memory, devices]
 skips: forbidden
@@ -84,6 +85,7 @@ hardware: h200
         "shuffle": True,
         "slots": 4,
         "fail_on_flaky": False,
+        "collect_on_failure": "all",
         "requires": {"device": "cuda", "driver": ">=570.10"},
         "gates": ("memory", "devices"),
         "skips": "forbidden",
