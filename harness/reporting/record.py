@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.outcome import Outcome
-from harness.reporting import environment, journal
+from harness.reporting import environment, identity, journal
+from harness.reporting.events import RunStarted
 from harness.reporting.ledger import Ledger, Verdict
-from harness.text import clean, one_line
+from harness.text import cap, clean, one_line
+
+#: Options that the environment file tells as well, and the seed, which differs between any two runs.
+_TOLD = ("--seed", "--isolation", "--under", "--profile")
+#: Characters that are shown of a hash, and of another value.
+_HASH, _SHOWN = 19, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ def read(run_dir: Path) -> RunRecord:
     return RunRecord(
         name=clean(str(run_dir)),
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
-        facts=facts(known or {}) | ({} if ledger.run is None else {"profile": ledger.run.profile or "none"}),
+        facts=facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
     )
 
@@ -72,6 +78,17 @@ def facts(known: Mapping[str, Any]) -> dict[str, str]:
         found["ecc"] = clean(", ".join(dict.fromkeys(str(row.get("ecc")) for row in rows)))
     for name, value in _mapping(known.get("environment")).items():
         _put(found, f"${name}", value)
+    return found
+
+
+def _conditions(run: RunStarted) -> dict[str, str]:
+    """What else can explain a difference, by name: profile, hashes of suites and waivers, options of the run."""
+    found = {"profile": run.profile or "none"}
+    for name, value in identity.facts(run).items():
+        if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
+            name.startswith("--") and name not in _TOLD
+        ):
+            found[name] = clean(value[:_HASH] if value.startswith("sha256:") else cap(value, _SHOWN)) or "not set"
     return found
 
 

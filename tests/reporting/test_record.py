@@ -41,7 +41,17 @@ def test_cases_and_facts(tmp_path: Path) -> None:
     run = record.read(
         write(
             tmp_path / "run",
-            build.run(profile="nightly"),
+            build.run(
+                profile="nightly",
+                identity={"suite files": f"sha256:{'0123' * 16}", "waivers": "none", "torch": "2.13.0"},
+                settings={
+                    "inject": "event_early",
+                    "leak_check": "fast",
+                    "under": None,
+                    "grace": 10.0,
+                    "shuffle": False,
+                },
+            ),
             build.collected(A, B),
             build.start(A),
             build.finish(A, duration=1.0),
@@ -58,6 +68,13 @@ def test_cases_and_facts(tmp_path: Path) -> None:
     assert run.cases[B] == record.CaseRecord(Outcome.FAILED, "no", (3.0,), "pytest b")
     assert run.facts == {
         "profile": "nightly",
+        "suite files": "sha256:012301230123",
+        "waivers": "none",
+        "--fail-on-flaky": "not set",
+        "--hardware": "not set",
+        "--inject": "event_early",
+        "--leak-check": "fast",
+        "--shuffle": "not set",
         "driver": "570.86",
         "isolation": "batch",
         "torch": "2.13.0",
