@@ -330,7 +330,7 @@ class ControllerHooks:
             return None
         from harness.scheduling.xdist_scheduler import LongestFirstScheduling
 
-        return LongestFirstScheduling(config, self._run.expected, self._run.widths)
+        return LongestFirstScheduling(config, self._run.expected, self._run.widths, len(self._run.devices))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:

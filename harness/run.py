@@ -301,10 +301,13 @@ class Run:
         return [0.0 if case in finished else seconds for case, seconds in zip(ids, known, strict=True)]
 
     def widths(self, ids: Sequence[str]) -> list[int]:
-        """How many leased devices each of these cases takes. A case that no device can run takes one."""
+        """How many leased devices each of these cases takes that needs more than a slot; 0 for all others.
+
+        A case that no device can run needs none.
+        """
         devices = CaseFacts.read(Path(self.context.temp_dir)).devices
         most = len(self.devices)
-        return [count if (count := devices.get(case, 1)) <= most else 1 for case in ids]
+        return [count if (count := devices.get(case, 0)) <= most else 0 for case in ids]
 
     def accept(self) -> None:
         """The cases have been collected. A resumed run begins now, if it has the same cases as before.

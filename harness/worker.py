@@ -234,9 +234,22 @@ class Worker:
         limits = {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
         # Other devices are not leased: each process has its own.
         leased = items if self._pool.device.backend.hardware else ()
-        devices = {item.stash[CASE_ID]: count for item in leased if (count := _own_devices(item)) > 1}
+        devices = {item.stash[CASE_ID]: count for item in leased if (count := self._whole_devices(item))}
         with self._recording():
             CaseFacts(limits, devices).write(folder)
+
+    def _whole_devices(self, item: pytest.Item) -> int:
+        """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
+        try:
+            wanted = requirements.from_marks(item.iter_markers("requires"))
+            count = requirements.devices_wanted(wanted)
+        except HarnessError:  # an invalid mark is reported elsewhere
+            return 0
+        if count > 1:
+            return count
+        memory, alone = requirements.memory_wanted(wanted), item.get_closest_marker("serial") is not None
+        share = claims.share_of(self._slots, memory, self._pool.device.memory, alone=alone)
+        return 1 if self._slots > 1 and share == claims.ALONE else 0
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`.
@@ -521,14 +534,6 @@ def _own_limit(item: pytest.Item) -> float | None:
         return case_limit(marks, 0.0, 1.0) or None
     except OptionError:
         return None
-
-
-def _own_devices(item: pytest.Item) -> int:
-    """The number of devices that the case gets. An invalid mark is reported elsewhere."""
-    try:
-        return requirements.devices_wanted(requirements.from_marks(item.iter_markers("requires")))
-    except HarnessError:
-        return 1
 
 
 def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) -> tuple[Waiver, ...]:

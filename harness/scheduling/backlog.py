@@ -1,9 +1,9 @@
 """Which cases a worker gets next: decisions over plain values. Cases are positions in the list of a run.
 
-A case that takes several devices is wide. It needs the device of its worker and those of others. If each worker could
-begin one at any time, devices would wait for each other again and again. So few workers, the leaders, run all wide
-cases, one after the other. The workers behind each, the lenders, leave it their devices: they get no case until no wide
-one is left.
+A case is wide that takes more than its worker's slot: several devices, or a device alone that several workers share. If
+each worker could begin one at any time, devices would wait for each other again and again. So few workers, the leaders,
+run all wide cases, one after the other. The other workers on those devices, the lenders, leave them: they get no case
+until no wide one is left.
 """
 
 from __future__ import annotations
@@ -31,17 +31,27 @@ class Backlog:
     Workers are told apart by their place among those that live, from 0.
     """
 
-    def __init__(self, seconds: Sequence[float], workers: int, widths: Sequence[int] = ()) -> None:
-        """`seconds`: how long each case is expected to take. `widths`: its number of devices; by default 1."""
+    def __init__(
+        self, seconds: Sequence[float], workers: int, widths: Sequence[int] = (), devices: int | None = None
+    ) -> None:
+        """`seconds`: how long each case is expected to take. `widths`: how many devices a wide case takes, else 0.
+
+        `devices`: how many of them the workers use, one each if it is None. The worker at place N uses device N modulo
+        `devices`.
+        """
         self._seconds = seconds
-        wide = [position for position, width in enumerate(widths) if width > 1] if workers > 1 else []
+        self._devices = workers if devices is None else max(1, min(devices, workers))
+        wide = [position for position, width in enumerate(widths) if width] if workers > 1 else []
         self._is_wide = frozenset(wide)
         #: The wide cases that leaders have and have not finished.
         self._given: set[int] = set()
         self._wide = deque(sorted(wide, key=lambda position: (-widths[position], -seconds[position], position)))
-        most = min(workers, max((widths[position] for position in wide), default=1))
+        most = min(self._devices, max((widths[position] for position in wide), default=1))
         self._group = most
-        self._grouped = most * _leaders(seconds, widths, self._is_wide, workers, most) if wide else 0
+        on_each = workers / self._devices
+        shares = [widths[n] * on_each if n in self._is_wide else 1 for n in range(len(seconds))]
+        #: The devices of leaders and lenders are those below this number.
+        self._grouped = most * _leaders(seconds, shares, self._is_wide, workers, self._devices // most) if wide else 0
         self._left = sum(seconds)
         limit = self._left / max(workers, 1) * LONG
         self._is_long = [each > limit for each in seconds]
@@ -73,7 +83,7 @@ class Backlog:
         """The first case of a worker; empty if none is left for it."""
         if self._lends(place):
             return []
-        if self._wide and place < self._grouped:
+        if self._wide and self._leads(place):
             return self._more_wide((), 1)
         narrow = self._long or self._short
         return [self._pop(narrow)] if narrow else []
@@ -85,7 +95,7 @@ class Backlog:
         """
         if self._lends(place):
             return []
-        wide = self._more_wide(queue, _LEAST) if place < self._grouped else []
+        wide = self._more_wide(queue, _LEAST) if self._leads(place) else []
         have = [*queue, *wide]
         leads = any(position in self._given for position in have)
         return wide + self._more_narrow(have, 0.0 if leads else SHARE * self._left / max(workers, 1))
@@ -101,11 +111,14 @@ class Backlog:
             have.append(position)
         return have[len(queue) :]
 
+    def _leads(self, place: int) -> bool:
+        return place < self._grouped and place % self._group == 0
+
     def _lends(self, place: int) -> bool:
         """Whether a worker gets no case. A case takes the devices behind that of its worker, so the lenders of a leader
-        are those behind it. The last wide cases run before they get one.
+        are those on its device and on those behind it. The last wide cases run before they get one.
         """
-        if place % self._group == 0 or place >= self._grouped:
+        if place % self._devices >= self._grouped or self._leads(place):
             return False
         return bool(self._wide) or len(self._given) > self._grouped // self._group
 
@@ -129,9 +142,12 @@ class Backlog:
         return position
 
 
-def _leaders(seconds: Sequence[float], widths: Sequence[int], wide: frozenset[int], workers: int, most: int) -> int:
-    """How many workers run wide cases: so few that these are done within the first part of the run."""
-    total = sum(each * (widths[position] if position in wide else 1) for position, each in enumerate(seconds))
+def _leaders(seconds: Sequence[float], shares: Sequence[float], wide: frozenset[int], workers: int, most: int) -> int:
+    """How many workers run wide cases: so few that these are done within the first part of the run.
+
+    `shares`: how many workers each case occupies. `most`: how many leaders there can be.
+    """
+    total = sum(each * share for each, share in zip(seconds, shares, strict=True))
     time = WIDE * total / workers
     wanted = math.ceil(sum(seconds[position] for position in wide) / time) if time > 0 else 1
-    return min(max(wanted, 1), workers // most)
+    return min(max(wanted, 1), most)

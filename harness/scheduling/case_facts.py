@@ -15,8 +15,8 @@ _FILE = "case-facts.json"
 
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
-    """`limits`: the seconds of each case that has a time limit of its own. `devices`: how many of them each case gets
-    that gets more than one.
+    """`limits`: the seconds of each case that has a time limit of its own. `devices`: how many of them each case takes
+    that takes several, or one alone where several cases may share it.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)

@@ -23,11 +23,15 @@ class LongestFirstScheduling:
         config: pytest.Config,
         expected: Callable[[Sequence[str]], Sequence[float]],
         widths: Callable[[Sequence[str]], Sequence[int]],
+        devices: int,
     ) -> None:
-        """`expected` returns the seconds that each of the given cases is expected to take, `widths` its devices."""
+        """`expected` returns the seconds that each of the given cases is expected to take. `widths`, `devices`: see
+        `Backlog`.
+        """
         self._config = config
         self._expected = expected
         self._widths = widths
+        self._devices = devices
         self._workers = len(parse_tx_spec_config(config))
         self._queues: dict[WorkerController, list[int]] = {}
         self._collections: dict[WorkerController, list[str]] = {}
@@ -67,7 +71,9 @@ class LongestFirstScheduling:
             if not self._is_same_everywhere():
                 return
             self._ids = next(iter(self._collections.values()))
-            self._backlog = Backlog(self._expected(self._ids), len(self._queues), self._widths(self._ids))
+            self._backlog = Backlog(
+                self._expected(self._ids), len(self._queues), self._widths(self._ids), self._devices
+            )
             for place, node in enumerate(self._by_number()):
                 self._send(node, self._backlog.first(place))
         self._fill_all()

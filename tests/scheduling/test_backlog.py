@@ -16,14 +16,20 @@ SECONDS = st.lists(st.one_of(st.just(0.0), st.floats(0.0, 1000.0)), max_size=60)
 
 
 def simulate(
-    taken: Sequence[float], expected: Sequence[float], workers: int, *, dies: int = -1, widths: Sequence[int] = ()
+    taken: Sequence[float],
+    expected: Sequence[float],
+    workers: int,
+    *,
+    dies: int = -1,
+    widths: Sequence[int] = (),
+    devices: int | None = None,
 ) -> tuple[float, list[int]]:
     """When the last worker ends, and the cases in the order of their begin.
 
     A worker begins a case once it has the next one, or knows that there is none. `dies`: after so many ends a worker
     dies with all that it had, and another one takes its place.
     """
-    backlog = Backlog(expected, workers, widths)
+    backlog = Backlog(expected, workers, widths, devices)
     queues: list[list[int]] = [backlog.first(place) for place in range(workers)]
     closed = [False] * workers
     begun: list[int] = []
@@ -129,11 +135,17 @@ def test_short_cases_keep_their_order() -> None:
     assert begun == [50, *range(50), *range(51, 101)]
 
 
-@given(SECONDS, st.lists(st.integers(1, 4), min_size=60, max_size=60), st.integers(1, 9), st.integers(-1, 40))
+@given(
+    SECONDS,
+    st.lists(st.integers(0, 4), min_size=60, max_size=60),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(-1, 40),
+)
 def test_each_case_runs_once_if_some_take_several_devices(
-    seconds: list[float], widths: list[int], workers: int, dies: int
+    seconds: list[float], widths: list[int], workers: int, devices: int, dies: int
 ) -> None:
-    _, begun = simulate(seconds, seconds, workers, dies=dies, widths=widths[: len(seconds)])
+    _, begun = simulate(seconds, seconds, workers, dies=dies, widths=widths[: len(seconds)], devices=devices)
     assert sorted(begun) == list(range(len(seconds)))
 
 
@@ -143,15 +155,15 @@ def test_cases_for_two_devices_keep_the_devices_busy(workers: int, part: float) 
     """Within a tenth of what is possible."""
     draw = random.Random(workers)
     seconds = [min(each, 5.0) for each in like_suites(6000, 3)]
-    widths = [2 if draw.random() < part else 1 for _ in seconds]
+    widths = [2 if draw.random() < part else 0 for _ in seconds]
     end, _ = simulate(seconds, seconds, workers, widths=widths)
-    least = bound([each * width for each, width in zip(seconds, widths, strict=True)], workers)
+    least = bound([each * max(width, 1) for each, width in zip(seconds, widths, strict=True)], workers)
     assert end <= 1.1 * least
 
 
 def test_leaders_run_all_wide_cases_and_lenders_wait() -> None:
     """One leader and one lender, of four workers, are enough for the wide cases."""
-    seconds, widths = [1.0, 1.0, 1.0, 30.0, 1.0, 1.0], [1, 2, 2, 1, 1, 2]
+    seconds, widths = [1.0, 1.0, 1.0, 30.0, 1.0, 1.0], [0, 2, 2, 0, 0, 2]
     backlog = Backlog(seconds, 4, widths)
     assert backlog.first(0) == [1]
     assert backlog.first(1) == []
@@ -166,6 +178,34 @@ def test_leaders_run_all_wide_cases_and_lenders_wait() -> None:
     assert not backlog.finish(3)
 
 
+def test_a_case_that_takes_a_shared_device_alone_has_leaders_too() -> None:
+    """Two devices with two workers each, at places 0 and 2, 1 and 3."""
+    backlog = Backlog([1.0] * 7, 4, [0, 1, 0, 1, 0, 1, 0], 2)
+    assert backlog.first(0) == [1]
+    assert backlog.first(1) == [3]
+    assert [backlog.first(place) for place in (2, 3)] == [[], []]
+    assert backlog.more(0, [1], 4) == [5]
+    assert backlog.finish(1)
+    assert [backlog.more(place, [], 4) for place in (2, 3)] == [[0, 2], [4, 6]]
+
+
+@given(st.integers(2, 12), st.integers(1, 6), st.lists(st.integers(0, 3), min_size=1, max_size=30))
+def test_nobody_else_is_given_a_case_on_the_devices_of_wide_ones(workers: int, devices: int, widths: list[int]) -> None:
+    """As long as a wide case waits. It takes the device of its worker and those behind."""
+    devices = min(devices, workers)
+    backlog = Backlog([1.0] * len(widths), workers, widths, devices)
+    first = {place: backlog.first(place) for place in range(workers)}
+    leaders = [place for place, got in first.items() if got and widths[got[0]]]
+    if sum(width > 0 for width in widths) == len(leaders):
+        return  # none waits
+    assert leaders
+    for leader in leaders:
+        taken = range(leader, leader + min(devices, max(widths)))
+        others = [place for place in range(workers) if place % devices in taken and place != leader]
+        assert [first[place] for place in others] == [[]] * len(others)
+        assert [backlog.more(place, [], workers) for place in others] == [[]] * len(others)
+
+
 def test_a_single_worker_has_nobody_to_borrow_from() -> None:
-    backlog = Backlog([1.0, 2.0], 1, [2, 1])
+    backlog = Backlog([1.0, 2.0], 1, [2, 0])
     assert [*backlog.first(0), *backlog.more(0, [1], 1)] == [1, 0]
