@@ -160,33 +160,36 @@ def main() -> None:
     parser.add_argument(
         "--shipped", type=Path, nargs="*", default=[], help="other runs, from which configs/durations.yaml is made"
     )
+    parser.add_argument("--ours", action="store_true", help="leave the modes of xdist out, which take much longer")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a file for all figures, as JSON")
     parser.add_argument("--gpus", action="store_true", help="a fake GPU for each worker")
+    parser.add_argument("--slots", type=int, default=1, help="with --gpus: so many workers share a GPU")
     wanted = parser.parse_args()
     cases = generated(wanted.cases, seed=1)
     if wanted.recorded is not None:
         cases = recorded(wanted.recorded, wanted.shipped, wanted.total, wanted.cases)
     seconds = cases.seconds
     marks = needs(len(seconds), seed=2) if wanted.gpus else [(0, False)] * len(seconds)
-    work = sum(each * max(count, 1) for each, (count, _) in zip(seconds, marks, strict=True))
+    places = [wanted.slots if alone else max(count, 1) for count, alone in marks]
+    work = sum(each * count for each, count in zip(seconds, places, strict=True))
     bound = max([work / wanted.workers, *seconds])
     print(f"{len(seconds)} cases, {work:.1f} s, {wanted.workers} workers: at least {bound:.2f} s")
     ways: list[Way] = []
     with tempfile.TemporaryDirectory() as temp:
         folder = Path(temp) / "project"
-        env = fake_gpus(Path(temp), wanted.workers) if wanted.gpus else {}
+        env = fake_gpus(Path(temp), wanted.workers // wanted.slots) if wanted.gpus else {}
+        more_options = [f"--slots={wanted.slots}"] if wanted.gpus else []
         project(folder, cases, marks)
-        options = {
-            "xdist load": ["--dist=load"],
-            "with history": ["--history=run-0-0"],
-            "without": [],
-            "xdist worksteal": ["--dist=worksteal"],
-        }
+        options = {"without": [], "with history": ["--history=run-0-0"]}
+        if not wanted.ours:
+            options |= {"xdist load": ["--dist=load"], "xdist worksteal": ["--dist=worksteal"]}
         spans: dict[str, list[float]] = {name: [] for name in options}
         for repeat in range(wanted.repeats):
             for number, (name, more) in enumerate(options.items()):
-                spans[name].append(span(folder, f"run-{repeat}-{number}", wanted.workers, *more, env=env))
+                spans[name].append(
+                    span(folder, f"run-{repeat}-{number}", wanted.workers, *more, *more_options, env=env)
+                )
         for name, found in spans.items():
             ways.append(Way(name, tuple(found), median(found) / bound))
             print(f"{name:16} {median(found):7.2f} s  {ways[-1].ratio:.3f} times the bound")

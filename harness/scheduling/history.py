@@ -93,10 +93,13 @@ class History:
     def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
         """The seconds that each case is expected to take. `limits`: the time limits of cases that have their own.
 
-        A case without history takes as long as like ones: other parameters of the same test, else the same file.
-        Without any, `slow` says it, and else it is guessed by its time limit, compared with the usual `limit`.
+        A case takes as long as it took, and at least as long as the cases of its file on average: which of them
+        compiles what all use is another one in each run. A case without history takes as long as like ones: other
+        parameters of the same test, else the same file. Without any, `slow` says it, and else it is guessed by its
+        time limit, compared with the usual `limit`.
         """
         by_test, by_file = _means(self.seconds, _test), _means(self.seconds, _file)
+        known = {case: max(seconds, by_file[_file(case)]) for case, seconds in self.seconds.items()}
         unknown = _UNKNOWN
         if self.slow is not None:
             by_file = {**self.slow.files, **by_file}
@@ -107,7 +110,7 @@ class History:
             like = by_test.get(_test(case), by_file.get(_file(case)))
             return usual * limits.get(case, limit) / limit if like is None else like
 
-        return [self.seconds[case] if case in self.seconds else guess(case) for case in ids]
+        return [known[case] if case in known else guess(case) for case in ids]
 
 
 def _means(seconds: Mapping[str, float], key: Any) -> dict[str, float]:

@@ -44,9 +44,9 @@ def test_durations_of_a_run() -> None:
         ({}, {}, [1.0, 1.0, 1.0]),
         ({}, {C: 600.0}, [1.0, 1.0, 2.0]),
         ({A: 4.0}, {}, [4.0, 4.0, 4.0]),
-        ({A: 4.0, C: 1.0}, {B: 600.0}, [4.0, 4.0, 1.0]),
+        ({A: 4.0, C: 1.0}, {B: 600.0}, [4.0, 4.0, 2.5]),
         ({"s/other.py::x": 3.0}, {C: 30.0}, [3.0, 3.0, 0.3]),
-        ({A: 2.0, B: 4.0}, {}, [2.0, 4.0, 3.0]),
+        ({A: 2.0, B: 4.0}, {}, [3.0, 4.0, 3.0]),
     ],
 )
 def test_what_is_expected(known: dict[str, float], limits: dict[str, float], expected: list[float]) -> None:
@@ -91,14 +91,16 @@ SECONDS = st.floats(0, 1e6)
 
 
 @given(st.dictionaries(IDS, SECONDS), st.lists(IDS), st.dictionaries(IDS, st.floats(0.1, 1e4)))
-def test_a_known_case_is_expected_to_take_what_it_took(
+def test_a_known_case_is_expected_to_take_what_it_took_or_what_its_file_takes(
     known: dict[str, float], ids: list[str], limits: dict[str, float]
 ) -> None:
     found = History(known).expected(ids, limits, 300.0)
     assert len(found) == len(ids)
     for case, seconds in zip(ids, found, strict=True):
         assert seconds >= 0
-        assert seconds == known.get(case, seconds)
+        file = [each for name, each in known.items() if name.partition("::")[0] == case.partition("::")[0]]
+        assert seconds == known.get(case, seconds) or seconds == pytest.approx(sum(file) / len(file))
+        assert seconds >= known.get(case, 0.0)
 
 
 def test_the_file_keeps_devices_apart_and_follows_changes(tmp_path: Path) -> None:
