@@ -147,7 +147,19 @@ def git_state(folder: Path) -> dict[str, Any]:
         reason = f"git ended with status {error.returncode}: {words}"
     else:
         return {"commit": commit, "dirty": bool(changes), "reason": None}
-    return {"commit": None, "dirty": None, "reason": reason}
+    return _kit_state(folder) or {"commit": None, "dirty": None, "reason": reason}
+
+
+def _kit_state(folder: Path) -> dict[str, Any] | None:
+    """The commit that a kit in `folder` was made of, whose files need no git; None if it is no kit."""
+    try:
+        known = json.loads((folder / "kit.json").read_bytes())
+        commit, dirty = known["commit"], known["dirty"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not (isinstance(commit, str) and isinstance(dirty, bool)):
+        return None
+    return {"commit": clean(commit), "dirty": dirty, "reason": "from kit.json"}
 
 
 def _git(folder: Path, *arguments: str) -> str:
