@@ -14,6 +14,7 @@ from harness.backends.table import BACKENDS
 from harness.cli_diff import diff
 from harness.cli_evidence import package, verify
 from harness.cli_faults import app as faults
+from harness.cli_matrix import matrix
 from harness.cli_report import app as report
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
@@ -51,6 +52,7 @@ class Format(StrEnum):
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.command()(diff)
+app.command()(matrix)
 app.command()(package)
 app.command()(verify)
 app.add_typer(report, name="report")
