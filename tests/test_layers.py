@@ -32,9 +32,9 @@ FLOORS = (
     ("zygote",),
     ("supervisor",),
     ("run", "worker"),
-    ("evidence",),
+    ("evidence", "matrix"),
     ("cli_console",),
-    ("cli_diff", "cli_evidence", "cli_faults", "cli_report", "cli_waivers"),
+    ("cli_diff", "cli_evidence", "cli_faults", "cli_matrix", "cli_report", "cli_waivers"),
     ("cli", "plugin"),
     ("entry",),
 )

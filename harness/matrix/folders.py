@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError
 from harness.reporting import journal
-from harness.text import clean, counted
+from harness.text import clean, counted, first_of
 
 #: Levels of folders below one that is given, in which run directories are looked for.
 LEVELS = 2
@@ -22,7 +22,7 @@ class NoRunError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Run directories, each once, in the order of the command line and then of their names.
+    """Run directories, each once, in the order of their paths, so that a matrix does not depend on that of arguments.
 
     `notes`: what was left out, in sentences.
     """
@@ -47,7 +47,7 @@ def find(given: Sequence[Path]) -> Found:
             real = os.path.realpath(path)
             twice += real in runs
             runs.setdefault(real, path)
-    return Found(tuple(runs.values()), tuple(_notes(links, twice)))
+    return Found(tuple(path for _, path in sorted(runs.items())), tuple(_notes(links, twice)))
 
 
 def _has_journal(folder: Path) -> bool:
@@ -84,10 +84,10 @@ def _below(folder: Path, levels: int, links: list[str]) -> Iterator[Path]:
 
 def _notes(links: Sequence[str], twice: int) -> Iterable[str]:
     if links:
-        names = ", ".join(clean(name) for name in links[:3]) + (", …" if len(links) > 3 else "")
-        yield f"{counted(len(links), 'symbolic link')} in the folders were not followed: {names}"
+        names = first_of([clean(name) for name in sorted(links)])
+        yield f"{counted(len(links), 'symbolic link was', 'symbolic links were')} not followed: {names}"
     if twice:
-        yield f"{counted(twice, 'run directory', 'run directories')} were given twice and count once"
+        yield f"run directories that were given twice and count once: {twice}"
 
 
 def is_plain(path: Path) -> bool:

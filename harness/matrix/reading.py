@@ -34,7 +34,7 @@ from harness.reporting.events import (
     Stopped,
 )
 from harness.reporting.journal import Damaged, JournalError, Unknown
-from harness.text import clean, counted, one_line
+from harness.text import clean, one_line
 
 #: Characters of a message, and of a command, that are kept. A longer command is left out: a part of one does not work.
 MOST_OF_MESSAGE = 300
@@ -331,12 +331,12 @@ class _Reader:
             yield "it did not finish"
         if self._damages:
             first = "; ".join(f"line {each.number}: {one_line(each.reason, 100)}" for each in self._damaged)
-            yield f"{counted(self._damages, 'line')} of its journal cannot be read ({first})"
+            yield f"lines of its journal that cannot be read: {self._damages} ({first})"
         if self._unknown:
             kinds = ", ".join(map(repr, self._unknown))
-            yield f"{counted(sum(self._unknown.values()), 'line')} of its journal have an unknown kind: {kinds}"
+            yield f"lines of its journal of an unknown kind: {sum(self._unknown.values())} ({kinds})"
         if self._doubled:
-            yield f"{counted(self._doubled, 'line')} of its journal came twice and count once"
+            yield f"lines of its journal that came twice and count once: {self._doubled}"
         if known is None:
             yield f"it has no readable {environment.FILE_NAME}, so names of devices may be missing"
 
