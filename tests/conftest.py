@@ -19,6 +19,7 @@ ACCEPTANCE = (
     "tests/devices/test_health.py",
     "tests/devices/test_present.py",
     "tests/gating/test_shipped_configs.py",
+    "tests/matrix/test_browser.py",
     "tests/reporting/page/test_browser.py",
     "tests/simcuda/test_loading.py",
     "tests/simcuda/test_operators.py",

@@ -58,7 +58,7 @@ def _lines(matrix: Matrix) -> Iterator[str]:
     holes = sum(hole.cells for hole in matrix.holes)
     if holes:
         size = len(matrix.cases) * len(matrix.machines)
-        yield f"holes: {holes} of {size} cells have no result"
+        yield f"holes: {holes} of {size} cells {'has' if holes == 1 else 'have'} no result"
     for hole in matrix.holes[:MOST_LINES]:
         yield f"  {hole_text(hole)}"
     yield from _more(len(matrix.holes), "reason", "reasons")
