@@ -303,7 +303,8 @@ class _Maker:
         surest = max(failures, key=lambda each: _SURES.index(each.sure))
         also = tuple(each for each in first.also if all(each in failure.also for failure in failures))
         maybe_flake = all(failure.maybe_flake for failure in failures)
-        named = surest.text if len(failures) == 1 else _group_text(first, len(failures), len(machines))
+        hosts = [self._machines[machine].host for machine in sorted(machines)]
+        named = surest.text if len(failures) == 1 else _group_text(first, len(failures), hosts)
         return model.Group(
             kind=first.kind,
             causes=first.causes,
@@ -457,12 +458,12 @@ def _advice(classing: Classing) -> str:
     )
 
 
-def _group_text(first: model.Failure, cases: int, machines: int) -> str:
-    where = f"on {counted(machines, 'machine')}"
+def _group_text(first: model.Failure, cases: int, hosts: Sequence[str]) -> str:
+    where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {counted(len(hosts), 'machine')}"
     if first.kind is Kind.EVERYWHERE:
         return f"{counted(cases, 'case')}, red wherever they ran, {where}."
     if first.kind is Kind.FLAKE:
-        return f"{counted(cases, 'case')}, red or flaky {where} that also passed them."
+        return f"{counted(cases, 'case')}, red or flaky {where}, which also passed them."
     if first.kind is Kind.MIXED and not first.causes:
         return f"{counted(cases, 'case')}, red {where}; neither one cause nor two together explain them."
     return f"{counted(cases, 'case')}, red {where} and in no run without this cause."

@@ -149,9 +149,7 @@ def _data(matrix: Matrix) -> dict[str, Any]:
 
 
 def _group_name(group: Group) -> str:
-    name = text.title_of(group)
-    title = wording.TITLES[group.kind]
-    return f"{name} ({len(group.cases)})" if name == title else f"{title}: {name} ({len(group.cases)})"
+    return f"{wording.TITLES[group.kind]}{': ' + text.title_of(group) if group.causes else ''} ({len(group.cases)})"
 
 
 def _failure(failure: Failure, group: int) -> list[Any]:

@@ -23,15 +23,18 @@ def text(matrix: Matrix) -> str:
 
 
 def headline(matrix: Matrix) -> str:
-    """For example ``200 runs on 40 machines: 12 of 6000 cases are red somewhere (3 everywhere, 9 one driver)``."""
+    """For example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
     where = f"{counted(len(matrix.runs), 'run')} on {counted(len(matrix.machines), 'machine')}"
-    kinds = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
-    total = counted(len(matrix.cases), "case")
-    if not kinds:
+    total, bad = counted(len(matrix.cases), "case"), matrix.failures
+    if not bad:
         return f"{where}: none of {total} is red"
-    classes = ", ".join(f"{kinds[kind]} {title}" for kind, title in wording.TITLES.items() if kinds[kind])
-    bad = matrix.failures
-    return f"{where}: {bad} of {total} {'is' if bad == 1 else 'are'} red or flaky somewhere ({classes})"
+    return f"{where}: {bad} of {total} {'is' if bad == 1 else 'are'} red or flaky somewhere"
+
+
+def classes(matrix: Matrix) -> str:
+    """The number of cases of each class: ``3 everywhere, 9 one driver``; empty without any."""
+    kinds = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
+    return ", ".join(f"{kinds[kind]} {title}" for kind, title in wording.TITLES.items() if kinds[kind])
 
 
 def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
@@ -41,7 +44,8 @@ def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
 
 def title_of(group: Group) -> str:
     """What a group is about."""
-    return explanation_of(group.causes, together=group.together) if group.causes else wording.TITLES[group.kind]
+    causes = tuple(Cause(each.factor, each.value) for each in group.causes)
+    return wording.title(group.kind, causes, together=group.together)
 
 
 def apart_of(group: Group) -> str:
@@ -51,7 +55,8 @@ def apart_of(group: Group) -> str:
 
 
 def _lines(matrix: Matrix) -> Iterator[str]:
-    yield headline(matrix)
+    listed = classes(matrix)
+    yield headline(matrix) + (f" ({listed})" if listed else "")
     for group in matrix.groups[:MOST_LINES]:
         yield from _group(matrix, group)
     yield from _more(len(matrix.groups), "class", "classes")

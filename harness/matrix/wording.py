@@ -19,6 +19,12 @@ TITLES = {
     Kind.MIXED: "mixed",
     Kind.FLAKE: "flake",
 }
+#: What stands for the causes of a class that has none.
+_HEADINGS = {
+    Kind.EVERYWHERE: "wherever it ran",
+    Kind.FLAKE: "now and then, with no cause in common",
+    Kind.MIXED: "on some machines, with no cause in common",
+}
 _NOUNS = {
     Factor.UUID: "device",
     Factor.HOST: "host",
@@ -41,8 +47,8 @@ def explanation(causes: Explanation, *, together: bool = True) -> str:
 
 
 def title(kind: Kind, causes: Explanation, *, together: bool) -> str:
-    """What a group of failures is about: ``driver 580.95``, ``everywhere``."""
-    return explanation(causes, together=together) if causes else TITLES[kind]
+    """What a group of failures is about: ``driver 580.95``, ``wherever it ran``."""
+    return explanation(causes, together=together) if causes else _HEADINGS[kind]
 
 
 def text(classing: Classing) -> str:
@@ -87,8 +93,7 @@ def advice(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: S
     """What to do next: the run that tells explanations apart, or the step that follows from the class."""
     if kind is Kind.EVERYWHERE:
         more = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
-        fix = "Look at the case and at torch first: no machine passes it."
-        return f"Run it with another {more}: no other has run it." if more else fix
+        return f"Run it with another {more}: no other has run it." if more else _STEPS[kind]
     if maybe_flake:
         where = f" on {cause(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
@@ -97,8 +102,10 @@ def advice(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: S
         steps = [_separate(narrow, wide) for narrow, wide in pairwise(singles) if narrow.factor is not wide.factor]
         if steps:
             return f"To tell them apart, run it {'; or '.join(steps)}."
-    if sure is Sure.WEAK and kind is not Kind.FLAKE:
+    if sure is Sure.WEAK and kind is not Kind.FLAKE and not (kind is Kind.MIXED and not causes):
         return "Run it on more machines: there are too few results to rule out chance."
+    if kind is Kind.MIXED and causes:
+        return "Compare with a run that has only one of these causes: harness diff."
     return _STEPS[kind]
 
 
