@@ -216,6 +216,12 @@ SITUATIONS: list[tuple[str, Observations, Kind, Explanation, Explanation, Sure]]
         ],
         Kind.FLAKE, (), (), Sure.WEAK,
     ),
+    (
+        "red once on each of two devices, and their hosts passed it on others",
+        [(at(name, uuid=f"GPU-{name}-a"), RED) for name in ("n1", "n2")]
+        + [(at(name, uuid=f"GPU-{name}-b"), GREEN) for name in ("n1", "n2")] + [*hosts(6, GREEN, 10)],
+        Kind.FLAKE, (), (), Sure.WEAK,
+    ),
     ("flaky in the harness's own words", [*hosts(1, FLAKY), *hosts(9, GREEN, 10)], Kind.FLAKE, (), (), Sure.ONE),
     ("flaky on all machines", hosts(4, FLAKY), Kind.FLAKE, (), (), Sure.STRONG),
     (
