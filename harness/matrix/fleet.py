@@ -14,8 +14,9 @@ from harness.errors import HarnessError
 from harness.matrix import model, wording
 from harness.matrix.classing import Classing, Explanation, Kind, Place, Sure, Tally, classify, together
 from harness.matrix.model import HoleKind, Matrix
-from harness.matrix.reading import Device, RunSummary, Said, Unreadable
+from harness.matrix.reading import NONE, Device, RunSummary, Said, Unreadable
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
+from harness.reporting.identity import SUITE_FILES
 from harness.text import clean, counted
 
 #: Different messages of a case, and things that gated cases lack, that are kept.
@@ -35,6 +36,8 @@ _ABSENT = {
     HoleKind.DESELECTED: "options of the run left it out",
     HoleKind.OTHER_SHARD: "it is in another shard of the run, which is not here",
 }
+#: The version of the harness among the facts of a run.
+HARNESS = "harness"
 #: What runs say about cases by number. These come first, so that 0 is a case that a run does not have.
 _FIRST = (HoleKind.NOT_COLLECTED, HoleKind.DESELECTED, HoleKind.OTHER_SHARD)
 _SURES = (Sure.ONE, Sure.WEAK, Sure.STRONG)
@@ -166,7 +169,7 @@ class _Maker:
             model.Case(case=clean(case), suite=clean(suite_of(case)), cells=row, failure=failures.get(place))
             for place, ((case, _), row) in enumerate(zip(self._cases, cells, strict=True))
         )
-        holes = sorted(self._holes.items(), key=lambda item: (_ORDER[item[0][0]], -item[1].cells, item[0][1]))
+        holes = sorted(self._holes.items(), key=lambda item: (-item[1].cells, _ORDER[item[0][0]], item[0][1]))
         number = {key: place for place, (key, _) in enumerate(holes)}
         listed = tuple(
             model.Cell(outcomes=dict(outcomes), hole=None if hole is None else number[hole])
@@ -355,7 +358,8 @@ class _Maker:
 
     def _differences(self) -> Iterable[model.Difference]:
         facts = [run.summary.facts for run in self._runs]
-        for name in dict.fromkeys(name for each in facts for name in each):
+        names = dict.fromkeys([SUITE_FILES, HARNESS, *sorted({name for each in facts for name in each})])
+        for name in names:
             values: dict[str, list[int]] = {}
             for run, each in enumerate(facts):
                 values.setdefault(clean(each.get(name, "")), []).append(run)
@@ -417,10 +421,15 @@ def place_of(summary: RunSummary, uuids: Sequence[str]) -> Place:
     return Place(
         host=clean(summary.host),
         devices=tuple(sorted({clean(device.name) for device in used or summary.devices})),
-        driver=clean(summary.driver),
-        torch=clean(summary.torch),
+        driver=_known(summary.driver),
+        torch=_known(summary.torch),
         uuids=tuple(dict.fromkeys(map(clean, unique))),
     )
+
+
+def _known(version: str) -> str:
+    """A version as a place has it: a machine without a driver has none that could explain anything."""
+    return "" if version == NONE else clean(version)
 
 
 def _key(summary: RunSummary) -> _MachineKey:

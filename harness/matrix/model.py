@@ -21,7 +21,7 @@ SCHEMA_FILE = Path(__file__).with_name("matrix.schema.json")
 
 
 class HoleKind(StrEnum):
-    """Why a machine says nothing about a case. Of several reasons on one machine, the first one here counts."""
+    """Why a machine says nothing about a case. Of several reasons on one machine the first one in this order counts."""
 
     WAIVED = "waived"
     LOST = "lost"

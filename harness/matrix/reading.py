@@ -42,6 +42,8 @@ MOST_OF_COMMAND = 1000
 #: Different attempts of a run whose messages are kept, and lines among which a doubled one is noticed.
 MOST_MESSAGES = 100_000
 MOST_LINES = 1_000_000
+#: The version of what a machine does not have.
+NONE = "none"
 #: Facts of a run that belong to its machine, and so may differ; a different seed is no difference, either.
 _MACHINE = frozenset({"torch", "driver", "device", "--seed"})
 
@@ -275,8 +277,8 @@ class _Reader:
             run_id=run.run_id,
             begun=run.t,
             host=one_line(run.host, 200),
-            driver=one_line(str((known or {}).get("driver") or run.identity.get("driver") or "none"), 100),
-            torch=one_line(str(torch or run.identity.get("torch") or "none"), 100),
+            driver=one_line(str((known or {}).get("driver") or run.identity.get("driver") or NONE), 100),
+            torch=one_line(str(torch or run.identity.get("torch") or NONE), 100),
             devices=_devices(tuple(uuids), known or {}, run),
             facts={name: text for name, text in identity.facts(run).items() if name not in _MACHINE},
             ids=ids,

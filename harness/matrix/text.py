@@ -13,7 +13,7 @@ from harness.reporting.page import inert
 from harness.text import counted
 
 #: Lines of one list that are printed. The page and the JSON have all of them.
-MOST_LINES = 30
+MOST_LINES = 20
 MOST_NAMES = 3
 
 

@@ -92,8 +92,8 @@ def apart(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
 def advice(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool) -> str:
     """What to do next: the run that tells explanations apart, or the step that follows from the class."""
     if kind is Kind.EVERYWHERE:
-        more = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
-        return f"Run it with another {more}: no other has run it." if more else _STEPS[kind]
+        untried = _nouns([each[0] for each in also if each[0].factor is not Factor.UUID])
+        return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]
     if maybe_flake:
         where = f" on {cause(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
@@ -130,4 +130,5 @@ def _separate(narrow: Cause, wide: Cause) -> str:
 
 
 def _nouns(causes: Sequence[Cause]) -> str:
-    return ", another ".join(dict.fromkeys(_NOUNS[each.factor] for each in causes))
+    *firsts, last = dict.fromkeys(_NOUNS[each.factor] for each in causes) or ("",)
+    return f"{', '.join(firsts)} or {last}" if firsts else last

@@ -182,7 +182,7 @@ def test_every_hole_has_its_reason(tmp_path: Path) -> None:
     }
     assert hole(made, ONE, "n1").found == ("24.0GiB",)
     assert sum(each.cells for each in made.holes) == sum(each.holes for each in made.machines) == 9
-    assert [each.kind for each in made.holes] == sorted((each.kind for each in made.holes), key=list(HoleKind).index)
+    assert made.holes[0].kind is HoleKind.NOT_COLLECTED, "the most cells first"
     assert not made.groups, "what did not run is no observation"
 
 
@@ -218,6 +218,18 @@ def test_trees_that_differ_are_said(tmp_path: Path) -> None:
         "harness": [("", 3, (0, 1, 2)), ("0.2.0", 1, (3,))],
         "--retries": [("", 3, (0, 1, 2)), ("2", 1, (3,))],
     }
+
+
+def test_a_machine_without_a_driver_has_none_that_explains_anything(tmp_path: Path) -> None:
+    runs.run(tmp_path / "r", Machine(driver="", torch="2.13.0", uuid="cpu"), {ONE: Outcome.FAILED})
+    failure = matrix(tmp_path).cases[0].failure
+    assert failure is not None
+    assert [(each.factor.value, each.value) for (each,) in failure.also] == [
+        ("host", "n1"),
+        ("device", "H100"),
+        ("torch", "2.13.0"),
+    ]
+    assert failure.next == "Run it elsewhere, too: no other host, kind of device or torch has run it."
 
 
 def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
