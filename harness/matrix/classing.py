@@ -81,7 +81,7 @@ class Place:
             return self.uuids
         if factor is Factor.DEVICE:
             return self.devices
-        value = {Factor.HOST: self.host, Factor.DRIVER: self.driver, Factor.TORCH: self.torch}[factor]
+        value = self.host if factor is Factor.HOST else self.driver if factor is Factor.DRIVER else self.torch
         return (value,) if value else ()
 
     @property
@@ -190,7 +190,8 @@ class _Seen:
         self.tries = tries
         self.machines: dict[object, Tally] = {}
         for place, tally in self.tallies.items():
-            self.machines[place.machine] = self.machines.get(place.machine, Tally()) + tally
+            before = self.machines.get(place.machine)
+            self.machines[place.machine] = tally if before is None else before + tally
 
     @property
     def mixed_machines(self) -> int:
@@ -258,15 +259,24 @@ class _Seen:
         Of several such factors, the widest.
         """
         for factor in reversed(Factor):
-            red: dict[str, int] = {}
-            for place, tally in self.bad.items():
-                for value in place.values(factor):
-                    red[value] = red.get(value, 0) + tally.red
-            good = {v for place, tally in self.tallies.items() if tally.red < tally.all for v in place.values(factor)}
-            placed = all(place.values(factor) for place in self.bad)
-            if placed and 1 < len(red) <= MOST_VALUES and min(red.values()) >= least and not good & red.keys():
+            red = self._red_values(factor)
+            if not 1 < len(red) <= MOST_VALUES or min(red.values()) < least:
+                continue
+            rest = (place for place, tally in self.tallies.items() if tally.red < tally.all)
+            if not any(value in red for place in rest for value in place.values(factor)):
                 return tuple(Cause(factor, value) for value in sorted(red))
         return ()
+
+    def _red_values(self, factor: Factor) -> dict[str, int]:
+        """The number of red observations by value; nothing if a bad place has no value, or if there are many values."""
+        red: dict[str, int] = {}
+        for place, tally in self.bad.items():
+            values = place.values(factor)
+            if not values or len(red) > MOST_VALUES:
+                return {}
+            for value in values:
+                red[value] = red.get(value, 0) + tally.red
+        return red
 
 
 def _is_mixed(tally: Tally) -> bool:

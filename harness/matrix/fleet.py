@@ -40,7 +40,13 @@ _ABSENT = {
 HARNESS = "harness"
 #: What runs say about cases by number. These come first, so that 0 is a case that a run does not have.
 _FIRST = (HoleKind.NOT_COLLECTED, HoleKind.DESELECTED, HoleKind.OTHER_SHARD)
+#: Beyond the places of a tally.
+_SILENT = 3
 _SURES = (Sure.ONE, Sure.WEAK, Sure.STRONG)
+
+
+#: For each place, by its number, how often a case was red, flaky and green there.
+_Counts = tuple[tuple[int, int, int, int], ...]
 
 
 class NothingReadError(HarnessError):
@@ -157,7 +163,10 @@ class _Maker:
         self._machines = list(keys)
         self._machine_of = [self._machines.index(_key(run.summary)) for run in self._runs]
         self._cases = sorted(cases.items(), key=lambda item: (suite_of(item[0]), item[0]))
-        self._places: dict[tuple[int, int], Place] = {}
+        self._kinds = [_kind(each) for each in said]
+        self._places: list[Place] = []
+        self._place_numbers: dict[Place, int] = {}
+        self._place_of: dict[tuple[int, int], int] = {}
         self._cells: dict[tuple[tuple[tuple[Outcome, int], ...], tuple[HoleKind, str] | None], int] = {}
         self._holes: dict[tuple[HoleKind, str], _Hole] = {}
 
@@ -235,40 +244,38 @@ class _Maker:
     def _failures(self, rows: Sequence[tuple[int, ...]]) -> dict[int, model.Failure]:
         """The failures by case."""
         bad = {number for number, each in enumerate(self._said) if isinstance(each, Said) and _is_bad(each.outcome)}
-        red = [(place, self._tallies(row)) for place, row in enumerate(rows) if not bad.isdisjoint(row)]
-        known: dict[frozenset[tuple[Place, Tally]], Classing | None] = {}
+        red = [(place, self._counts(row)) for place, row in enumerate(rows) if not bad.isdisjoint(row)]
+        known: dict[_Counts, Classing | None] = {}
         alone: dict[int, Classing] = {}
-        for place, tallies in red:
-            key = frozenset(tallies.items())
-            if key not in known:
-                known[key] = classify(tallies, len(red))
-            if (classing := known[key]) is not None:
+        for place, counts in red:
+            if counts not in known:
+                known[counts] = classify({self._places[at]: Tally(*tally) for at, *tally in counts}, len(red))
+            if (classing := known[counts]) is not None:
                 alone[place] = classing
         return {
             place: self._failure(classing, self._troubles.get(self._cases[place][1], _Said()))
             for place, classing in together(alone).items()
         }
 
-    def _tallies(self, row: tuple[int, ...]) -> dict[Place, Tally]:
-        counts: dict[tuple[Place, str], int] = {}
+    def _counts(self, row: tuple[int, ...]) -> _Counts:
+        """The observations of a case."""
+        counts: dict[int, list[int]] = {}
         for run, number in enumerate(row):
-            said = self._said[number]
-            if isinstance(said, HoleKind) or said.outcome in _HOLES:
-                continue
-            what = "red" if said.outcome.is_red else "flaky" if said.outcome is Outcome.FLAKY else "green"
-            key = (self._place(run, number, said), what)
-            counts[key] = counts.get(key, 0) + 1
-        found: dict[Place, Tally] = {}
-        for (place, what), number in counts.items():
-            found[place] = found.get(place, Tally()) + Tally(**{what: number})
-        return found
+            kind = self._kinds[number]
+            if kind < _SILENT:
+                counts.setdefault(self._place(run, number), [0, 0, 0])[kind] += 1
+        return tuple((place, red, flaky, green) for place, (red, flaky, green) in sorted(counts.items()))
 
-    def _place(self, run: int, number: int, said: Said) -> Place:
-        place = self._places.get((run, number))
-        if place is None:
-            summary = self._runs[run].summary
-            place = self._places[run, number] = place_of(summary, said.devices)
-        return place
+    def _place(self, run: int, number: int) -> int:
+        """The number of the place that a run speaks of."""
+        found = self._place_of.get((run, number))
+        if found is None:
+            said = self._said[number]
+            place = place_of(self._runs[run].summary, () if isinstance(said, HoleKind) else said.devices)
+            found = self._place_of[run, number] = self._place_numbers.setdefault(place, len(self._places))
+            if found == len(self._places):
+                self._places.append(place)
+        return found
 
     def _failure(self, classing: Classing, said: _Said) -> model.Failure:
         return model.Failure(
@@ -451,6 +458,13 @@ def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 def _is_bad(outcome: Outcome) -> bool:
     return outcome is Outcome.FLAKY or (outcome.is_red and outcome not in _HOLES)
+
+
+def _kind(said: Said | HoleKind) -> int:
+    """Where a tally counts it: red, flaky, green, or `_SILENT` if it is no observation."""
+    if isinstance(said, HoleKind) or said.outcome in _HOLES:
+        return _SILENT
+    return 0 if said.outcome.is_red else 1 if said.outcome is Outcome.FLAKY else 2
 
 
 def _hole_kind(said: Said | HoleKind) -> HoleKind:

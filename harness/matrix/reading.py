@@ -9,6 +9,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,10 @@ MOST_LINES = 1_000_000
 NONE = "none"
 #: Facts of a run that belong to its machine, and so may differ; a different seed is no difference, either.
 _MACHINE = frozenset({"torch", "driver", "device", "--seed"})
+
+
+class ReaderDiedError(HarnessError):
+    """A process that reads runs ended before it was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +123,19 @@ class Unreadable:
 
 
 def read_all(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[RunSummary | Unreadable]:
-    """Every run, in order. Several processes read, by default one a core."""
+    """Every run, in order. Several processes read, by default one a core. Raises ReaderDiedError."""
     wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
     if wanted < 2:
         yield from map(read, run_dirs)
         return
     # Not forked: what the caller has open and which threads it has is not known here.
-    with ProcessPoolExecutor(wanted, mp_context=multiprocessing.get_context("spawn"), initializer=gc.disable) as pool:
-        yield from pool.map(read, run_dirs)
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(wanted, mp_context=context, initializer=gc.disable) as pool:
+            yield from pool.map(read, run_dirs)
+    except BrokenProcessPool:
+        message = "a process that reads runs was killed, perhaps for lack of memory: try again with fewer runs"
+        raise ReaderDiedError(message) from None
 
 
 def read(run_dir: Path) -> RunSummary | Unreadable:
