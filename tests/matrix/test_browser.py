@@ -196,11 +196,24 @@ def test_headers_stay_in_sight(browser: Browser, path: Path) -> None:
         assert seen.errors == []
 
 
+def test_the_matrix_does_not_cover_the_navigation(browser: Browser, path: Path) -> None:
+    with opened(browser, path, "#show=all&open=0,1,2", width=400, height=700) as (page, _):
+        page.evaluate(
+            "() => { document.documentElement.style.scrollBehavior = 'auto';"
+            " const { top } = document.getElementById('grid').getBoundingClientRect(); scrollTo(0, scrollY + top - 5); }"
+        )
+        box = page.get_by_role("navigation").bounding_box()
+        assert box is not None
+        point = [box["x"] + 60, box["y"] + box["height"] / 2]
+        assert page.evaluate("([x, y]) => !!document.elementFromPoint(x, y).closest('nav')", point)
+
+
 def test_without_scripts_the_summary_is_there(browser: Browser, path: Path) -> None:
     with opened(browser, path, script=False) as (page, _):
         expect(page.locator("#causes article")).to_have_count(3)
         expect(page.locator("#filters")).to_be_hidden()
         expect(page.locator("#holes tbody tr")).to_have_count(1)
+        expect(page.get_by_text("Show in the matrix").first).to_be_hidden()
 
 
 @pytest.mark.parametrize("text", HOSTILE)
