@@ -200,7 +200,7 @@ def test_the_matrix_does_not_cover_the_navigation(browser: Browser, path: Path) 
     with opened(browser, path, "#show=all&open=0,1,2", width=400, height=700) as (page, _):
         page.evaluate(
             "() => { document.documentElement.style.scrollBehavior = 'auto';"
-            " const { top } = document.getElementById('grid').getBoundingClientRect(); scrollTo(0, scrollY + top - 5); }"
+            " const { top } = document.getElementById('grid').getBoundingClientRect(); scrollTo(0, scrollY + top); }"
         )
         box = page.get_by_role("navigation").bounding_box()
         assert box is not None
