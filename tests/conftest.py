@@ -20,6 +20,7 @@ ACCEPTANCE = (
     "tests/devices/test_present.py",
     "tests/gating/test_shipped_configs.py",
     "tests/kit/test_kit.py",
+    "tests/matrix/test_browser.py",
     "tests/reporting/page/test_browser.py",
     "tests/simcuda/test_loading.py",
     "tests/simcuda/test_operators.py",

@@ -14,7 +14,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,8 @@ FILE_NAME = "journal.ndjson"
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _FIRST_BYTES = b'{"event":"'  # every journal begins with this, because `append` writes the kind first
+#: Longer lines are not read. The ids of 500,000 cases fit.
+LONGEST_LINE = 64 << 20
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -160,7 +162,7 @@ def read(path: Path) -> JournalContents:
 
 def _parse_whole(path: Path, data: bytes) -> JournalContents:
     if not data.startswith(_FIRST_BYTES[: len(data)]):
-        raise JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
+        raise _no_journal(path, data)
     return parse(path, data)
 
 
@@ -184,41 +186,98 @@ def parse_run(path: Path, data: bytes) -> JournalContents:
 
 def parse(path: Path, data: bytes) -> JournalContents:
     """Parse `data` as a journal. `path` is only for error messages. Raises JournalError for a newer schema."""
+    events: list[Event] = []
+    damaged: list[Damaged] = []
+    unknown: list[Unknown] = []
+    parsed = _parser(path)
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line:
+            continue
+        found = parsed(number, line)
+        match found:
+            case Damaged():
+                damaged.append(found)
+            case Unknown():
+                unknown.append(found)
+            case _:
+                events.append(found)
+    return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
+
+
+def stream(path: Path) -> Iterator[tuple[bytes, Event | Damaged | Unknown]]:
+    """Every line of a journal and what it says, one at a time, so that the file may be larger than the memory.
+
+    Otherwise like `read`. Of a line that is longer than `LONGEST_LINE`, only the beginning comes, as damaged.
+    """
+    _refuse_irregular(path)
+    parsed, number = _parser(path), 0
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE):
+                number += 1
+                if number == 1 and not line.startswith(_FIRST_BYTES[: len(line)]):
+                    raise _no_journal(path, line)
+                if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                    while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                        continue
+                    yield line, Damaged(number, f"the line is longer than {LONGEST_LINE >> 20} MiB")
+                elif content := line.removesuffix(b"\n"):
+                    yield line, parsed(number, content)
+    except FileNotFoundError:
+        raise _no_file(path) from None
+    except OSError as error:
+        raise JournalError(f"cannot read the journal {str(path)!r}") from error
+
+
+def _parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]:
+    """What reads one line, from its number and bytes. It is made once a file: an import for each line takes time."""
     from pydantic import ValidationError
 
     from harness.reporting.events import EVENT, RunStarted
 
-    events: list[Event] = []
-    damaged: list[Damaged] = []
-    unknown: list[Unknown] = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line:
-            continue
+    validate = EVENT.validate_json
+
+    def parsed(number: int, line: bytes) -> Event | Damaged | Unknown:
         try:
-            event = EVENT.validate_json(_without_surrogates(line))
+            event = validate(_without_surrogates(line))
         except ValidationError as error:
             _refuse_newer(path, number, line)
             kind = _unknown_kind(error)
-            if kind is None:
-                damaged.append(Damaged(number, _reason(error)))
-            else:
-                unknown.append(Unknown(number, kind))
-            continue
+            return Damaged(number, _reason(error)) if kind is None else Unknown(number, kind)
         if isinstance(event, RunStarted):
             _refuse_schema(path, number, event.schema_version)
-        events.append(event)
-    return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
+        return event
+
+    return parsed
 
 
 def _bytes_of(path: Path) -> bytes:
+    _refuse_irregular(path)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
         return path.read_bytes()
     except FileNotFoundError:
-        raise JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run") from None
+        raise _no_file(path) from None
     except OSError as error:
         raise JournalError(f"cannot read the journal {str(path)!r}") from error
+
+
+def _refuse_irregular(path: Path) -> None:
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        raise _no_file(path) from None
+    except OSError as error:
+        raise JournalError(f"cannot read the journal {str(path)!r}") from error
+    if not regular:
+        raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
+
+
+def _no_file(path: Path) -> JournalError:
+    return JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run")
+
+
+def _no_journal(path: Path, data: bytes) -> JournalError:
+    return JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
 
 
 def _without_surrogates(line: bytes) -> bytes:

@@ -9,7 +9,8 @@ from typing import Self
 
 from harness.backends.table import labels
 from harness.caseid import suite_of
-from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, AttemptResult, Outcome, exit_status, settle
+from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, exit_status
+from harness.reporting.decision import decide, reopened
 from harness.reporting.events import (
     Bisected,
     Collected,
@@ -253,11 +254,8 @@ class _LedgerBuilder:
 
     def _reopen(self, case: str) -> None:
         """The attempts at a case that ended without a verdict on it do not count any more."""
-        self._finishes[case] = [
-            each.model_copy(update={"final": False}) if each.outcome is Outcome.LOST else each
-            for each in self._finishes.get(case, [])
-            if each.outcome is not Outcome.NOT_RUN
-        ]
+        finishes = self._finishes.get(case, [])
+        self._finishes[case] = reopened(finishes, lambda each: each.model_copy(update={"final": False}))
 
     def collection(self) -> tuple[dict[str, None], list[str]]:
         """The collected ids, and all ids that need a verdict: the collected ones, then those that only have events."""
@@ -325,18 +323,9 @@ class _LedgerBuilder:
     def verdict(self, case: str, *, collected: bool) -> Verdict:
         starts = self._starts.get(case, [])
         finishes = self._finishes.get(case, [])
-        rulings = [finish.ruling for finish in finishes]
-        outcome = settle(
-            [
-                AttemptResult(finish.outcome, finish.final, None if ruling is None else ruling.outcome)
-                for finish, ruling in zip(finishes, rulings, strict=True)
-            ],
-            len(starts),
-        )
-        ruling = next(
-            (ruling for ruling in reversed(rulings) if ruling is not None and ruling.outcome is outcome), None
-        )
-        decided = _decided(outcome, finishes) if ruling is None else _ruled_on(finishes)
+        decision = decide(finishes, len(starts))
+        outcome, decided = decision.outcome, decision.decided
+        ruling = None if decision.ruled is None else decision.ruled.ruling
         if ruling is not None:
             message = ruling.text
         elif outcome is Outcome.NOT_RUN and decided is None:
@@ -387,22 +376,6 @@ class _LedgerBuilder:
     def _counting(self, case: str) -> int:
         """How many attempts at a case count: one, or every repetition with ``--repeat``."""
         return max(1, sum(finish.final for finish in self._finishes.get(case, [])))
-
-
-def _decided(outcome: Outcome, finishes: Sequence[Finish]) -> Finish | None:
-    finals = [finish for finish in finishes if finish.final]
-    for finish in finals:
-        if finish.outcome is outcome:
-            return finish
-    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # the retry was cut short: the earlier outcome counts
-        return next((finish for finish in reversed(finishes) if finish.outcome is outcome), finals[-1])
-    # No attempt has the outcome `flaky`: the last attempt, which passed, decides.
-    return finals[-1] if finals else None
-
-
-def _ruled_on(finishes: Sequence[Finish]) -> Finish:
-    """The most informative of the attempts that a rule was applied to: the last red one, otherwise the last one."""
-    return next((each for each in reversed(finishes) if each.outcome.is_red), finishes[-1])
 
 
 def _flaky_message(finishes: Sequence[Finish]) -> str:

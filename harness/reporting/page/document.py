@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import resources
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from harness.outcome import Outcome
 from harness.reporting import journal, junit
-from harness.reporting.page import data, inert
+from harness.reporting.page import data, inert, shell
 from harness.reporting.page.model import IN_FULL, Page, duration
 from harness.text import counted
 
 _PACKAGE = "harness.reporting.page"
 #: In this order in the page. The plots' library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
-_SCRIPTS = ("uplot.min.js", "page.js")
+_SCRIPTS = ("uplot.min.js", "text.js", "page.js")
 #: Ids of cases that a list names.
 LISTED = 20
 
@@ -32,7 +29,7 @@ def render(page: Page, *, beside: bool = True) -> bytes:
     """The page in UTF-8, the same for the same `page`. `beside`: it is in the run directory and links to its files."""
     in_full = page.bad[:IN_FULL]
     script_data = data.of(page, in_full)
-    styles, scripts = ([_asset(name) for name in names] for names in (_STYLES, _SCRIPTS))
+    styles, scripts = ([shell.asset(_PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
     text = (
         _environment()
         .get_template("report.html")
@@ -41,7 +38,7 @@ def render(page: Page, *, beside: bool = True) -> bytes:
             in_full=in_full,
             rest=page.bad[IN_FULL:],
             listed=LISTED,
-            policy=Markup(_policy(styles, scripts)),
+            policy=Markup(shell.policy(styles, scripts)),
             styles=[Markup(style) for style in styles],
             scripts=[Markup(script) for script in scripts],
             data=Markup(script_data.decode("ascii")),
@@ -55,31 +52,8 @@ def render(page: Page, *, beside: bool = True) -> bytes:
 
 
 @functools.cache
-def _asset(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath("assets", name).read_text(encoding="utf-8").strip()
-
-
-def _policy(styles: list[str], scripts: list[str]) -> str:
-    """The content security policy: nothing from outside, and of scripts and styles only these."""
-    allowed = {"script-src": scripts, "style-src": styles}
-    hashes = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
-    return "; ".join(["default-src 'none'", *hashes, "img-src data:", "base-uri 'none'", "form-action 'none'"])
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
-
-
-@functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = shell.environment(_PACKAGE)
     filters: Mapping[str, Any] = {
         "duration": duration,
         "clock": _clock,
@@ -92,11 +66,6 @@ def _environment() -> Environment:
     environment.filters.update(filters)
     environment.globals["reds"] = [outcome for outcome in Outcome if outcome.is_red]
     return environment
-
-
-def _finalize(value: object) -> object:
-    """Every text of the run goes through here on its way into the page."""
-    return inert.shown(str(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _clock(moment: float) -> str:

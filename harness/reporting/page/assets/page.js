@@ -1,32 +1,12 @@
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
-  const data = JSON.parse(byId("data").textContent);
+  const { data, put, make, counted } = inert;
   const PAGE = 50;
   const red = new Set(data.red);
   const passed = data.outcomes.indexOf("passed");
   const NONE = "no device";
 
-  // Every text of the run becomes a text node here. Characters that do not show become badges.
-  const hidden = new RegExp(data.hidden, "gu");
-  function put(node, text) {
-    let end = 0;
-    for (const match of text.matchAll(hidden)) {
-      node.append(text.slice(end, match.index));
-      const code = match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-      node.append(make("span", "hidden-char", `U+${code}`));
-      end = match.index + match[0].length;
-    }
-    node.append(end ? text.slice(end) : text);
-    return node;
-  }
-  function make(tag, className, text) {
-    const node = document.createElement(tag);
-    if (className) node.className = className;
-    if (text !== undefined) node.append(text);
-    return node;
-  }
-  const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
   function took(seconds) {
     if (!seconds) return "0 s";
     if (seconds < 0.9995) return `${(seconds * 1000).toFixed(seconds >= 0.0095 ? 0 : 1)} ms`;

@@ -1,0 +1,1 @@
+"""Many runs on many machines as one page and one JSON: `folders`, `reading`, `fleet`, `classing`, `document`."""

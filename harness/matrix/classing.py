@@ -1,0 +1,410 @@
+"""What the red results of one case have in common, and how sure that is. Pure functions over plain values.
+
+An observation is the verdict of one run on the case. `Place` says where it was made. An explanation is a value that a
+place can have, such as a driver: it is complete if all observations with it are red and no others are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+
+
+class Factor(StrEnum):
+    """A property of a place that can explain a failure. The narrowest comes first: it claims the least."""
+
+    UUID = "uuid"
+    HOST = "host"
+    DEVICE = "device"
+    DRIVER = "driver"
+    TORCH = "torch"
+
+
+class Kind(StrEnum):
+    """The class of a failure."""
+
+    EVERYWHERE = "everywhere"
+    ONE_TORCH = "one_torch"
+    ONE_DRIVER = "one_driver"
+    ONE_DEVICE = "one_device"
+    ONE_HOST = "one_host"
+    ONE_UUID = "one_uuid"
+    FLAKE = "flake"
+    MIXED = "mixed"
+
+
+_KINDS = {
+    Factor.UUID: Kind.ONE_UUID,
+    Factor.HOST: Kind.ONE_HOST,
+    Factor.DEVICE: Kind.ONE_DEVICE,
+    Factor.DRIVER: Kind.ONE_DRIVER,
+    Factor.TORCH: Kind.ONE_TORCH,
+}
+
+
+class Sure(StrEnum):
+    """How sure a class is. See `sureness`."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+    ONE = "one observation"
+
+
+#: A class is strong if chance gives such results less often than this, with all red cases counted as tries.
+SIGNIFICANCE = 0.01
+#: The values of one factor that a mixed class names.
+MOST_VALUES = 3
+#: Combinations of two factors that are named.
+MOST_PAIRS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an observation was made. An unknown value is an empty text, or an empty tuple, and explains nothing.
+
+    `devices`: the names of the devices. `uuids`: their UUIDs, and those of the GPUs of MIG instances. Only UUIDs that
+    no other host has.
+    """
+
+    host: str
+    devices: tuple[str, ...] = ()
+    driver: str = ""
+    torch: str = ""
+    uuids: tuple[str, ...] = ()
+
+    def values(self, factor: Factor) -> tuple[str, ...]:
+        """What the place has of a factor. Several values only where a case ran on several devices."""
+        if factor is Factor.UUID:
+            return self.uuids
+        if factor is Factor.DEVICE:
+            return self.devices
+        value = self.host if factor is Factor.HOST else self.driver if factor is Factor.DRIVER else self.torch
+        return (value,) if value else ()
+
+    @property
+    def machine(self) -> tuple[object, ...]:
+        """The place without UUIDs."""
+        return (self.host, self.devices, self.driver, self.torch)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The observations made in one place."""
+
+    red: int = 0
+    flaky: int = 0
+    green: int = 0
+
+    @property
+    def bad(self) -> int:
+        return self.red + self.flaky
+
+    @property
+    def all(self) -> int:
+        return self.red + self.flaky + self.green
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.red + other.red, self.flaky + other.flaky, self.green + other.green)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A value of a factor: ``Cause(Factor.DRIVER, "580.95")``."""
+
+    factor: Factor
+    value: str
+
+    def holds(self, place: Place) -> bool:
+        return self.value in place.values(self.factor)
+
+
+#: One cause, or two that only do it together.
+Explanation = tuple[Cause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Classing:
+    """The class of a failure.
+
+    - `causes`: what the class names. Empty for ``everywhere`` and ``flake``. For ``mixed``: two causes that only do it
+      together, or several values of one factor (`together` tells which), or nothing if nothing explains the results.
+    - `also`: further explanations that fit equally well, so that these observations cannot tell them apart.
+    - `maybe_flake`: a flake fits as well, because the case was bad only once.
+    - `always`: whether each observation with the causes is red.
+    - `chance`: the probability that the bad results are so by chance, see `sureness`. 1 if that is not known.
+    - `total`: all observations; `inside`: those with the causes. `machines`: how many machines have a bad one.
+    """
+
+    kind: Kind
+    sure: Sure
+    chance: float
+    total: Tally
+    machines: int
+    inside: Tally = Tally()
+    causes: Explanation = ()
+    together: bool = False
+    also: tuple[Explanation, ...] = ()
+    maybe_flake: bool = False
+    always: bool = True
+
+
+def classify(tallies: Mapping[Place, Tally], tries: int = 1) -> Classing | None:
+    """The class of a case; None if it is red and flaky nowhere. `tries`: how many cases are classed in the matrix."""
+    seen = _Seen(tallies, max(1, tries))
+    if not seen.bad:
+        return None
+    if seen.total.red == seen.total.all:
+        return _everywhere(seen)
+    covering = seen.covering()
+    complete = [cause for cause in covering if seen.is_complete((cause,))]
+    if seen.is_single_on_mixed_machine():
+        return _flake(seen, complete)
+    if complete:
+        first, *others = complete
+        return _one(seen, first, tuple((other,) for other in others), always=True)
+    pairs = [pair for pair in combinations(covering, 2) if pair[0].factor is not pair[1].factor]
+    complete_pairs = [pair for pair in pairs if seen.is_complete(pair)]
+    if complete_pairs:
+        first_pair, *other_pairs = complete_pairs
+        return _mixed(seen, first_pair, together=True, also=tuple(other_pairs[: MOST_PAIRS - 1]))
+    significant = [cause for cause in covering if seen.chance((cause,)) * seen.tries <= SIGNIFICANCE]
+    if significant:
+        best = min(significant, key=lambda cause: seen.chance((cause,)))
+        same = [other for other in significant if other != best and seen.alike(best, other)]
+        return _one(seen, best, tuple((other,) for other in same), always=False)
+    # On a machine with good results, one bad result on each of some devices is a flake rather than some bad devices.
+    values = () if seen.mixed_places else seen.values_that_explain(2 if seen.mixed_machines else 1)
+    return _flake(seen) if seen.mixed_machines and not values else _mixed(seen, values)
+
+
+class _Seen:
+    """All observations of one case."""
+
+    def __init__(self, tallies: Mapping[Place, Tally], tries: int) -> None:
+        self.tallies = {place: tally for place, tally in tallies.items() if tally.all}
+        self.bad = {place: tally for place, tally in self.tallies.items() if tally.bad}
+        self.total = sum(self.tallies.values(), Tally())
+        self.tries = tries
+        self.machines: dict[object, Tally] = {}
+        for place, tally in self.tallies.items():
+            before = self.machines.get(place.machine)
+            self.machines[place.machine] = tally if before is None else before + tally
+
+    @property
+    def mixed_machines(self) -> int:
+        """The number of machines with both good and bad results."""
+        return sum(_is_mixed(tally) for tally in self.machines.values())
+
+    @property
+    def mixed_places(self) -> int:
+        """The same of places: the very same devices."""
+        return sum(_is_mixed(tally) for tally in self.tallies.values())
+
+    def is_single_on_mixed_machine(self) -> bool:
+        """Whether the case was bad once, and good in another run on the same machine."""
+        return self.total.bad == 1 and self.mixed_machines > 0
+
+    def covering(self) -> list[Cause]:
+        """Every cause that all bad places have, the narrowest first."""
+        found: list[Cause] = []
+        for factor in Factor:
+            first, *others = (place.values(factor) for place in self.bad)
+            found += [Cause(factor, value) for value in first if all(value in other for other in others)]
+        return found
+
+    def is_complete(self, causes: Explanation) -> bool:
+        """Whether exactly the observations with all these causes are red."""
+        return all(
+            tally.red == tally.all if all(cause.holds(place) for cause in causes) else not tally.bad
+            for place, tally in self.tallies.items()
+        )
+
+    def alike(self, first: Cause, second: Cause) -> bool:
+        """Whether the two hold in the same places."""
+        return all(first.holds(place) is second.holds(place) for place in self.tallies)
+
+    def chance(self, causes: Explanation) -> float:
+        """The probability that all bad results fall on places with these causes, given where the first of them fell.
+
+        The units are machines for causes that several machines can have, otherwise observations: a machine that is
+        red in ten runs says no more about its driver than one that is red in one run.
+        """
+        wide = all(cause.factor not in (Factor.UUID, Factor.HOST) for cause in causes)
+        inside = [place for place in self.tallies if all(cause.holds(place) for cause in causes)]
+        if wide:
+            machines = {place.machine for place in inside}
+            bad = sum(self.machines[machine].bad > 0 for machine in machines)
+            return hypergeometric(len(self.machines), len(machines), bad)
+        return hypergeometric(
+            self.total.all,
+            sum(self.tallies[place].all for place in inside),
+            sum(self.tallies[place].bad for place in inside),
+        )
+
+    def inside(self, causes: Explanation) -> Tally:
+        """The observations with all these causes."""
+        return sum((tally for place, tally in self.tallies.items() if all(c.holds(place) for c in causes)), Tally())
+
+    @property
+    def bad_machines(self) -> int:
+        """The number of machines with a bad result."""
+        return sum(tally.bad > 0 for tally in self.machines.values())
+
+    def values_that_explain(self, least: int) -> Explanation:
+        """A few values of one factor that only red observations have, each at least `least` of them, or nothing.
+
+        Of several such factors, the widest.
+        """
+        for factor in reversed(Factor):
+            red = self._red_values(factor)
+            if not 1 < len(red) <= MOST_VALUES or min(red.values()) < least:
+                continue
+            rest = (place for place, tally in self.tallies.items() if tally.red < tally.all)
+            if not any(value in red for place in rest for value in place.values(factor)):
+                return tuple(Cause(factor, value) for value in sorted(red))
+        return ()
+
+    def _red_values(self, factor: Factor) -> dict[str, int]:
+        """The number of red observations by value; nothing if a bad place has no value, or if there are many values."""
+        red: dict[str, int] = {}
+        for place, tally in self.bad.items():
+            values = place.values(factor)
+            if not values or len(red) > MOST_VALUES:
+                return {}
+            for value in values:
+                red[value] = red.get(value, 0) + tally.red
+        return red
+
+
+def _is_mixed(tally: Tally) -> bool:
+    return tally.flaky > 0 or 0 < tally.red < tally.all
+
+
+def hypergeometric(everything: int, inside: int, bad: int) -> float:
+    """The probability that `bad` of `everything`, drawn at random, are all `inside`, if the first of them is.
+
+    The first one names the suspect, so it is no evidence against it. So one bad result has probability 1.
+    """
+    if not 0 < bad <= inside <= everything:
+        return 1.0
+    return math.comb(inside - 1, bad - 1) / math.comb(everything - 1, bad - 1)
+
+
+def sureness(bad: int, chance: float, tries: int) -> Sure:
+    """``strong`` if chance, times the number of cases that are classed, is at most `SIGNIFICANCE`; otherwise ``weak``.
+
+    Many cases are classed at once, and chance has as many tries (the Bonferroni correction).
+    """
+    if bad == 1:
+        return Sure.ONE
+    return Sure.STRONG if chance * tries <= SIGNIFICANCE else Sure.WEAK
+
+
+def _everywhere(seen: _Seen) -> Classing:
+    # A case that fails every other time is red in each of so many runs with this probability.
+    chance = 0.5**seen.total.red
+    same = tuple((cause,) for cause in seen.covering())
+    sure = sureness(seen.total.bad, chance, seen.tries)
+    return Classing(Kind.EVERYWHERE, sure, chance, seen.total, seen.bad_machines, seen.total, also=same)
+
+
+def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bool) -> Classing:
+    chance = seen.chance((cause,))
+    return Classing(
+        _KINDS[cause.factor],
+        sureness(seen.total.bad, chance, seen.tries),
+        chance,
+        seen.total,
+        seen.bad_machines,
+        seen.inside((cause,)),
+        causes=(cause,),
+        also=also,
+        maybe_flake=seen.total.bad == 1,
+        always=always,
+    )
+
+
+def _mixed(seen: _Seen, causes: Explanation, *, together: bool = False, also: tuple[Explanation, ...] = ()) -> Classing:
+    chance = seen.chance(causes) if together else 1.0
+    return Classing(
+        Kind.MIXED,
+        sureness(seen.total.bad, chance, seen.tries),
+        chance,
+        seen.total,
+        seen.bad_machines,
+        seen.inside(causes) if together else Tally(),
+        causes=causes,
+        together=together,
+        also=also,
+        maybe_flake=seen.total.bad == 1,
+    )
+
+
+def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
+    """Good and bad on the very same devices is what a flake is. So it is strong if that was seen more than once."""
+    sure = Sure.STRONG if seen.mixed_places else Sure.WEAK
+    sure = Sure.ONE if seen.total.bad == 1 else sure
+    also = tuple((cause,) for cause in complete)
+    inside = seen.inside(also[0]) if also else Tally()
+    return Classing(Kind.FLAKE, sure, 1.0, seen.total, seen.bad_machines, inside, also=also, always=False)
+
+
+def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
+    """The classes of all cases, each looked at in the light of the others.
+
+    Cases that were bad once each, all of them on the same device, are no flakes: they are of class ``one_uuid``, as far
+    as chance would give so many of them on one device less often than `SIGNIFICANCE`.
+    """
+    suspects: dict[Cause, list[int]] = {}
+    for case, each in classings.items():
+        cause = _suspect(each)
+        if cause is not None:
+            suspects.setdefault(cause, []).append(case)
+    found = dict(classings)
+    for cause, cases in suspects.items():
+        chance = joint_chance([classings[case] for case in cases], len(classings))
+        if len(cases) > 1 and chance <= SIGNIFICANCE:
+            found |= {case: _on_one_device(classings[case], cause, chance) for case in cases}
+    return found
+
+
+def _suspect(classing: Classing) -> Cause | None:
+    """The one device that all bad results of a case are from, if they are."""
+    cause = classing.causes[0] if classing.kind is Kind.ONE_UUID else None
+    if classing.kind is Kind.FLAKE and classing.also:
+        cause = classing.also[0][0]
+    return cause if cause is not None and cause.factor is Factor.UUID else None
+
+
+def joint_chance(classings: Sequence[Classing], tries: int) -> float:
+    """The probability that, of `tries` red cases, so many have all their bad results on the device of the first."""
+    shares = [
+        math.comb(each.inside.all, each.total.bad) / math.comb(each.total.all, each.total.bad) for each in classings
+    ]
+    shares.remove(max(shares))
+    return min(1.0, math.comb(tries - 1, len(shares)) * math.prod(shares))
+
+
+def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
+    also = tuple(each for each in classing.also if each != (cause,))
+    return replace(
+        classing,
+        kind=Kind.ONE_UUID,
+        sure=Sure.STRONG,
+        chance=min(classing.chance, chance),
+        causes=(cause,),
+        also=also,
+        maybe_flake=False,
+        always=classing.inside.bad == classing.inside.all,
+    )
+
+
+def tally(observations: Iterable[tuple[Place, Tally]]) -> dict[Place, Tally]:
+    """The observations by place."""
+    found: dict[Place, Tally] = {}
+    for place, each in observations:
+        found[place] = found.get(place, Tally()) + each
+    return found
