@@ -26,6 +26,7 @@ RED = "red"
 VERDICTS = (*(outcome.value for outcome in Outcome), RED)
 LEAK_CHECKS = ("off", "fast", "full")
 PROGRESS = ("auto", "live", "plain", "off")
+JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
 
 
 class OptionError(HarnessError):
@@ -322,6 +323,13 @@ OPTIONS = {
             "live: a table of what runs, below the output; plain, or SECONDS: a line after 30, or so many, seconds "
             "without output; off; auto (default): live if standard output is a terminal, otherwise plain",
             "HOW",
+        ),
+        Option(
+            "--junit-flavour",
+            _one_of(JUNIT_FLAVOURS),
+            "default",
+            "who reads junit.xml: default (most readers), jenkins, gitlab",
+            "NAME",
         ),
         Option(
             "--health",

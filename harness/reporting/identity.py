@@ -16,7 +16,7 @@ from harness.reporting.events import RunStarted
 from harness.text import clean, one_line
 
 #: Settings without influence on verdicts: they may differ.
-FREE = frozenset({"grace", "progress", "results_dir", "health", "shard", "slots"})
+FREE = frozenset({"grace", "progress", "results_dir", "health", "junit_flavour", "shard", "slots"})
 _SHOWN = 80
 #: The name of the hash of the suites' files.
 SUITE_FILES = "suite files"

@@ -14,7 +14,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -159,9 +159,14 @@ def read(path: Path) -> JournalContents:
 
 
 def _parse_whole(path: Path, data: bytes) -> JournalContents:
+    refuse_foreign(path, data)
+    return parse(path, data)
+
+
+def refuse_foreign(path: Path, data: bytes) -> None:
+    """Raise JournalError if a file that begins with `data` is not a journal."""
     if not data.startswith(_FIRST_BYTES[: len(data)]):
         raise JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
-    return parse(path, data)
 
 
 def read_run(path: Path) -> JournalContents:
@@ -175,46 +180,72 @@ def parse_run(path: Path, data: bytes) -> JournalContents:
 
     contents = _parse_whole(path, data)
     if not any(isinstance(event, RunStarted) for event in contents.events):
-        raise JournalError(
-            f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "
-            "give another run directory, or start the run again"
-        )
+        raise no_run(path)
     return contents
+
+
+def no_run(path: Path) -> JournalError:
+    """The error for a journal in which no run started."""
+    return JournalError(
+        f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "
+        "give another run directory, or start the run again"
+    )
 
 
 def parse(path: Path, data: bytes) -> JournalContents:
     """Parse `data` as a journal. `path` is only for error messages. Raises JournalError for a newer schema."""
+    events: list[Event] = []
+    damaged: list[Damaged] = []
+    unknown: list[Unknown] = []
+    parsed = line_parser(path)
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line:
+            continue
+        found = parsed(number, line)
+        if isinstance(found, Damaged):
+            damaged.append(found)
+        elif isinstance(found, Unknown):
+            unknown.append(found)
+        else:
+            events.append(found)
+    return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
+
+
+def line_parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]:
+    """A function that takes a line's number and bytes, and returns its event, or why there is none.
+
+    `path` is only for error messages. The function raises JournalError for a newer schema.
+    """
     from pydantic import ValidationError
 
     from harness.reporting.events import EVENT, RunStarted
 
-    events: list[Event] = []
-    damaged: list[Damaged] = []
-    unknown: list[Unknown] = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line:
-            continue
+    def parsed(number: int, line: bytes) -> Event | Damaged | Unknown:
         try:
             event = EVENT.validate_json(_without_surrogates(line))
         except ValidationError as error:
             _refuse_newer(path, number, line)
             kind = _unknown_kind(error)
-            if kind is None:
-                damaged.append(Damaged(number, _reason(error)))
-            else:
-                unknown.append(Unknown(number, kind))
-            continue
+            return Damaged(number, _reason(error)) if kind is None else Unknown(number, kind)
         if isinstance(event, RunStarted):
             _refuse_schema(path, number, event.schema_version)
-        events.append(event)
-    return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
+        return event
+
+    return parsed
 
 
 def _bytes_of(path: Path) -> bytes:
+    with reading(path):
+        return path.read_bytes()
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Generator[None]:
+    """Refuse what is no regular file. Within it, an OSError is a JournalError that names the file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
-        return path.read_bytes()
+        yield
     except FileNotFoundError:
         raise JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run") from None
     except OSError as error:
@@ -230,6 +261,13 @@ def _without_surrogates(line: bytes) -> bytes:
     except (ValueError, RecursionError):
         return line  # the validation that follows reports the error
     return _LONE_SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode("utf-8")
+
+
+def text_of(literal: bytes) -> str:
+    """The text in a JSON string, with its quotes, as `read` returns it. Raises ValueError if it is no text."""
+    if b"\\" not in literal:
+        return literal[1:-1].decode("utf-8")
+    return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.loads(literal))
 
 
 def _refuse_newer(path: Path, number: int, line: bytes) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.outcome import Outcome
 from harness.reporting import environment, journal
-from harness.reporting.ledger import Ledger, Verdict
+from harness.reporting.ledger import Ledger
+from harness.reporting.verdict import Verdict
 from harness.text import clean, one_line
 
 

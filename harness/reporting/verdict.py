@@ -1,0 +1,208 @@
+"""Decide the verdict of one case from its events. Pure functions; every report and the exit status use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.caseid import suite_of
+from harness.outcome import AttemptResult, Outcome, settle
+from harness.reporting.events import Executor, Finish, Levels, Reopened, Start
+from harness.text import exit_text
+
+CaseEvent = Start | Finish | Levels | Reopened
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one case.
+
+    `finishes` are all ended attempts in order. `decided` is the attempt that gave the outcome, or to which a rule of
+    the run was applied; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `devices` are those
+    of the deciding attempt, otherwise of the latest one. `collected` is False for a case that has events but is in no
+    collected list.
+    """
+
+    case: str
+    suite: str
+    outcome: Outcome
+    message: str
+    finishes: tuple[Finish, ...]
+    decided: Finish | None
+    started: int
+    devices: tuple[str, ...]
+    collected: bool
+
+    @property
+    def ran(self) -> bool:
+        """Whether the case's own code ran to a verdict. False if a rule made a gated or skipped case red."""
+        return self.outcome.ran and self.decided is not None and self.decided.outcome.ran
+
+    @property
+    def earlier(self) -> tuple[Finish, ...]:
+        """The red attempts that did not decide the verdict, in order.
+
+        `lost` attempts are left out: they give no information about the case.
+        """
+        others = (finish for finish in self.finishes if finish is not self.decided)
+        return tuple(finish for finish in others if finish.outcome.is_red and finish.outcome is not Outcome.LOST)
+
+    @property
+    def reproduce(self) -> str | None:
+        """The command of the latest attempt that has one: the deciding attempt, otherwise the last red one."""
+        return next((finish.reproduce for finish in reversed(self.finishes) if finish.reproduce), None)
+
+    @property
+    def duration(self) -> float:
+        """Seconds of all attempts together."""
+        return sum((finish.duration for finish in self.finishes), start=0.0)
+
+
+class CaseEvents:
+    """The events of one case, in the order of the journal. A line that comes twice counts once.
+
+    `mentioned`: an attempt started or ended, so the case needs a verdict even if nobody collected it.
+    """
+
+    __slots__ = ("_keys", "doubled", "finishes", "levels", "mentioned", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[Start] = []
+        self.finishes: list[Finish] = []
+        self.levels: list[Levels] = []
+        self.doubled = 0
+        self.mentioned = False
+        self._keys: set[tuple[str, float, int]] = set()
+
+    def add(self, event: CaseEvent) -> None:
+        """Take the next event of the case."""
+        if isinstance(event, Reopened):
+            self._reopen()
+            return
+        key = (event.event, event.t, event.attempt)
+        if key in self._keys and event in (*self.starts, *self.finishes, *self.levels):
+            self.doubled += 1
+            return
+        self._keys.add(key)
+        self.mentioned = self.mentioned or not isinstance(event, Levels)
+        if isinstance(event, Start):
+            self.starts.append(event)
+        elif isinstance(event, Finish):
+            self.finishes.append(event)
+        else:
+            self.levels.append(event)
+
+    def _reopen(self) -> None:
+        """The attempts that ended without a verdict on the case do not count any more."""
+        self.finishes = [
+            each.model_copy(update={"final": False}) if each.outcome is Outcome.LOST else each
+            for each in self.finishes
+            if each.outcome is not Outcome.NOT_RUN
+        ]
+
+    @property
+    def retries(self) -> int:
+        """The attempts beyond those that count: one, or every repetition with ``--repeat``."""
+        return max(0, len(self.starts) - max(1, sum(finish.final for finish in self.finishes)))
+
+
+def decide(
+    case: str,
+    events: CaseEvents,
+    *,
+    collected: bool,
+    stopped: str = "",
+    ended: Callable[[str], Executor | None] = lambda _: None,
+) -> Verdict:
+    """The verdict on a case.
+
+    `stopped`: the signal that stopped the run. `ended`: how an executor ended, by its name.
+    """
+    starts, finishes = events.starts, events.finishes
+    rulings = [finish.ruling for finish in finishes]
+    outcome = settle(
+        [
+            AttemptResult(finish.outcome, finish.final, None if ruling is None else ruling.outcome)
+            for finish, ruling in zip(finishes, rulings, strict=True)
+        ],
+        len(starts),
+    )
+    ruling = next((ruling for ruling in reversed(rulings) if ruling is not None and ruling.outcome is outcome), None)
+    decided = _decided(outcome, finishes) if ruling is None else _ruled_on(finishes)
+    if ruling is not None:
+        message = ruling.text
+    elif outcome is Outcome.NOT_RUN and decided is None:
+        how = f"was stopped by {stopped}" if stopped else "ended"
+        message = f"the run {how} before it started"
+    elif outcome is Outcome.LOST and decided is None:
+        message = _lost_message(starts, finishes, ended)
+    elif outcome is Outcome.FLAKY:
+        message = _flaky_message(finishes)
+    else:
+        message = "" if decided is None else _message(decided)
+    attempts: list[Start | Finish] = [*starts, *finishes]
+    latest = decided or (attempts[-1] if attempts else None)
+    return Verdict(
+        case=case,
+        suite=suite_of(case),
+        outcome=outcome,
+        message=message,
+        finishes=tuple(finishes),
+        decided=decided,
+        started=len(starts),
+        devices=() if latest is None else latest.devices,
+        collected=collected,
+    )
+
+
+def _lost_message(starts: Sequence[Start], finishes: Sequence[Finish], ended: Callable[[str], Executor | None]) -> str:
+    if finishes:
+        broke = finishes[-1]
+        message = f"broke in company ({broke.outcome}) and was never confirmed alone"
+        return f"{message}: {broke.message}" if broke.message else message
+    start = starts[-1]
+    where = f"worker {start.worker or 'none'}, executor {start.executor or 'none'}"
+    devices = " ".join(start.devices) or "none"
+    message = f"started on {where}, devices {devices}, seed {start.seed}, and never finished"
+    end = ended(start.executor or "")
+    if end is not None and end.exit_status is not None:
+        message += f"; that executor ended with {exit_text(end.exit_status)}"
+    if end is not None and end.reason:
+        message += f" ({end.reason})"
+    return message
+
+
+def _decided(outcome: Outcome, finishes: Sequence[Finish]) -> Finish | None:
+    finals = [finish for finish in finishes if finish.final]
+    for finish in finals:
+        if finish.outcome is outcome:
+            return finish
+    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # the retry was cut short: the earlier outcome counts
+        return next((finish for finish in reversed(finishes) if finish.outcome is outcome), finals[-1])
+    # No attempt has the outcome `flaky`: the last attempt, which passed, decides.
+    return finals[-1] if finals else None
+
+
+def _ruled_on(finishes: Sequence[Finish]) -> Finish:
+    """The most informative of the attempts that a rule was applied to: the last red one, otherwise the last one."""
+    return next((each for each in reversed(finishes) if each.outcome.is_red), finishes[-1])
+
+
+def _flaky_message(finishes: Sequence[Finish]) -> str:
+    for finish in finishes:
+        if finish.outcome.is_red and not finish.final:
+            how = "at first, passed when tried again" if finish.alone else "in company, passed alone"
+            return f"{finish.outcome} {how}: {_message(finish)}"
+    return "broke in company, passed alone"
+
+
+def _message(finish: Finish) -> str:
+    """The attempt's own message. If it has none: the gate, exit status or outcome; "" for a plain pass."""
+    if finish.message or finish.outcome is Outcome.PASSED:
+        return finish.message
+    if finish.gate is not None:
+        gate = finish.gate
+        return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
+    if finish.exit_status is not None:
+        return f"{finish.outcome}: {exit_text(finish.exit_status)}"
+    return str(finish.outcome)
