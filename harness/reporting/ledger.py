@@ -89,9 +89,9 @@ class Oddities:
         if self.unknown_lines:
             named = ", ".join(f"line {each.number} {one_line(each.kind, 40)!r}" for each in self.unknown[:_NAMED])
             what = counted(self.unknown_lines, "line")
-            texts.append(f"{what} of the journal have an unknown kind and do not count: {named}")
+            texts.append(f"the journal has {what} of an unknown kind, which a newer harness may read: {named}")
         if self.doubled_lines:
-            texts.append(f"{counted(self.doubled_lines, 'line')} of the journal came twice and count once")
+            texts.append(f"the journal has {counted(self.doubled_lines, 'line')} twice, counted once")
         return tuple(texts)
 
 
