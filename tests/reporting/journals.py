@@ -46,7 +46,7 @@ def lines(**facts: Any) -> list[build.Line]:
         ),
         build.start(CRASHED, **on[1]),
         build.finish(CRASHED, Outcome.CRASHED, exit_status=-11, message="SIGSEGV in call", **on[1]),
-        *build.broke_and(FLAKY, Outcome.CRASHED, Outcome.PASSED, devices=["GPU-1"]),
+        *({**line, **on[0]} for line in build.broke_and(FLAKY, Outcome.CRASHED, Outcome.PASSED)),
         build.start(PASSED, **on[1]),
         build.finish(PASSED, duration=0.25, **on[1]),
         build.finish(GATED, Outcome.GATED, gate=gate, devices=[], executor=None),
