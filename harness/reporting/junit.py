@@ -32,6 +32,7 @@ MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/
 _HEAD = "<?xml version='1.0' encoding='utf-8'?>\n"
 _BLOCK = 1 << 20
 _IN_MEMORY = 8 << 20
+_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +183,13 @@ class Document:
             fail_on_flaky = bool(self._results.runs) and self._results.runs[-1].fail_on_flaky
             writer = CaseWriter(self._flavour, self._names, fail_on_flaky, self.text_limit, costs)
             end = 0
+            waiting: list[bytes] = []
             for verdict, levels in self._results.cases():
                 data = writer.case(verdict, levels).encode("utf-8")
-                self._cases.write(data)
+                waiting.append(data)
+                if len(waiting) == _AT_ONCE:
+                    self._cases.write(b"".join(waiting))
+                    waiting.clear()
                 place = self._places.of(verdict)
                 suite = self._suites.get(place)
                 if suite is None:
@@ -192,6 +197,7 @@ class Document:
                 suite.add(tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky), round(verdict.duration, 4))
                 suite.add_part(end, end + len(data))
                 end += len(data)
+            self._cases.write(b"".join(waiting))
         self._heads = [(text.encode("utf-8"), place) for text, place in self._frame(self._results.summary)]
         self.size = end + sum(len(head) for head, _ in self._heads)
 

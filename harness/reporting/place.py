@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.backends.table import labels
 from harness.reporting import environment
@@ -14,8 +13,7 @@ from harness.reporting.verdict import Verdict
 from harness.shard import index_of
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(NamedTuple):
     """Where a case ran. Without devices, it ran on none, and the run had more than one.
 
     `shard`: the text of the shard that ran it; empty unless the run was merged.

@@ -210,25 +210,18 @@ class StoredRun:
 
     def _enter_collected(self, line: Line) -> bool:
         """Enter the ids of a ``collected`` line one at a time; False if the line has not the usual form."""
-        database = self._database
-        database.execute("CREATE TEMP TABLE listed (id TEXT NOT NULL)")
+        (last,) = self._database.execute("SELECT coalesce(max(no), 0) FROM cases").fetchone()
         try:
             lists = CollectedIds(line.data)
-            ids = IdsDigest()
             event = self._parsed(line.number, lists.rest)
             if not isinstance(event, Collected):
                 return False
-            # Into a table of its own first: the form of the last id decides whether the line counts.
-            database.executemany("INSERT INTO listed VALUES (?)", ((ids.added(case),) for case in lists.ids()))
-            added = database.execute("INSERT OR IGNORE INTO cases (id, collected) SELECT id, 1 FROM listed").rowcount
-            twice: tuple[str, ...] = ()
-            if added < ids.count:
-                query = "SELECT id FROM listed GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)"
-                twice = tuple(case for (case,) in database.execute(query))
+            ids = IdsDigest()
+            added = self._database.executemany(_ADD_CASE, ((ids.added(case), 1) for case in lists.ids())).rowcount
+            twice = self._twice(lists) if added < ids.count else ()
         except OddLineError:
+            self._database.execute("DELETE FROM cases WHERE no > ?", (last,))
             return False
-        finally:
-            database.execute("DROP TABLE listed")
         self._tally.add(event)
         self._tally.add_collected(
             CollectedList(
@@ -241,6 +234,15 @@ class StoredRun:
             )
         )
         return True
+
+    def _twice(self, lists: CollectedIds) -> tuple[str, ...]:
+        """The ids that a list has twice."""
+        self._database.execute("CREATE TEMP TABLE listed (id TEXT NOT NULL)")
+        self._database.executemany("INSERT INTO listed VALUES (?)", ((case,) for case in lists.ids()))
+        query = "SELECT id FROM listed GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)"
+        found = tuple(case for (case,) in self._database.execute(query))
+        self._database.execute("DROP TABLE listed")
+        return found
 
     def _enter_cases(self) -> None:
         """Enter where the lines of each case are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.caseid import suite_of
 from harness.outcome import AttemptResult, Outcome, settle
@@ -79,18 +80,26 @@ class CaseEvents:
         if isinstance(event, Reopened):
             self._reopen()
             return
-        key = (event.event, event.t, event.attempt)
-        if key in self._keys and event in (*self.starts, *self.finishes, *self.levels):
+        same: list[Any] = self.finishes
+        if isinstance(event, Start):
+            same = self.starts
+        elif isinstance(event, Levels):
+            same = self.levels
+        if (same or self._keys) and self._is_there(event):
             self.doubled += 1
             return
+        self.mentioned = self.mentioned or same is not self.levels
+        same.append(event)
+
+    def _is_there(self, event: Start | Finish | Levels) -> bool:
+        """Whether an equal event was added. A key is looked up first, since a case may have thousands of attempts."""
+        every: list[Any] = [] if self._keys else [*self.starts, *self.finishes, *self.levels]
+        self._keys.update((each.event, each.t, each.attempt) for each in every)
+        key = (event.event, event.t, event.attempt)
+        if key in self._keys and event in (*self.starts, *self.finishes, *self.levels):
+            return True
         self._keys.add(key)
-        self.mentioned = self.mentioned or not isinstance(event, Levels)
-        if isinstance(event, Start):
-            self.starts.append(event)
-        elif isinstance(event, Finish):
-            self.finishes.append(event)
-        else:
-            self.levels.append(event)
+        return False
 
     def _reopen(self) -> None:
         """The attempts that ended without a verdict on the case do not count any more."""
