@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +31,7 @@ from harness.text import cap, clean, counted
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)
 _HEAD = "<?xml version='1.0' encoding='utf-8'?>\n"
-_BLOCK = 1 << 20
 _IN_MEMORY = 8 << 20
-_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,10 @@ def serialise(
 
 @dataclass(slots=True)
 class _Suite:
-    """The cases of one place: their totals, and where they are in the file of all cases, as begins and ends."""
+    """The cases of one place: their totals, and where they are in the temporary file, as begins and ends.
+
+    `waiting` are those that are not in the file.
+    """
 
     tests: int = 0
     failures: int = 0
@@ -103,6 +105,7 @@ class _Suite:
     skipped: int = 0
     seconds: float = 0.0
     parts: array[int] = field(default_factory=lambda: array("q"))
+    waiting: list[bytes] = field(default_factory=list)
 
     def add(self, tag: str, seconds: float) -> None:
         self.tests += 1
@@ -110,12 +113,6 @@ class _Suite:
         self.errors += tag == "error"
         self.skipped += tag == "skipped"
         self.seconds += seconds
-
-    def add_part(self, begin: int, end: int) -> None:
-        if self.parts and self.parts[-1] == begin:
-            self.parts[-1] = end
-        else:
-            self.parts.extend((begin, end))
 
 
 class Document:
@@ -143,7 +140,7 @@ class Document:
         self._names = Names(results.ids, whole=self._flavour.whole_ids)
         self._places = Places(results.runs, results.shards, known)
         # The cases are written before the totals that stand before them are known.
-        self._cases: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed by `__exit__`
+        self._file: IO[bytes] | None = None
         self._suites: dict[Place, _Suite] = {}
         self._heads: list[tuple[bytes, Place | None]] = []
         self.text_limit = MOST_TEXT
@@ -151,14 +148,19 @@ class Document:
         try:
             self._fit(most_bytes)
         except BaseException:
-            self._cases.close()
+            self.close()
             raise
 
     def __enter__(self) -> Document:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cases.close()
+        self.close()
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        if self._file is not None:
+            self._file.close()
 
     def _fit(self, most: int) -> None:
         costs = [0] * len(LIMITS)
@@ -176,30 +178,43 @@ class Document:
 
     def _render(self, costs: list[int] | None) -> None:
         """Write all cases, and then what stands around them."""
-        with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
-            self._cases.seek(0)
-            self._cases.truncate()
-            self._suites = {}
-            fail_on_flaky = bool(self._results.runs) and self._results.runs[-1].fail_on_flaky
-            writer = CaseWriter(self._flavour, self._names, fail_on_flaky, self.text_limit, costs)
-            end = 0
-            waiting: list[bytes] = []
-            for verdict, levels in self._results.cases():
-                data = writer.case(verdict, levels).encode("utf-8")
-                waiting.append(data)
-                if len(waiting) == _AT_ONCE:
-                    self._cases.write(b"".join(waiting))
-                    waiting.clear()
-                place = self._places.of(verdict)
-                suite = self._suites.get(place)
-                if suite is None:
-                    suite = self._suites[place] = _Suite()
-                suite.add(tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky), round(verdict.duration, 4))
-                suite.add_part(end, end + len(data))
-                end += len(data)
-            self._cases.write(b"".join(waiting))
+        self._suites = {}
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.truncate()
+        fail_on_flaky = bool(self._results.runs) and self._results.runs[-1].fail_on_flaky
+        writer = CaseWriter(self._flavour, self._names, self.text_limit, costs)
+        size = waiting = 0
+        for verdict, levels in self._results.cases():
+            tag = tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky)
+            # Four decimals: below 0.0001 Python writes an exponent, which some readers of the format reject.
+            seconds = round(verdict.duration, 4)
+            data = writer.case(verdict, levels, tag, seconds).encode("utf-8")
+            place = self._places.of(verdict)
+            suite = self._suites.get(place)
+            if suite is None:
+                suite = self._suites[place] = _Suite()
+            suite.add(tag, seconds)
+            suite.waiting.append(data)
+            size += len(data)
+            waiting += len(data)
+            if waiting >= _IN_MEMORY:
+                self._put_aside()
+                waiting = 0
         self._heads = [(text.encode("utf-8"), place) for text, place in self._frame(self._results.summary)]
-        self.size = end + sum(len(head) for head, _ in self._heads)
+        self.size = size + sum(len(head) for head, _ in self._heads)
+
+    def _put_aside(self) -> None:
+        """Move the cases that wait to the temporary file, those of a suite together."""
+        with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+            end = self._file.seek(0, os.SEEK_END)
+            for suite in self._suites.values():
+                begin = end
+                end += self._file.write(b"".join(suite.waiting))
+                suite.waiting.clear()
+                suite.parts.extend((begin, end))
 
     def _frame(self, summary: Summary) -> Iterator[tuple[str, Place | None]]:
         """All text of the document but the cases. The cases of a place come after its text."""
@@ -264,15 +279,17 @@ class Document:
 
     def chunks(self) -> Iterator[bytes]:
         """The document, piece by piece. Raises WriteError if the temporary file cannot be read."""
-        with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
-            for head, place in self._heads:
-                yield head
-                if place is not None:
-                    parts = self._suites[place].parts
-                    for begin, end in zip(parts[::2], parts[1::2], strict=True):
-                        self._cases.seek(begin)
-                        for at in range(begin, end, _BLOCK):
-                            yield self._cases.read(min(_BLOCK, end - at))
+        for head, place in self._heads:
+            yield head
+            if place is None:
+                continue
+            suite = self._suites[place]
+            with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+                for begin, end in zip(suite.parts[::2], suite.parts[1::2], strict=True):
+                    assert self._file is not None
+                    self._file.seek(begin)
+                    yield self._file.read(end - begin)
+            yield b"".join(suite.waiting)
 
     def write(self, file: BinaryIO) -> None:
         """Write the document."""

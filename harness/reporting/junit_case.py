@@ -26,13 +26,16 @@ _ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.PO
 _SKIPS = frozenset({Outcome.GATED, Outcome.SKIPPED, Outcome.WAIVED, Outcome.NOT_RUN})
 
 
+_TAGS = {
+    outcome: tag
+    for tag, outcomes in (("failure", _FAILURES), ("error", _ERRORS), ("skipped", _SKIPS))
+    for outcome in outcomes
+}
+
+
 def tag_of(outcome: Outcome, *, fail_on_flaky: bool) -> str:
     """The element of a case with this outcome; empty for a case that readers are to count as passed."""
-    if outcome in _FAILURES or (outcome is Outcome.FLAKY and fail_on_flaky):
-        return "failure"
-    if outcome in _ERRORS:
-        return "error"
-    return "skipped" if outcome in _SKIPS else ""
+    return "failure" if fail_on_flaky and outcome is Outcome.FLAKY else _TAGS.get(outcome, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,11 @@ class CaseWriter:
 
     flavour: Flavour
     names: Names
-    fail_on_flaky: bool
     limit: int
     costs: list[int] | None = None
 
-    def case(self, verdict: Verdict, levels: Sequence[Levels]) -> str:
-        """The element of a case."""
-        tag = tag_of(verdict.outcome, fail_on_flaky=self.fail_on_flaky)
+    def case(self, verdict: Verdict, levels: Sequence[Levels], tag: str, seconds: float) -> str:
+        """The element of a case. `tag`: that of its result, see `tag_of`."""
         inner = self._result(tag, verdict) if tag else ""
         earlier = () if tag == "skipped" else verdict.earlier  # readers count a flaky case as passed
         if self.flavour.interim:
@@ -58,18 +59,16 @@ class CaseWriter:
         if verdict.decided is not None:
             inner += self._output(verdict, verdict.decided, levels, () if tag or self.flavour.interim else earlier)
         return (
-            f"<testcase{self._attributes(verdict)}>{inner}</testcase>\n"
+            f"<testcase{self._attributes(verdict.case, seconds)}>{inner}</testcase>\n"
             if inner
-            else (f"<testcase{self._attributes(verdict)} />\n")
+            else (f"<testcase{self._attributes(verdict.case, seconds)} />\n")
         )
 
-    def _attributes(self, verdict: Verdict) -> str:
-        # Four decimals: below 0.0001 Python writes an exponent, which some readers of the format reject.
-        time = str(round(verdict.duration, 4))
-        classname, name = self.names.of(verdict.case)
+    def _attributes(self, case: str, seconds: float) -> str:
+        classname, name = self.names.of(case)
         if not self.flavour.whole_ids:
-            return attributes(name=name, classname=classname, time=time)
-        return attributes(name=name, classname=classname, file=clean(verdict.case.partition("::")[0]), time=time)
+            return attributes(name=name, classname=classname, time=str(seconds))
+        return attributes(name=name, classname=classname, file=clean(case.partition("::")[0]), time=str(seconds))
 
     def _result(self, tag: str, verdict: Verdict) -> str:
         # The text repeats the message, because GitLab shows only the text, and only the first lines of a long text.

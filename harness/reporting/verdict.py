@@ -45,6 +45,8 @@ class Verdict:
 
         `lost` attempts are left out: they give no information about the case.
         """
+        if len(self.finishes) == 1 and self.decided is not None:
+            return ()
         others = (finish for finish in self.finishes if finish is not self.decided)
         return tuple(finish for finish in others if finish.outcome.is_red and finish.outcome is not Outcome.LOST)
 
