@@ -78,11 +78,9 @@ class Places:
         return {name: str(value) for name, value in facts.items() if value and value != "none"}
 
     def device(self, place: Place) -> str:
-        """The names of the place's devices, as far as they are known, and what they are if they are no GPUs."""
+        """What the place's devices are: their label if they are no GPUs, otherwise their names, as far as known."""
         rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(self._environment(place))}
-        names = ", ".join(dict.fromkeys(rows.get(uuid, uuid) for uuid in place.devices))
-        label = labels(place.devices)
-        return f"{names} ({label})" if label and label not in names else names
+        return labels(place.devices) or ", ".join(dict.fromkeys(rows.get(uuid, uuid) for uuid in place.devices))
 
     def _environment(self, place: Place) -> Mapping[str, Any]:
         known = self._known

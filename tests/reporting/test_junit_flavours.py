@@ -122,6 +122,14 @@ def test_a_case_on_several_devices_has_all_of_them() -> None:
     assert (facts["device"], facts["uuid"]) == ("NVIDIA GPU-1, NVIDIA GPU-2", "GPU-1 GPU-2")
 
 
+def test_devices_that_are_no_gpus_say_so() -> None:
+    lines = [build.run(devices=["SOFT-0"]), build.collected(PASSED), build.finish(PASSED, devices=["SOFT-0"])]
+    known = {**ENVIRONMENT, "devices": [{"uuid": "SOFT-0", "name": "a name"}]}
+    (suite,) = report(lines, "default", known)
+    facts = properties(suite)
+    assert (facts["device"], facts["uuid"]) == ("soft (software device)", "SOFT-0")
+
+
 def test_a_merged_run_has_suites_of_all_hosts() -> None:
     ids = [f"suites/amp/test_a.py::test_{number}" for number in range(20)]
     shards = [
