@@ -1,7 +1,7 @@
 """Write XML as text: elements, attributes and their escapes.
 
-A report is written as text and not by junitparser: a million cases take it 29 microseconds each, as elements in memory
-with 1.6 KiB each, and this module 3. Tests read what is written with junitparser.
+Reports are not written by junitparser: it keeps all elements in memory, and took 29 microseconds of processor time for
+each of 20,000 cases, where this takes 10. Tests read what is written with junitparser.
 """
 
 from __future__ import annotations
