@@ -1,4 +1,4 @@
-"""What the HTML report costs: time and memory to write it, its size, and the time until a browser has drawn it.
+"""What reports cost: time and memory to write the HTML report and JUnit, their size, and the time to draw a page.
 
 The journals are generated: nothing runs. The browser is the Chromium of the system. See README.md in this folder.
 """
@@ -20,8 +20,9 @@ from typing import Any
 
 from measuring import machine_facts, median
 
-from harness.reporting import environment, journal
+from harness.reporting import environment, journal, junit
 from harness.reporting.events import SCHEMA
+from harness.reporting.ledger import Ledger
 from harness.reporting.page import report
 
 _DEVICES = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(4)]
@@ -113,35 +114,104 @@ def draw(path: Path, repeats: int) -> dict[str, float]:
     return {name: median([sample[name] for sample in samples]) for name in samples[0]}
 
 
+def junit_once(run_dir: Path) -> dict[str, float]:
+    """Write junit.xml as `harness report junit` does, from the journal, in this process."""
+    begun = time.perf_counter()
+    written = junit.write(run_dir)
+    return {"bytes": written.size, **_spent(begun)}
+
+
+def peer_once(run_dir: Path) -> dict[str, float]:
+    """The same cases, built in memory and written by junitparser: a name, a time and the text of a failure for each."""
+    from junitparser import Failure, xunit2
+
+    begun = time.perf_counter()
+    ledger = Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
+    suites: dict[str, xunit2.TestSuite] = {}
+    for verdict in ledger.verdicts:
+        case = xunit2.TestCase(verdict.case, verdict.suite, verdict.duration)
+        if verdict.outcome.is_red:
+            case.append(Failure(verdict.message, str(verdict.outcome)))
+        suites.setdefault(verdict.suite, xunit2.TestSuite(verdict.suite)).append(case)
+    document = xunit2.JUnitXml()
+    for suite in suites.values():
+        document.append(suite)
+    document.update_statistics()
+    path = run_dir / "peer.xml"
+    document.write(str(path))
+    return {"bytes": path.stat().st_size, **_spent(begun)}
+
+
+def _spent(begun: float) -> dict[str, float]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    wall = time.perf_counter() - begun
+    return {"seconds": wall, "cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_mib": usage.ru_maxrss / 1024}
+
+
+def junit_figures(cases: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
+    """JUnit for journals of so many cases, one in ten thousand red; up to 10,000 cases also by junitparser."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in cases:
+            run_dir = Path(folder) / str(number)
+            run_dir.mkdir()
+            _write_journal(run_dir, events(number, 0.0001))
+            ways = ["junit", "peer"] if number <= 10_000 else ["junit"]
+            for way in ways:
+                yield {"cases": number, "way": way, **_medians([f"--{way}", str(run_dir)], repeats)}
+            shutil.rmtree(run_dir)
+
+
+def _write_journal(run_dir: Path, lines: Iterator[dict[str, Any]]) -> None:
+    with (run_dir / journal.FILE_NAME).open("wb") as file:
+        file.writelines(json.dumps(event, separators=(",", ":")).encode() + b"\n" for event in lines)
+
+
+def _medians(arguments: Sequence[str], repeats: int) -> dict[str, float]:
+    """The medians of the figures that this script prints with these arguments, each time in a new process."""
+    # From a shell, because a process begins with the peak memory of the one that forked it.
+    command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, __file__, *arguments]
+    runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(repeats)]
+    return {name: median([each[name] for each in runs]) for name in runs[0]}
+
+
+def html_figures(cases: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
+    """The page for journals of so many cases, of which none, one in a hundred or all are red."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in cases:
+            for red in (0.0, 0.01, 1.0):
+                run_dir = Path(folder) / f"{number}-{red}"
+                run_dir.mkdir()
+                _write_journal(run_dir, events(number, red))
+                environment.write(run_dir, {"schema": environment.SCHEMA})
+                found = _medians(["--write", str(run_dir)], repeats) | draw(run_dir / report.FILE_NAME, repeats)
+                yield {"cases": number, "red": red, **found}
+                shutil.rmtree(run_dir)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--format", choices=("html", "junit"), nargs="+", default=["html", "junit"])
+    parser.add_argument("--cases", type=int, nargs="+", help="default: 1,000 to 100,000 (html), to 1,000,000 (junit)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, help="a JSON file for all figures")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--junit", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if given.write is not None:
-        print(json.dumps(write_once(given.write)))
-        return 0
+    for way, run_dir in ((write_once, given.write), (junit_once, given.junit), (peer_once, given.peer)):
+        if run_dir is not None:
+            print(json.dumps(way(run_dir)))
+            return 0
     figures: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for cases in given.cases:
-            for red in (0.0, 0.01, 1.0):
-                run_dir = Path(folder) / f"{cases}-{red}"
-                run_dir.mkdir()
-                lines = (json.dumps(event, separators=(",", ":")).encode() + b"\n" for event in events(cases, red))
-                (run_dir / journal.FILE_NAME).write_bytes(b"".join(lines))
-                environment.write(run_dir, {"schema": environment.SCHEMA})
-                command = [sys.executable, __file__, "--write", str(run_dir)]
-                runs = [
-                    json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-                    for _ in range(given.repeats)
-                ]
-                found = {name: median([each[name] for each in runs]) for name in runs[0]}
-                found |= draw(run_dir / report.FILE_NAME, given.repeats)
-                figures.append({"cases": cases, "red": red, **found})
-                print(json.dumps({name: round(value, 2) for name, value in figures[-1].items()}), flush=True)
-                shutil.rmtree(run_dir)
+    ways = {
+        "html": html_figures(given.cases or [1_000, 10_000, 100_000], given.repeats),
+        "junit": junit_figures(given.cases or [10_000, 100_000, 1_000_000], given.repeats),
+    }
+    for name in given.format:
+        for found in ways[name]:
+            figures.append({"format": name, **found})
+            plain = {key: round(value, 2) if isinstance(value, float) else value for key, value in figures[-1].items()}
+            print(json.dumps(plain), flush=True)
     if given.output:
         given.output.write_text(json.dumps({"machine": machine_facts(), "figures": figures}, indent=2) + "\n")
     return 0

@@ -1,9 +1,11 @@
-"""The commands ``harness report DIR``, ``harness report html`` and ``harness report merge``."""
+"""The commands ``harness report DIR``, ``harness report merge``, and one for each format of a report."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import cli_console
+from harness.errors import HarnessError
 from harness.outcome import EXIT_RED
 from harness.text import counted
 
@@ -18,6 +21,18 @@ if TYPE_CHECKING:
     from harness.reporting.journal import JournalContents
     from harness.reporting.junit import Report
     from harness.reporting.ledger import Ledger
+    from harness.reporting.stored_run import StoredRun
+
+
+_STANDARD_OUTPUT = "-"
+_RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")]
+_Out = Annotated[
+    str, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: -, that is standard output.")
+]
+
+
+class ReportError(HarnessError):
+    """A report cannot be written as it was asked for."""
 
 
 class _ShowByDefault(TyperGroup):
@@ -31,8 +46,8 @@ class _ShowByDefault(TyperGroup):
 app = typer.Typer(
     cls=_ShowByDefault,
     help=(
-        "Print the results of a run and write its junit.xml: harness report DIR. Write its report.html: html. "
-        "Make one run of shards: merge."
+        "Print the results of a run and write its junit.xml: harness report DIR. Write one report of a run: junit, "
+        "html, json, markdown, prometheus. Make one run of shards: merge."
     ),
     no_args_is_help=True,
 )
@@ -89,6 +104,124 @@ def html(
 
     path = report.write(run_dir, out=out)
     print(f"wrote {path} ({path.stat().st_size} bytes)")
+
+
+@app.command()
+def junit(
+    run_dir: _RunDir,
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The file to write; - for standard output. Default: DIR/junit.xml."
+        ),
+    ] = "",
+    flavour: Annotated[
+        str,
+        typer.Option("--junit-flavour", metavar="NAME", help="default, jenkins or gitlab. Default: that of the run."),
+    ] = "",
+) -> None:
+    """Write the JUnit report of a run, of any size. A run writes the same file at its end.
+
+    Flavours: default is for most readers, and valid for Jenkins' strict schema. jenkins also has findings as cases.
+    gitlab has what GitLab shows: whole ids as names, files, and earlier attempts in the text of a result.
+
+    Exit status 4: nothing was written, because DIR has no journal of a run or the file cannot be written.
+    """
+    from harness.options import JUNIT_FLAVOURS
+    from harness.reporting import junit as reports
+
+    if flavour and flavour not in JUNIT_FLAVOURS:
+        raise ReportError(f"--junit-flavour={flavour!r}: expected one of {', '.join(JUNIT_FLAVOURS)}")
+    if out == _STANDARD_OUTPUT:
+        reports.write_to(sys.stdout.buffer, run_dir, flavour=flavour)
+    else:
+        print(reports.write(run_dir, flavour=flavour, out=Path(out) if out else None).text)
+
+
+@app.command("json")
+def as_json(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
+    """Write the results of a run as one JSON document: facts, totals, findings, and each case with its attempts.
+
+    Its schema is harness/reporting/report.schema.json. Exit status 4: see harness report junit.
+    """
+    from harness.reporting import report_json
+
+    with _results(run_dir) as (results, known):
+        _write(out, report_json.chunks(results, known))
+
+
+@app.command()
+def markdown(
+    run_dir: _RunDir,
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="The file to append to. Default: standard output.")
+    ] = _STANDARD_OUTPUT,
+    annotations: Annotated[
+        bool,
+        typer.Option("--annotations", help="Also print workflow commands that mark the lines that failed. Needs -o."),
+    ] = False,
+) -> None:
+    """Write the results of a run as a job summary for GitHub Actions: red cases first, at most 1 MB.
+
+    In a workflow: harness report markdown DIR --annotations -o "$GITHUB_STEP_SUMMARY". FILE is appended to, because
+    other commands of the step write to it too. Exit status 4: see harness report junit.
+    """
+    from harness.reporting import github
+
+    if annotations and out == _STANDARD_OUTPUT:
+        raise ReportError('--annotations prints to standard output: add -o FILE, for example -o "$GITHUB_STEP_SUMMARY"')
+    with _results(run_dir) as (results, known):
+        _write(out, [github.summary(results, known)], append=True)
+        for command in github.workflow_commands(results) if annotations else ():
+            print(command)
+
+
+@app.command()
+def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
+    """Write the numbers of a run for the textfile collector of Prometheus' node_exporter.
+
+    FILE is replaced at once, as the collector needs it, and its name must end with .prom. Exit status 4: see harness
+    report junit.
+    """
+    from harness.reporting import prometheus as metrics
+
+    if out != _STANDARD_OUTPUT and not out.endswith(".prom"):
+        raise ReportError(f"-o {out!r}: the textfile collector reads only files whose name ends with .prom")
+    with _results(run_dir) as (results, known):
+        _write(out, [metrics.text(results, known)])
+
+
+@contextmanager
+def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]:
+    """The results of a run, and the facts of its environment.json."""
+    from harness.reporting import environment
+    from harness.reporting.environment import EnvironmentFileError
+    from harness.reporting.stored_run import StoredRun
+
+    with StoredRun.of(run_dir) as results:
+        try:
+            known = environment.read(run_dir)
+        except EnvironmentFileError as error:
+            print(f"harness: {error}; the report does without it", file=sys.stderr)
+            known = None
+        yield results, known
+
+
+def _write(out: str, chunks: Iterable[bytes], *, append: bool = False) -> None:
+    """Write to standard output, behind what a file has, or in the place of a file. Raises WriteError."""
+    from harness.errors import writing
+    from harness.reporting.atomic import replacing
+
+    if out == _STANDARD_OUTPUT:
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+    elif append:
+        with writing(f"{out!r}; make the folder writable and free space there"), open(out, "ab") as file:
+            file.writelines(chunks)
+    else:
+        with replacing(Path(out)) as file:
+            file.writelines(chunks)
 
 
 @app.command()
@@ -192,4 +325,4 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
         f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
         f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
     )
-    line(f"wrote {written.path} ({written.size} bytes, long texts cut to {written.text_limit} characters)")
+    line(written.text)

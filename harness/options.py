@@ -28,6 +28,7 @@ LEAK_CHECKS = ("off", "fast", "full")
 PROGRESS = ("auto", "live", "plain", "off")
 #: What can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
 DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
+JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
 
 
 class OptionError(HarnessError):
@@ -344,6 +345,13 @@ OPTIONS = {
             "live: a table of what runs, below the output; plain, or SECONDS: a line after 30, or so many, seconds "
             "without output; off; auto (default): live if standard output is a terminal, otherwise plain",
             "HOW",
+        ),
+        Option(
+            "--junit-flavour",
+            _one_of(JUNIT_FLAVOURS),
+            "default",
+            "who reads junit.xml: default (most readers), jenkins, gitlab",
+            "NAME",
         ),
         Option(
             "--health",

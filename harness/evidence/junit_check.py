@@ -33,7 +33,7 @@ def problems(record: Record) -> Iterator[str]:
     except ElementTree.ParseError as error:
         yield f"junit.xml is not XML: {error}"
         return
-    whole = junit.serialise(record.ledger)[0]
+    whole = junit.serialise(record.ledger, record.environment)[0]
     expected = ElementTree.fromstring(whole)
     lines = [*_cases(found, expected), *_totals(found, expected)]
     yield from lines[:_MOST]
@@ -70,12 +70,16 @@ def _outcomes(document: Element) -> Mapping[Name, tuple[str, ...]]:
 def _totals(found: Element, expected: Element) -> Iterator[str]:
     names = ("tests", "failures", "errors", "skipped")
     suites = [("", found, expected)]
-    want = {each.get("name"): each for each in expected.iter("testsuite")}
-    suites += [(f" of suite {n}", e, want[n]) for e in found.iter("testsuite") if (n := e.get("name")) in want]
+    want = {_suite(each): each for each in expected.iter("testsuite")}
+    suites += [(f" of suite {e.get('name')}", e, want[_suite(e)]) for e in found.iter("testsuite") if _suite(e) in want]
     for where, have, should in suites:
         for name in names:
             if have.get(name) != should.get(name):
                 yield f"junit.xml says {name}={have.get(name)}{where}; by the journal it is {should.get(name)}"
+
+
+def _suite(element: Element) -> tuple[str | None, ...]:
+    return element.get("name"), element.get("id"), element.get("hostname")
 
 
 def _first_difference(found: Element, expected: Element) -> str:

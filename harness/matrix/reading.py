@@ -19,7 +19,7 @@ from harness.backends.table import backend_of
 from harness.errors import HarnessError
 from harness.matrix.folders import is_plain
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
-from harness.reporting import environment, identity, journal
+from harness.reporting import environment, identity, journal, journal_lines
 from harness.reporting.decision import Decision, decide, reopened
 from harness.reporting.environment import EnvironmentFileError
 from harness.reporting.events import (
@@ -145,7 +145,7 @@ def read(run_dir: Path) -> RunSummary | Unreadable:
         return Unreadable(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
     reader = _Reader()
     try:
-        for line, found in journal.stream(path):
+        for line, found in journal_lines.stream(path):
             reader.add(line, found)
         if reader.run is None:
             raise JournalError("no run started there")

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import BinaryIO
 
 from harness.errors import WriteError
 
-__all__ = ["WriteError", "write_atomically"]
+__all__ = ["WriteError", "replacing", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Write `data` to `path` atomically: a reader sees the old file or the new one, never a part, even after a crash.
+    """Write `data` to `path`, see `replacing`. Returns `path`."""
+    with replacing(path) as file:
+        file.write(data)
+    return path
 
-    Returns `path`. Raises WriteError if the folder is missing, not writable or full. The old file is then unchanged.
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Generator[BinaryIO]:
+    """A file that replaces `path` at the end: a reader sees the old file or the whole new one, even after a crash.
+
+    Raises WriteError if the folder is missing, not writable or full. The old file is then unchanged, and also if the
+    body raises.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            # Without fsync, a power cut after the rename can leave an empty file under the final name.
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                # Without fsync, a power cut after the rename can leave an empty file under the final name.
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise WriteError(f"cannot write {str(path)!r}; make the folder writable and free space there") from error
-    return path

@@ -198,7 +198,7 @@ class Finish(_Line):
     """False if the harness will run the case again, alone."""
     duration: Seconds
     """Wall time of the attempt in seconds."""
-    phases: dict[str, Seconds] = {}
+    phases: dict[str, Seconds] = Field(default_factory=dict)  # `{}` would be copied in full for each line
     """Seconds that setup, call and teardown took."""
     message: str = ""
     """What happened, on one line."""
@@ -209,7 +209,7 @@ class Finish(_Line):
     log: str = ""
     exit_status: int | None = None
     """The executor's exit status if it ended: its exit code, or minus the number of the signal that killed it."""
-    struck: dict[str, int] = {}
+    struck: dict[str, int] = Field(default_factory=dict)
     """How often each injected fault occurred while the case ran. Empty if the process died before it could report."""
     keeps: str = ""
     """The reason given in the case's ``keeps`` mark. Memory growth of a case with this mark is not checked."""

@@ -16,7 +16,9 @@ from harness.reporting.events import RunStarted
 from harness.text import clean, one_line
 
 #: Settings without influence on verdicts: they may differ.
-FREE = frozenset({"grace", "progress", "results_dir", "health", "shard", "slots", "collect_on_failure"})
+FREE = frozenset(
+    {"grace", "progress", "results_dir", "health", "junit_flavour", "shard", "slots", "collect_on_failure"}
+)
 _SHOWN = 80
 #: The name of the hash of the suites' files.
 SUITE_FILES = "suite files"

@@ -14,7 +14,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +31,6 @@ FILE_NAME = "journal.ndjson"
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _FIRST_BYTES = b'{"event":"'  # every journal begins with this, because `append` writes the kind first
-#: Longer lines are not read. The ids of 500,000 cases fit.
-LONGEST_LINE = 64 << 20
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -161,9 +159,14 @@ def read(path: Path) -> JournalContents:
 
 
 def _parse_whole(path: Path, data: bytes) -> JournalContents:
-    if not data.startswith(_FIRST_BYTES[: len(data)]):
-        raise _no_journal(path, data)
+    refuse_foreign(path, data)
     return parse(path, data)
+
+
+def refuse_foreign(path: Path, data: bytes) -> None:
+    """Raise JournalError if a file that begins with `data` is not a journal."""
+    if not data.startswith(_FIRST_BYTES[: len(data)]):
+        raise JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
 
 
 def read_run(path: Path) -> JournalContents:
@@ -177,11 +180,16 @@ def parse_run(path: Path, data: bytes) -> JournalContents:
 
     contents = _parse_whole(path, data)
     if not any(isinstance(event, RunStarted) for event in contents.events):
-        raise JournalError(
-            f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "
-            "give another run directory, or start the run again"
-        )
+        raise no_run(path)
     return contents
+
+
+def no_run(path: Path) -> JournalError:
+    """The error for a journal in which no run started."""
+    return JournalError(
+        f"the journal {str(path)!r} has no line of kind 'run', so no run started there: "
+        "give another run directory, or start the run again"
+    )
 
 
 def parse(path: Path, data: bytes) -> JournalContents:
@@ -189,57 +197,32 @@ def parse(path: Path, data: bytes) -> JournalContents:
     events: list[Event] = []
     damaged: list[Damaged] = []
     unknown: list[Unknown] = []
-    parsed = _parser(path)
+    parsed = line_parser(path)
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line:
             continue
         found = parsed(number, line)
-        match found:
-            case Damaged():
-                damaged.append(found)
-            case Unknown():
-                unknown.append(found)
-            case _:
-                events.append(found)
+        if isinstance(found, Damaged):
+            damaged.append(found)
+        elif isinstance(found, Unknown):
+            unknown.append(found)
+        else:
+            events.append(found)
     return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
 
 
-def stream(path: Path) -> Iterator[tuple[bytes, Event | Damaged | Unknown]]:
-    """Every line of a journal and what it says, one at a time, so that the file may be larger than the memory.
+def line_parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]:
+    """A function that takes a line's number and bytes, and returns its event, or why there is none.
 
-    Otherwise like `read`. Of a line that is longer than `LONGEST_LINE`, only the beginning comes, as damaged.
+    `path` is only for error messages. The function raises JournalError for a newer schema.
     """
-    _refuse_irregular(path)
-    parsed, number = _parser(path), 0
-    try:
-        with path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE):
-                number += 1
-                if number == 1 and not line.startswith(_FIRST_BYTES[: len(line)]):
-                    raise _no_journal(path, line)
-                if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-                    while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
-                        continue
-                    yield line, Damaged(number, f"the line is longer than {LONGEST_LINE >> 20} MiB")
-                elif content := line.removesuffix(b"\n"):
-                    yield line, parsed(number, content)
-    except FileNotFoundError:
-        raise _no_file(path) from None
-    except OSError as error:
-        raise JournalError(f"cannot read the journal {str(path)!r}") from error
-
-
-def _parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]:
-    """What reads one line, from its number and bytes. It is made once a file: an import for each line takes time."""
     from pydantic import ValidationError
 
     from harness.reporting.events import EVENT, RunStarted
 
-    validate = EVENT.validate_json
-
     def parsed(number: int, line: bytes) -> Event | Damaged | Unknown:
         try:
-            event = validate(_without_surrogates(line))
+            event = EVENT.validate_json(_without_surrogates(line))
         except ValidationError as error:
             _refuse_newer(path, number, line)
             kind = _unknown_kind(error)
@@ -252,32 +235,21 @@ def _parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]:
 
 
 def _bytes_of(path: Path) -> bytes:
-    _refuse_irregular(path)
-    try:
+    with reading(path):
         return path.read_bytes()
-    except FileNotFoundError:
-        raise _no_file(path) from None
-    except OSError as error:
-        raise JournalError(f"cannot read the journal {str(path)!r}") from error
 
 
-def _refuse_irregular(path: Path) -> None:
+@contextlib.contextmanager
+def reading(path: Path) -> Generator[None]:
+    """Refuse what is no regular file. Within it, an OSError is a JournalError that names the file."""
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
+        yield
     except FileNotFoundError:
-        raise _no_file(path) from None
+        raise JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run") from None
     except OSError as error:
         raise JournalError(f"cannot read the journal {str(path)!r}") from error
-    if not regular:
-        raise JournalError(f"{str(path)!r} is not a regular file: give the journal of a run")
-
-
-def _no_file(path: Path) -> JournalError:
-    return JournalError(f"there is no journal at {str(path)!r}: give the run directory of a run")
-
-
-def _no_journal(path: Path, data: bytes) -> JournalError:
-    return JournalError(f"{str(path)!r} is not a journal: it begins with {data[:20]!r}, expected {_FIRST_BYTES!r}")
 
 
 def _without_surrogates(line: bytes) -> bytes:
@@ -289,6 +261,13 @@ def _without_surrogates(line: bytes) -> bytes:
     except (ValueError, RecursionError):
         return line  # the validation that follows reports the error
     return _LONE_SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode("utf-8")
+
+
+def text_of(literal: bytes) -> str:
+    """The text in a JSON string, with its quotes, as `read` returns it. Raises ValueError if it is no text."""
+    if b"\\" not in literal:
+        return literal[1:-1].decode("utf-8")
+    return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.loads(literal))
 
 
 def _refuse_newer(path: Path, number: int, line: bytes) -> None:

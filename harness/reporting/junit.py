@@ -1,143 +1,304 @@
-"""Write junit.xml from a ledger, in the xunit2 format that GitLab, Jenkins and junitparser read."""
-
-# mypy: allow-untyped-calls
-# junitparser ships a py.typed marker and annotates only half of its methods.
+"""Write junit.xml from the results of a run, case by case, so that its size is no matter of memory."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import os
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
-
-from junitparser import junitparser, xunit2
+from typing import IO, Any, BinaryIO
 
 from harness.backends.table import labels
-from harness.outcome import Outcome
-from harness.reporting import journal
-from harness.reporting.atomic import write_atomically
-from harness.reporting.events import Finding, Finish
-from harness.reporting.ledger import Ledger, Verdict
-from harness.reporting.repetitions import Repeated, repetitions
-from harness.text import cap, clean, exit_text, one_line
+from harness.errors import writing
+from harness.reporting import environment
+from harness.reporting.atomic import replacing
+from harness.reporting.environment import EnvironmentFileError
+from harness.reporting.events import Finding, RunStarted
+from harness.reporting.junit_case import LIMITS, MOST_TEXT, CaseWriter, finding_case, finding_text, tag_of
+from harness.reporting.junit_flavour import named
+from harness.reporting.junit_names import Names
+from harness.reporting.ledger import Results, Summary
+from harness.reporting.place import Place, Places
+from harness.reporting.stored_run import StoredRun
+from harness.reporting.xml_text import attributes, element
+from harness.text import cap, clean, counted
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)
-MOST_TEXT = 32_768  # characters of one captured text or traceback, if the report has room for them
-
-_FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.UNEXPECTED_PASS})
-_ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED, Outcome.LOST})
-_SKIPS = frozenset({Outcome.GATED, Outcome.SKIPPED, Outcome.WAIVED, Outcome.NOT_RUN})
+_HEAD = "<?xml version='1.0' encoding='utf-8'?>\n"
+_IN_MEMORY = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on disk: its path, its size in bytes, and the characters kept of each captured text."""
+    """A report that was written: where, its size in bytes, and the characters kept of each captured text."""
 
     path: Path
     size: int
     text_limit: int
 
+    @property
+    def text(self) -> str:
+        """One line: what was written, and what is wrong with it."""
+        cut = f"{self.size} bytes, long texts cut to {counted(self.text_limit, 'character')}"
+        large = ": too large for GitLab, which takes 30 MB; run shards" if self.size > MOST_BYTES else ""
+        return f"wrote {self.path} ({cut}){large}"
 
-def write(run_dir: Path, ledger: Ledger | None = None) -> Report:
-    """Write ``run_dir/junit.xml`` from the ledger, or from the journal in `run_dir`. An old file is replaced.
 
-    Raises JournalError if there is no readable journal, WriteError if the file cannot be written.
+def write(run_dir: Path, results: Results | None = None, *, flavour: str = "", out: Path | None = None) -> Report:
+    """Write ``run_dir/junit.xml``, or `out`, from the results of the run, or from its journal. An old file is replaced.
+
+    `flavour`: its name; by default that of the run. Raises JournalError if there is no readable journal of a run,
+    WriteError if the file cannot be written.
     """
-    if ledger is None:
-        ledger = Ledger.from_journal(journal.read(run_dir / journal.FILE_NAME))
-    data, limit = serialise(ledger)
-    return Report(write_atomically(run_dir / FILE_NAME, data), len(data), limit)
+    path = run_dir / FILE_NAME if out is None else out
+    with _document(run_dir, results, flavour) as document:
+        with replacing(path) as file:
+            document.write(file)
+        return Report(path, document.size, document.text_limit)
 
 
-def serialise(ledger: Ledger, most_bytes: int = MOST_BYTES) -> tuple[bytes, int]:
-    """The report as a document of at most `most_bytes`, and the limit on single texts that was needed.
+def write_to(file: BinaryIO, run_dir: Path, *, flavour: str = "") -> None:
+    """Like `write`, from the journal and into an open file."""
+    with _document(run_dir, None, flavour) as document:
+        document.write(file)
 
-    Texts are cut shorter until the document fits. Names and messages are never cut: if a run has so many cases that
-    names and messages alone exceed `most_bytes`, the document is larger.
+
+@contextmanager
+def _document(run_dir: Path, results: Results | None, flavour: str) -> Iterator[Document]:
+    with ExitStack() as stack:
+        if results is None:
+            results = stack.enter_context(StoredRun.of(run_dir))
+        try:
+            known = environment.read(run_dir)
+        except EnvironmentFileError:
+            known = None
+        yield stack.enter_context(Document(results, known, flavour=flavour))
+
+
+def serialise(
+    results: Results, known: Mapping[str, Any] | None = None, *, flavour: str = "", most_bytes: int = MOST_BYTES
+) -> tuple[bytes, int]:
+    """The report as bytes, and the limit on single texts that was needed. `known`: the facts of environment.json.
+
+    See `Document`.
     """
-    limit = fitting_limit(_costs(ledger), most_bytes)
-    while True:
-        data = _to_bytes(render(ledger, limit))
-        if len(data) <= most_bytes or not limit:
-            return data, limit
-        limit //= 2
+    with Document(results, known, flavour=flavour, most_bytes=most_bytes) as document:
+        return b"".join(document.chunks()), document.text_limit
 
 
-def fitting_limit(costs: Sequence[int], budget: int, most: int = MOST_TEXT) -> int:
-    """The largest limit out of `most`, its half, its quarter … 0 with which texts of these sizes fit in `budget`."""
-    limit = most
-    while limit and sum(min(cost, limit) for cost in costs) > budget:
-        limit //= 2
-    return limit
+@dataclass(slots=True)
+class _Suite:
+    """The cases of one place: their totals, and where they are in the temporary file, as begins and ends.
 
-
-def render(ledger: Ledger, text_limit: int = MOST_TEXT) -> xunit2.JUnitXml:
-    """The report as a junitparser document: one suite for each folder of cases. Totals equal the ledger's verdicts.
-
-    `text_limit` is the number of characters kept of each captured text and traceback. Every text is cleaned, so that
-    the document can be written and any XML parser can read it.
+    `waiting` are those that are not in the file.
     """
-    document = xunit2.JUnitXml("conformance")
-    names = unique_names([verdict.case for verdict in ledger.verdicts])
-    grown = {each.case: each for each in repetitions(ledger) if each.grows}
-    by_suite = sorted(ledger.verdicts, key=lambda verdict: verdict.suite)  # stable: collection order within a suite
-    for name, verdicts in groupby(by_suite, key=lambda verdict: verdict.suite):
-        suite = _suite(name, ledger)
-        # Not add_testcase: it counts the whole suite again for each case.
-        suite.extend(
-            _case(verdict, names[verdict.case], ledger.fail_on_flaky, text_limit, grown.get(verdict.case))
-            for verdict in verdicts
+
+    tests: int = 0
+    failures: int = 0
+    errors: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    parts: array[int] = field(default_factory=lambda: array("q"))
+    waiting: list[bytes] = field(default_factory=list)
+
+    def add(self, tag: str, seconds: float) -> None:
+        self.tests += 1
+        self.failures += tag == "failure"
+        self.errors += tag == "error"
+        self.skipped += tag == "skipped"
+        self.seconds += seconds
+
+
+class Document:
+    """A JUnit report of at most `most_bytes`: a suite for each host, device and suite of cases. Use it as a context.
+
+    Totals equal the verdicts. Every text is cleaned, so that any XML parser can read the document. Captured texts are
+    cut shorter until it fits. Names and messages are never cut: if they alone exceed `most_bytes`, the document is
+    larger, and its captured texts are cut until all of them together have at most `most_bytes`.
+
+    `known`: the facts of environment.json. `flavour`: a name; by default that of the run. `text_limit` is the number of
+    characters kept of each captured text.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        known: Mapping[str, Any] | None = None,
+        *,
+        flavour: str = "",
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._results = results
+        setting = results.runs[-1].settings.get("junit_flavour") if results.runs else None
+        self._flavour = named(flavour or setting)
+        self._names = Names(results.ids, whole=self._flavour.whole_ids)
+        self._places = Places(results.runs, results.shards, known)
+        # The cases are written before the totals that stand before them are known.
+        self._file: IO[bytes] | None = None
+        self._suites: dict[Place, _Suite] = {}
+        self._heads: list[tuple[bytes, Place | None]] = []
+        self.text_limit = MOST_TEXT
+        self.size = 0
+        try:
+            self._fit(most_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Document:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the temporary file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _fit(self, most: int) -> None:
+        costs = [0] * len(LIMITS)
+        self._render(costs)
+        if self.size <= most:
+            return
+        fixed = self.size - costs[0]
+        budget = most - fixed if fixed < most else most
+        fitting = next((limit for limit, cost in zip(LIMITS, costs, strict=True) if cost <= budget), 0)
+        while fitting < self.text_limit:
+            self.text_limit = fitting
+            self._render(None)
+            if self.size > most > fixed:
+                fitting //= 2
+
+    def _render(self, costs: list[int] | None) -> None:
+        """Write all cases, and then what stands around them."""
+        self._suites = {}
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.truncate()
+        fail_on_flaky = bool(self._results.runs) and self._results.runs[-1].fail_on_flaky
+        writer = CaseWriter(self._flavour, self._names, self.text_limit, costs)
+        size = waiting = 0
+        for verdict, levels in self._results.cases():
+            tag = tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky)
+            # Four decimals: below 0.0001 Python writes an exponent, which some readers of the format reject.
+            seconds = round(verdict.duration, 4)
+            data = writer.case(verdict, levels, tag, seconds).encode("utf-8")
+            place = self._places.of(verdict)
+            suite = self._suites.get(place)
+            if suite is None:
+                suite = self._suites[place] = _Suite()
+            suite.add(tag, seconds)
+            suite.waiting.append(data)
+            size += len(data)
+            waiting += len(data)
+            if waiting >= _IN_MEMORY:
+                self._put_aside()
+                waiting = 0
+        self._heads = [(text.encode("utf-8"), place) for text, place in self._frame(self._results.summary)]
+        self.size = size + sum(len(head) for head, _ in self._heads)
+
+    def _put_aside(self) -> None:
+        """Move the cases that wait to the temporary file, those of a suite together."""
+        with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+            end = self._file.seek(0, os.SEEK_END)
+            for suite in self._suites.values():
+                begin = end
+                end += self._file.write(b"".join(suite.waiting))
+                suite.waiting.clear()
+                suite.parts.extend((begin, end))
+
+    def _frame(self, summary: Summary) -> Iterator[tuple[str, Place | None]]:
+        """All text of the document but the cases. The cases of a place come after its text."""
+        findings = _Suite()
+        if self._flavour.findings_as_cases:
+            for _ in summary.findings:
+                findings.add("error", 0.0)
+        every = [*self._suites.values(), findings]
+        root = attributes(
+            name="conformance",
+            tests=str(sum(each.tests for each in every)),
+            failures=str(sum(each.failures for each in every)),
+            errors=str(sum(each.errors for each in every)),
+            time=_seconds(sum(each.seconds for each in every)),
         )
-        document.append(suite)
-    if ledger.findings:
-        suite = _suite("harness", ledger)
-        suite.append(junitparser.SystemErr(clean(cap("\n".join(map(_finding_line, ledger.findings)), MOST_TEXT))))
-        document.append(suite)
-    document.update_statistics()
-    return document
+        yield f"{_HEAD}<testsuites{root}>\n", None
+        apart = len({(place.host, place.devices) for place in self._suites if place.devices}) > 1
+        number = 0
+        for number, (place, suite) in enumerate(sorted(self._suites.items(), key=lambda each: each[0]), start=1):
+            where = ", ".join(filter(None, [place.host, " ".join(place.devices) or "no device"]))
+            name = f"{place.suite} ({where})" if apart else place.suite
+            facts = self._places.facts(place)
+            yield self._start(name, number - 1, suite, summary, facts, place.host), place
+            yield "</testsuite>\n", None
+        if summary.findings:
+            run = self._results.runs[-1] if self._results.runs else None
+            yield self._start("harness", number, findings, summary, {}, "" if run is None else run.host), None
+            yield self._findings(summary.findings), None
+            yield "</testsuite>\n", None
+        yield "</testsuites>", None
+
+    def _findings(self, findings: Sequence[Finding]) -> str:
+        if self._flavour.findings_as_cases:
+            return "".join(finding_case(each, number) for number, each in enumerate(findings, start=1))
+        return element("system-err", clean(cap("\n".join(map(finding_text, findings)), MOST_TEXT)))
+
+    def _start(
+        self, name: str, number: int, suite: _Suite, summary: Summary, facts: Mapping[str, str], host: str
+    ) -> str:
+        run = summary.run
+        values = {
+            "name": clean(name),
+            "id": str(
+                number
+            ),  # Jenkins takes suites of one name and time for one and the same, unless their ids differ
+            "tests": str(suite.tests),
+            "failures": str(suite.failures),
+            "errors": str(suite.errors),
+            "skipped": str(suite.skipped),
+            "time": _seconds(suite.seconds),
+        }
+        if run is None:
+            return f"<testsuite{attributes(**values)}>\n"
+        values["hostname"] = clean(host or run.host)
+        values["timestamp"] = datetime.fromtimestamp(run.t, UTC).isoformat(timespec="seconds")
+        properties = "".join(
+            f"<property{attributes(name=key, value=clean(cap(value, 4096)))} />"
+            for key, value in {**_run_facts(run, summary), **facts}.items()
+            if value
+        )
+        return f"<testsuite{attributes(**values)}>\n<properties>{properties}</properties>\n"
+
+    def chunks(self) -> Iterator[bytes]:
+        """The document, piece by piece. Raises WriteError if the temporary file cannot be read."""
+        for head, place in self._heads:
+            yield head
+            if place is None:
+                continue
+            suite = self._suites[place]
+            with writing("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+                for begin, end in zip(suite.parts[::2], suite.parts[1::2], strict=True):
+                    assert self._file is not None
+                    self._file.seek(begin)
+                    yield self._file.read(end - begin)
+            yield b"".join(suite.waiting)
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the document."""
+        for chunk in self.chunks():
+            file.write(chunk)
 
 
-def unique_names(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The cleaned (classname, name) of each case id. Each pair is unique, because readers drop later equal pairs.
-
-    ``suites/streams/test_events.py::TestX::test_y[cpu]`` gives ``suites.streams.test_events.TestX`` and
-    ``test_y[cpu]``. If several ids would give the same pair, a digest of the id is added to each.
-    """
-    pairs = {case: _names(case) for case in ids}
-    times = Counter(pairs.values())
+def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:
     return {
-        case: pair if times[pair] == 1 else (pair[0], f"{pair[1]} #{_short_digest(case)}")
-        for case, pair in pairs.items()
-    }
-
-
-def _names(case: str) -> tuple[str, str]:
-    path, _, rest = case.partition("::")
-    base, bracket, parameters = rest.partition("[")  # parameters may contain "::"
-    *classes, name = base.split("::")
-    module = re.sub(r"[/\\]+", ".", path.removesuffix(".py")).strip(".")
-    return clean(".".join(filter(None, [module, *classes]))), clean(name + bracket + parameters or case)
-
-
-def _short_digest(case: str) -> str:
-    return hashlib.sha256(case.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-
-
-def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
-    suite = xunit2.TestSuite(clean(name))
-    run = ledger.run
-    if run is None:
-        return suite
-    suite.hostname = clean(run.host)
-    suite.timestamp = datetime.fromtimestamp(run.t, UTC).isoformat(timespec="seconds")
-    facts = {
         "run_id": run.run_id,
         "command": json.dumps(run.argv),
         "seed": str(run.seed),
@@ -149,127 +310,13 @@ def _suite(name: str, ledger: Ledger) -> xunit2.TestSuite:
         "rootdir": run.rootdir,
         "fail_on_flaky": json.dumps(run.fail_on_flaky),
         "shard": run.shard,
-        "resumed_by_force": "; ".join(ledger.forced),
+        "resumed_by_force": "; ".join(summary.forced),
         "profile": run.profile,
         "hardware": run.hardware,
-        "must_pass": "; ".join(result.text for result in ledger.lists),
+        "must_pass": "; ".join(result.text for result in summary.lists),
+        "journal": "; ".join(summary.oddities.remarks),
     }
-    for key, value in facts.items():
-        if value:
-            suite.add_property(key, clean(cap(value, 4096)))
-    return suite
 
 
-def _case(
-    verdict: Verdict, names: tuple[str, str], fail_on_flaky: bool, text_limit: int, grown: Repeated | None
-) -> xunit2.TestCase:
-    classname, name = names
-    # Four decimals: below 0.0001 Python writes an exponent, which some readers of the format reject.
-    case = xunit2.TestCase(name, classname, round(verdict.duration, 4))
-    outcome = verdict.outcome
-    if outcome in _FAILURES or (outcome is Outcome.FLAKY and fail_on_flaky):
-        case.append(_result(junitparser.Failure, verdict, text_limit))
-    elif outcome in _ERRORS:
-        case.append(_result(junitparser.Error, verdict, text_limit))
-    elif outcome in _SKIPS:
-        case.append(_result(junitparser.Skipped, verdict, text_limit))
-    for attempt in () if outcome in _SKIPS else verdict.earlier:  # readers count a flaky case as passed
-        case.append(_interim(_interim_kind(verdict, attempt), attempt, text_limit))
-    if verdict.decided is not None:
-        # Output, not a property: the strict schema allows no properties of a case.
-        more = [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown is not None else []
-        more += [f"KEEPS {one_line(verdict.decided.keeps)}"] if verdict.decided.keeps else []
-        _add_output(case, verdict.decided, text_limit if outcome.is_red else text_limit // 8, more)
-    return case
-
-
-def _result(kind: type[junitparser.FinalResult], verdict: Verdict, text_limit: int) -> junitparser.FinalResult:
-    result = kind(one_line(verdict.message) or str(verdict.outcome), str(verdict.outcome))
-    # The text repeats the message, because GitLab shows only the text, and only the first lines of a long text.
-    lines = [verdict.message or str(verdict.outcome), *_command(verdict.reproduce)]
-    attempt = verdict.decided or next(reversed(verdict.finishes), None)
-    if attempt is not None:
-        lines += _facts(attempt)
-    detail = _detail(verdict.decided.detail, text_limit) if verdict.decided is not None else []
-    result.text = _block([*lines, *detail])
-    return result
-
-
-def _interim_kind(verdict: Verdict, attempt: Finish) -> type[xunit2.InterimResult]:
-    if not verdict.outcome.is_red:
-        return xunit2.FlakyFailure
-    return xunit2.RerunError if attempt.outcome in _ERRORS else xunit2.RerunFailure
-
-
-def _interim(kind: type[xunit2.InterimResult], attempt: Finish, text_limit: int) -> xunit2.InterimResult:
-    result = kind(one_line(attempt.message) or str(attempt.outcome), str(attempt.outcome))
-    lines = [attempt.message or str(attempt.outcome), *_command(attempt.reproduce), *_facts(attempt)]
-    # The stack trace comes before the outputs: the schema requires this order.
-    result.append(xunit2.StackTrace(_block([*lines, *_detail(attempt.detail, text_limit)])))
-    _add_output(result, attempt, text_limit)
-    return result
-
-
-def _add_output(
-    element: xunit2.TestCase | xunit2.InterimResult, attempt: Finish, text_limit: int, more: Sequence[str] = ()
-) -> None:
-    """Add the attempt's output, followed by lines of the harness."""
-    printed = [cap(attempt.stdout, text_limit)] if attempt.stdout else []
-    if printed or more:
-        element.append(junitparser.SystemOut(clean("\n".join([*printed, *more]))))
-    errors = "\n".join(filter(None, [attempt.stderr, attempt.log]))
-    if errors:
-        element.append(junitparser.SystemErr(clean(cap(errors, text_limit))))
-
-
-def _command(reproduce: str | None) -> list[str]:
-    return [f"reproduce: {reproduce}"] if reproduce else []
-
-
-def _facts(attempt: Finish) -> Iterable[str]:
-    """The facts that identify the attempt, one per line."""
-    devices = " ".join(attempt.devices) or "none"
-    where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"
-    company = "alone" if attempt.alone else "in company"
-    yield f"attempt {attempt.attempt} ({company}) on {where}, devices {devices}, seed {attempt.seed}"
-    if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
-        yield f"the executor ended with {exit_text(attempt.exit_status)}"
-    if attempt.gate is not None:
-        yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"
-    yield from attempt.notes
-
-
-def _detail(detail: str, text_limit: int) -> list[str]:
-    return ["", clean(cap(detail, text_limit))] if detail else []
-
-
-def _block(lines: Sequence[str]) -> str:
-    # Each line has its own limit, so that one long text does not displace the others.
-    return "\n".join(clean(cap(line, MOST_TEXT)) for line in lines)
-
-
-def _finding_line(finding: Finding) -> str:
-    cases = f" [{', '.join(finding.cases[:20])}{', …' if len(finding.cases) > 20 else ''}]" if finding.cases else ""
-    return "\n".join([f"{finding.kind}: {finding.message}{cases}", *_command(finding.reproduce)])
-
-
-def _costs(ledger: Ledger) -> list[int]:
-    """The approximate bytes in the document of each text that `text_limit` may cut, when cut to MOST_TEXT."""
-    return [
-        _bytes_in_xml(cap(text, MOST_TEXT))
-        for verdict in ledger.verdicts
-        for attempt in verdict.finishes
-        for text in (attempt.detail, attempt.stdout, attempt.stderr, attempt.log)
-        if text
-    ]
-
-
-def _bytes_in_xml(text: str) -> int:
-    # Escapes of control characters are not counted: counting them takes longer than a second attempt at writing.
-    return len(text.encode("utf-8", "replace")) + 4 * text.count("&") + 3 * (text.count("<") + text.count(">"))
-
-
-def _to_bytes(document: xunit2.JUnitXml) -> bytes:
-    buffer = io.BytesIO()
-    document.write(buffer)
-    return buffer.getvalue()
+def _seconds(value: float) -> str:
+    return str(round(value, 3))

@@ -1,16 +1,14 @@
-"""Derive one verdict per case, and the facts of the run, from the events of a journal. Pure functions."""
+"""The results of a run: its verdicts, and the facts beyond single cases. Pure functions of the events of a journal."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 from harness.backends.table import labels
-from harness.caseid import suite_of
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, exit_status
-from harness.reporting.decision import decide, reopened
 from harness.reporting.events import (
     Bisected,
     Collected,
@@ -20,57 +18,19 @@ from harness.reporting.events import (
     Finding,
     Finish,
     Levels,
+    MergedShard,
     MustPass,
     Reopened,
     RunStarted,
     Start,
     Stopped,
 )
-from harness.reporting.journal import JournalContents, digest
-from harness.text import counted, exit_text
+from harness.reporting.journal import Damaged, JournalContents, Unknown, digest
+from harness.reporting.verdict import CaseEvents, Verdict, decide
+from harness.text import counted, one_line
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on one case.
-
-    `finishes` are all ended attempts in order. `decided` is the attempt that gave the outcome, or to which a rule of
-    the run was applied; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `collected` is
-    False for a case that has events but is in no collected list.
-    """
-
-    case: str
-    suite: str
-    outcome: Outcome
-    message: str
-    finishes: tuple[Finish, ...]
-    decided: Finish | None
-    started: int
-    collected: bool
-
-    @property
-    def ran(self) -> bool:
-        """Whether the case's own code ran to a verdict. False if a rule made a gated or skipped case red."""
-        return self.outcome.ran and self.decided is not None and self.decided.outcome.ran
-
-    @property
-    def earlier(self) -> tuple[Finish, ...]:
-        """The red attempts that did not decide the verdict, in order.
-
-        `lost` attempts are left out: they give no information about the case.
-        """
-        others = (finish for finish in self.finishes if finish is not self.decided)
-        return tuple(finish for finish in others if finish.outcome.is_red and finish.outcome is not Outcome.LOST)
-
-    @property
-    def reproduce(self) -> str | None:
-        """The command of the latest attempt that has one: the deciding attempt, otherwise the last red one."""
-        return next((finish.reproduce for finish in reversed(self.finishes) if finish.reproduce), None)
-
-    @property
-    def duration(self) -> float:
-        """Seconds of all attempts together."""
-        return sum(finish.duration for finish in self.finishes)
+#: Numbers of lines, and unknown kinds, that a text names.
+_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,74 +70,69 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """The results of a run: one verdict per case in collection order, and the problems beyond single cases.
+class Oddities:
+    """What is odd about the lines of a journal: how many are unreadable, of an unknown kind, or there twice.
 
-    `run` and `end` are the latest lines of their kind, or None. A run without `end` was cut off. `forced`: what had
-    changed when the run was resumed all the same.
+    `damaged` and `unknown` have at least the first ten of them.
     """
 
-    run: RunStarted | None
-    end: End | None
-    verdicts: tuple[Verdict, ...]
-    findings: tuple[Finding, ...]
-    cost: Cost
-    lists: tuple[ListResult, ...] = ()
-    bisected: tuple[Bisected, ...] = ()
-    levels: tuple[Levels, ...] = ()
-    forced: tuple[str, ...] = ()
-
-    @classmethod
-    def from_events(cls, events: Iterable[Event]) -> Self:
-        """Decide the verdict of every case that was collected or has events, in collection order."""
-        builder = _LedgerBuilder()
-        for event in events:
-            builder.add(event)
-        ids, ordered = builder.collection()
-        verdicts = tuple(builder.verdict(case, collected=case in ids) for case in ordered)
-        lists = builder.lists(verdicts)
-        return cls(
-            run=builder.run,
-            end=builder.end,
-            verdicts=verdicts,
-            findings=(*builder.findings, *builder.contradictions(), *builder.shortfalls(verdicts, lists)),
-            cost=builder.cost(),
-            lists=lists,
-            bisected=tuple(builder.bisected),
-            levels=tuple(builder.levels),
-            forced=tuple(builder.forced),
-        )
-
-    @classmethod
-    def from_journal(cls, contents: JournalContents) -> Self:
-        """Like `from_events`. Unreadable lines are a finding, because their contents are unknown."""
-        events = list(contents.events)
-        if contents.damaged:
-            lines = ", ".join(str(line.number) for line in contents.damaged[:10])
-            message = f"the journal has {len(contents.damaged)} unreadable lines (line {lines}): their events are lost"
-            when = events[-1].t if events else 0.0
-            events.append(Finding(event="finding", t=when, kind="damaged_journal", message=message))
-        return cls.from_events(events)
+    damaged_lines: int = 0
+    unknown_lines: int = 0
+    doubled_lines: int = 0
+    damaged: tuple[Damaged, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
     @property
-    def counts(self) -> dict[Outcome, int]:
-        """The number of cases with each outcome, in the order of severity, without zeros."""
-        counter = Counter(verdict.outcome for verdict in self.verdicts)
-        return {outcome: counter[outcome] for outcome in Outcome if counter[outcome]}
+    def remarks(self) -> tuple[str, ...]:
+        """A sentence for each oddity that is no finding. Unreadable lines are one."""
+        texts = []
+        if self.unknown_lines:
+            named = ", ".join(f"line {each.number} {one_line(each.kind, 40)!r}" for each in self.unknown[:_NAMED])
+            what = counted(self.unknown_lines, "line")
+            texts.append(f"the journal has {what} of an unknown kind, which a newer harness may read: {named}")
+        if self.doubled_lines:
+            texts.append(f"the journal has {counted(self.doubled_lines, 'line')} twice, counted once")
+        return tuple(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run came to, beyond single cases.
+
+    `runs` are the ``run`` lines, one for each part of the run. `end` is the latest line of its kind; a run without it
+    was cut off. `counts`: the number of cases with each outcome, in the order of severity, without zeros. `forced`:
+    what had changed when the run was resumed all the same.
+    """
+
+    runs: tuple[RunStarted, ...] = ()
+    end: End | None = None
+    findings: tuple[Finding, ...] = ()
+    cost: Cost = field(default_factory=lambda: Cost(0, 0.0, 0, 0))
+    counts: dict[Outcome, int] = field(default_factory=dict)
+    lists: tuple[ListResult, ...] = ()
+    bisected: tuple[Bisected, ...] = ()
+    forced: tuple[str, ...] = ()
+    shards: tuple[MergedShard, ...] = ()
+    oddities: Oddities = field(default_factory=Oddities)
+
+    @property
+    def run(self) -> RunStarted | None:
+        """The latest ``run`` line."""
+        return self.runs[-1] if self.runs else None
 
     @property
     def fail_on_flaky(self) -> bool:
         """Whether this run counts a flaky case as red."""
         return self.run is not None and self.run.fail_on_flaky
 
+    def is_red(self, outcome: Outcome) -> bool:
+        """Whether a case with this outcome makes the run red."""
+        return outcome.is_red or (self.fail_on_flaky and outcome is Outcome.FLAKY)
+
     @property
-    def red(self) -> tuple[Verdict, ...]:
-        """The verdicts that make the run red, in collection order."""
-        return tuple(
-            verdict
-            for verdict in self.verdicts
-            if verdict.outcome.is_red or (self.fail_on_flaky and verdict.outcome is Outcome.FLAKY)
-        )
+    def red_cases(self) -> int:
+        """How many cases make the run red."""
+        return sum(number for outcome, number in self.counts.items() if self.is_red(outcome))
 
     def exit_status(self) -> int:
         """The exit status that follows from the recorded events: see harness.outcome.exit_status; 1 for any finding.
@@ -186,7 +141,7 @@ class Ledger:
         """
         if self.findings:
             return EXIT_RED
-        return exit_status([verdict.outcome for verdict in self.verdicts], fail_on_flaky=self.fail_on_flaky)
+        return exit_status(list(self.counts), fail_on_flaky=self.fail_on_flaky)
 
     def run_exit_status(self) -> int:
         """The exit status that the run ended with. 1 if the run did not finish, or if a green status has red events.
@@ -199,200 +154,290 @@ class Ledger:
         return EXIT_RED if status in (EXIT_OK, EXIT_NOTHING_RAN) and self.exit_status() == EXIT_RED else status
 
 
-class _LedgerBuilder:
-    """The events of a run, grouped by kind and case."""
+class Results(Protocol):
+    """The results of a run, wherever they are: in memory (`Ledger`) or on disk (`StoredRun`)."""
 
-    def __init__(self) -> None:
-        self.run: RunStarted | None = None
-        self.end: End | None = None
-        self.stopped: Stopped | None = None
-        self.findings: list[Finding] = []
-        self.bisected: list[Bisected] = []
-        self.levels: list[Levels] = []
-        self.forced: dict[str, None] = {}
+    @property
+    def summary(self) -> Summary:
+        """What the run came to."""
+
+    @property
+    def runs(self) -> tuple[RunStarted, ...]:
+        """The ``run`` lines, one for each part of the run."""
+
+    @property
+    def shards(self) -> tuple[MergedShard, ...]:
+        """The shards that a merged run was made of."""
+
+    def ids(self) -> Iterator[str]:
+        """The ids of all cases, in any order."""
+
+    def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
+        """Each case with its verdict and its ``levels`` lines, in collection order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger(Summary):
+    """The results of a run in memory: one verdict per case in collection order."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    levels: tuple[Levels, ...] = ()
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event]) -> Self:
+        """Decide the verdict of every case that was collected or has events, in collection order."""
+        return cls._decided(events, Oddities())
+
+    @classmethod
+    def from_journal(cls, contents: JournalContents) -> Self:
+        """Like `from_events`. Unreadable lines are a finding, because their contents are unknown."""
+        damaged, unknown = contents.damaged, contents.unknown
+        oddities = Oddities(len(damaged), len(unknown), 0, damaged[:_NAMED], unknown[:_NAMED])
+        return cls._decided(contents.events, oddities)
+
+    @classmethod
+    def _decided(cls, events: Iterable[Event], oddities: Oddities) -> Self:
+        tally = Tally()
+        ids: dict[str, None] = {}
+        cases: dict[str, CaseEvents] = {}
+        levels: list[Levels] = []
+        for event in events:
+            if isinstance(event, Start | Finish | Levels | Reopened):
+                tally.see(event.t)
+                found = cases.get(event.case)
+                if found is None:
+                    found = cases[event.case] = CaseEvents()
+                found.add(event)
+                if isinstance(event, Levels):
+                    levels.append(event)
+                continue
+            tally.add(event)
+            if isinstance(event, Collected):
+                tally.add_collected(CollectedList.of(event))
+                ids |= dict.fromkeys(event.ids)
+        mentioned = dict.fromkeys(case for case, found in cases.items() if found.mentioned)
+        nothing = CaseEvents()
+        verdicts = []
+        for case in ids | mentioned:
+            found = cases.get(case, nothing)
+            verdict = decide(case, found, collected=case in ids, stopped=tally.stopped, ended=tally.ended.get)
+            tally.count(verdict, found)
+            verdicts.append(verdict)
+        doubled = sum(found.doubled for found in cases.values())
+        summary = tally.summary(replace(oddities, doubled_lines=doubled))
+        return cls(
+            runs=summary.runs,
+            end=summary.end,
+            findings=summary.findings,
+            cost=summary.cost,
+            counts=summary.counts,
+            lists=summary.lists,
+            bisected=summary.bisected,
+            forced=summary.forced,
+            shards=summary.shards,
+            oddities=summary.oddities,
+            verdicts=tuple(verdicts),
+            levels=tuple(levels),
+        )
+
+    @property
+    def summary(self) -> Summary:
+        return self
+
+    def ids(self) -> Iterator[str]:
+        return (verdict.case for verdict in self.verdicts)
+
+    def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
+        """Each verdict with the ``levels`` lines of its case."""
+        levels: dict[str, list[Levels]] = {}
+        for line in self.levels:
+            levels.setdefault(line.case, []).append(line)
+        for verdict in self.verdicts:
+            yield verdict, tuple(levels.get(verdict.case, ()))
+
+    @property
+    def red(self) -> tuple[Verdict, ...]:
+        """The verdicts that make the run red, in collection order."""
+        return tuple(verdict for verdict in self.verdicts if self.is_red(verdict.outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedList:
+    """What matters of a ``collected`` line beside its ids.
+
+    `listed`: it has ids, or none to have. `matches`: they have its count and hash. `twice`: ids that it has twice.
+    """
+
+    worker: str
+    part: int
+    hash: str
+    listed: bool
+    matches: bool
+    twice: tuple[str, ...]
+
+    @classmethod
+    def of(cls, line: Collected) -> Self:
+        """The facts of a line whose ids are in memory."""
+        return cls(
+            worker=line.worker or "the controller",
+            part=line.part,
+            hash=line.hash,
+            listed=bool(line.ids or not line.count),
+            matches=line.count == len(line.ids) and line.hash == digest(line.ids),
+            twice=tuple(case for case, times in Counter(line.ids).items() if times > 1),
+        )
+
+
+class Tally:
+    """Adds up what follows from a run beyond single cases: give it all events, then each verdict.
+
+    It keeps nothing of cases that are neither unlisted nor on a must-pass list, so its size does not grow with them.
+    `runs`, `shards` and `stopped` are known once all events were given, like `ended`: how each executor ended, unless
+    `keep_ended` is False because somebody else keeps it.
+    """
+
+    def __init__(self, *, keep_ended: bool = True) -> None:
+        self.stopped = ""
+        self.ended: dict[str, Executor] = {}
+        self._keep_ended = keep_ended
+        self.runs: list[RunStarted] = []
+        self._end: End | None = None
+        self._findings: list[Finding] = []
+        self._bisected: list[Bisected] = []
+        self._forced: dict[str, None] = {}
+        self.shards: list[MergedShard] = []
         self._last = 0.0
-        self._collected: list[Collected] = []
+        self._collected: list[CollectedList] = []
         self._lists: list[MustPass] = []
-        self._starts: dict[str, list[Start]] = {}
-        self._finishes: dict[str, list[Finish]] = {}
-        self._mentioned: dict[str, None] = {}
-        self._executors: list[Executor] = []
-        self._ended: dict[str, Executor] = {}
+        self._executors = 0
+        self._startup = 0.0
+        self._workers: set[str] = set()
+        self._on_lists: set[str] = set()
+        self._passed: set[str] = set()
+        self._unlisted: list[str] = []
+        self._counts: Counter[Outcome] = Counter()
+        self._ran = 0
+        self._retries = 0
 
     def add(self, event: Event) -> None:
-        self._last = max(self._last, event.t)
+        """Take the next event. Of ``collected`` lines, see `add_collected`."""
+        self.see(event.t)
         match event:
             case RunStarted():
-                self.run, self.end, self.stopped = event, None, None
-                self.forced |= dict.fromkeys(event.forced)
+                self.runs.append(event)
+                self._end, self.stopped = None, ""
+                self._forced |= dict.fromkeys(event.forced)
             case End():
-                self.end = event
-            case Collected():
-                self._collected.append(event)
+                self._end = event
             case Stopped():
-                self.stopped = event
+                self.stopped = event.by
             case MustPass():
                 self._lists.append(event)
-            case Start():
-                self._starts.setdefault(event.case, []).append(event)
-                self._mentioned[event.case] = None
-            case Finish():
-                self._finishes.setdefault(event.case, []).append(event)
-                self._mentioned[event.case] = None
-            case Reopened():
-                self._reopen(event.case)
+                self._on_lists.update(event.ids)
             case Executor(state="started"):
-                self._executors.append(event)
+                self._executors += 1
+                self._startup += event.startup or 0.0
+                self._workers.add(event.worker)
             case Executor():
-                self._ended[event.executor] = event
+                if self._keep_ended:
+                    self.ended[event.executor] = event
+            case MergedShard():
+                self.shards.append(event)
             case Bisected():
-                self.bisected.append(event)
-            case Levels():
-                self.levels.append(event)
+                self._bisected.append(event)
             case Finding():
-                self.findings.append(event)
+                self._findings.append(event)
 
-    def _reopen(self, case: str) -> None:
-        """The attempts at a case that ended without a verdict on it do not count any more."""
-        finishes = self._finishes.get(case, [])
-        self._finishes[case] = reopened(finishes, lambda each: each.model_copy(update={"final": False}))
+    def see(self, moment: float) -> None:
+        """Take the time of an event about a case."""
+        self._last = max(self._last, moment)
 
-    def collection(self) -> tuple[dict[str, None], list[str]]:
-        """The collected ids, and all ids that need a verdict: the collected ones, then those that only have events."""
-        ids = dict.fromkeys(case for line in self._collected for case in line.ids)
-        return ids, list(ids | self._mentioned)
+    def add_collected(self, line: CollectedList) -> None:
+        """Take the next ``collected`` line."""
+        self._collected.append(line)
 
-    def contradictions(self) -> list[Finding]:
+    def count(self, verdict: Verdict, events: CaseEvents) -> None:
+        """Count the verdict on a case that was decided from these events."""
+        self._counts[verdict.outcome] += 1
+        self._ran += verdict.ran
+        self._retries += events.retries
+        if verdict.outcome is Outcome.PASSED and verdict.case in self._on_lists:
+            self._passed.add(verdict.case)
+        if not verdict.collected:
+            self._unlisted.append(verdict.case)
+
+    def summary(self, oddities: Oddities) -> Summary:
+        """What the run came to."""
+        lists = self._list_results()
+        findings = [*self._findings, *self._unreadable(oddities), *self._contradictions(), *self._shortfalls(lists)]
+        return Summary(
+            runs=tuple(self.runs),
+            end=self._end,
+            findings=tuple(findings),
+            cost=Cost(self._executors, self._startup, self._executors - len(self._workers), self._retries),
+            counts={outcome: self._counts[outcome] for outcome in Outcome if self._counts[outcome]},
+            lists=lists,
+            bisected=tuple(self._bisected),
+            forced=tuple(self._forced),
+            shards=tuple(self.shards),
+            oddities=oddities,
+        )
+
+    def _unreadable(self, oddities: Oddities) -> Iterator[Finding]:
+        if oddities.damaged_lines:
+            lines = ", ".join(str(line.number) for line in oddities.damaged[:_NAMED])
+            message = f"the journal has {oddities.damaged_lines} unreadable lines (line {lines}): their events are lost"
+            yield self._finding("damaged_journal", message)
+
+    def _contradictions(self) -> Iterator[Finding]:
         """The findings for collected lines that contradict each other."""
-        found = []
-        by_hash = {line.hash: line.worker or "the controller" for line in self._collected}
         for part in sorted({line.part for line in self._collected}):
-            lists = {line.hash: line.worker or "the controller" for line in self._collected if line.part == part}
+            lists = {line.hash: line.worker for line in self._collected if line.part == part}
             if len(lists) > 1:
                 who = ", ".join(f"{worker} has {hash_[:15]}…" for hash_, worker in lists.items())
-                found.append(self._finding("collections_differ", f"workers collected different cases: {who}"))
-        listed = {line.hash: line for line in self._collected if line.ids or not line.count}
-        for hash_, worker in by_hash.items():
+                yield self._finding("collections_differ", f"workers collected different cases: {who}")
+        listed = {line.hash: line for line in self._collected if line.listed}
+        for hash_, worker in {line.hash: line.worker for line in self._collected}.items():
             line = listed.get(hash_)
             if line is None:
                 message = f"the journal has no ids for the list that {worker} collected"
-                found.append(self._finding("collection_missing", message))
-            elif line.count != len(line.ids) or line.hash != digest(line.ids):
+                yield self._finding("collection_missing", message)
+            elif not line.matches:
                 message = f"the list that {worker} collected does not match its own count and hash"
-                found.append(self._finding("collection_wrong", message))
-        twice = [case for line in listed.values() for case, times in Counter(line.ids).items() if times > 1]
+                yield self._finding("collection_wrong", message)
+        twice = [case for line in listed.values() for case in line.twice]
         if twice:
             message = (
                 "several cases have the same id, so only one of them counts; if their files are outside the root "
                 "folder, use --rootdir to name a folder that contains them"
             )
-            found.append(self._finding("duplicate_ids", message, twice))
-        ids, ordered = self.collection()
-        unlisted = [case for case in ordered if case not in ids]
-        if unlisted:
-            message = f"{len(unlisted)} cases have events but are in no collected list"
-            found.append(self._finding("not_collected", message, unlisted))
-        return found
+            yield self._finding("duplicate_ids", message, twice)
+        if self._unlisted:
+            message = f"{len(self._unlisted)} cases have events but are in no collected list"
+            yield self._finding("not_collected", message, self._unlisted)
 
-    def lists(self, verdicts: Sequence[Verdict]) -> tuple[ListResult, ...]:
+    def _list_results(self) -> tuple[ListResult, ...]:
         """The result of each must-pass list. None for a shard: only all shards together can satisfy a list."""
-        if self.run is not None and self.run.shard:
+        run = self.runs[-1] if self.runs else None
+        if run is not None and run.shard:
             return ()
-        passed = {verdict.case for verdict in verdicts if verdict.outcome is Outcome.PASSED}
-        devices = self.run.devices if self.run is not None else ()
-        where = ", ".join(filter(None, [labels(devices), "a run that was resumed by force" if self.forced else ""]))
+        devices = run.devices if run is not None else ()
+        where = ", ".join(filter(None, [labels(devices), "a run that was resumed by force" if self._forced else ""]))
         return tuple(
-            ListResult(line.name, line.hash, len(line.ids), tuple(c for c in line.ids if c not in passed), where)
+            ListResult(line.name, line.hash, len(line.ids), tuple(c for c in line.ids if c not in self._passed), where)
             for line in self._lists
         )
 
-    def shortfalls(self, verdicts: Sequence[Verdict], lists: Sequence[ListResult]) -> list[Finding]:
+    def _shortfalls(self, lists: Sequence[ListResult]) -> Iterator[Finding]:
         """The findings for must-pass lists that were not satisfied and for too few cases."""
-        found = [self._finding("must_pass", each.text, each.missed) for each in lists if each.missed]
-        ran = sum(verdict.ran for verdict in verdicts)
-        if self.run is not None and not self.run.shard and ran < self.run.minimum_cases:
-            message = (
-                f"{counted(ran, 'case')} ran, but profile {self.run.profile} requires at least {self.run.minimum_cases}"
-            )
-            found.append(self._finding("too_few_cases", message))
-        return found
+        for each in lists:
+            if each.missed:
+                yield self._finding("must_pass", each.text, each.missed)
+        run = self.runs[-1] if self.runs else None
+        if run is not None and not run.shard and self._ran < run.minimum_cases:
+            least = run.minimum_cases
+            message = f"{counted(self._ran, 'case')} ran, but profile {run.profile} requires at least {least}"
+            yield self._finding("too_few_cases", message)
 
     def _finding(self, kind: str, message: str, cases: Sequence[str] = ()) -> Finding:
         return Finding(event="finding", t=self._last, kind=kind, message=message, cases=tuple(cases))
-
-    def verdict(self, case: str, *, collected: bool) -> Verdict:
-        starts = self._starts.get(case, [])
-        finishes = self._finishes.get(case, [])
-        decision = decide(finishes, len(starts))
-        outcome, decided = decision.outcome, decision.decided
-        ruling = None if decision.ruled is None else decision.ruled.ruling
-        if ruling is not None:
-            message = ruling.text
-        elif outcome is Outcome.NOT_RUN and decided is None:
-            how = f"was stopped by {self.stopped.by}" if self.stopped is not None else "ended"
-            message = f"the run {how} before it started"
-        elif outcome is Outcome.LOST and decided is None:
-            message = self._lost_message(starts, finishes)
-        elif outcome is Outcome.FLAKY:
-            message = _flaky_message(finishes)
-        else:
-            message = "" if decided is None else _message(decided)
-        return Verdict(
-            case=case,
-            suite=suite_of(case),
-            outcome=outcome,
-            message=message,
-            finishes=tuple(finishes),
-            decided=decided,
-            started=len(starts),
-            collected=collected,
-        )
-
-    def _lost_message(self, starts: Sequence[Start], finishes: Sequence[Finish]) -> str:
-        if finishes:
-            broke = finishes[-1]
-            message = f"broke in company ({broke.outcome}) and was never confirmed alone"
-            return f"{message}: {broke.message}" if broke.message else message
-        start = starts[-1]
-        where = f"worker {start.worker or 'none'}, executor {start.executor or 'none'}"
-        devices = " ".join(start.devices) or "none"
-        message = f"started on {where}, devices {devices}, seed {start.seed}, and never finished"
-        ended = self._ended.get(start.executor or "")
-        if ended is not None and ended.exit_status is not None:
-            message += f"; that executor ended with {exit_text(ended.exit_status)}"
-        if ended is not None and ended.reason:
-            message += f" ({ended.reason})"
-        return message
-
-    def cost(self) -> Cost:
-        workers = {executor.worker for executor in self._executors}
-        return Cost(
-            executors=len(self._executors),
-            startup=sum(executor.startup or 0.0 for executor in self._executors),
-            restarts=len(self._executors) - len(workers),
-            retries=sum(max(0, len(starts) - self._counting(case)) for case, starts in self._starts.items()),
-        )
-
-    def _counting(self, case: str) -> int:
-        """How many attempts at a case count: one, or every repetition with ``--repeat``."""
-        return max(1, sum(finish.final for finish in self._finishes.get(case, [])))
-
-
-def _flaky_message(finishes: Sequence[Finish]) -> str:
-    for finish in finishes:
-        if finish.outcome.is_red and not finish.final:
-            how = "at first, passed when tried again" if finish.alone else "in company, passed alone"
-            return f"{finish.outcome} {how}: {_message(finish)}"
-    return "broke in company, passed alone"
-
-
-def _message(finish: Finish) -> str:
-    """The attempt's own message. If it has none: the gate, exit status or outcome; "" for a plain pass."""
-    if finish.message or finish.outcome is Outcome.PASSED:
-        return finish.message
-    if finish.gate is not None:
-        gate = finish.gate
-        return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
-    if finish.exit_status is not None:
-        return f"{finish.outcome}: {exit_text(finish.exit_status)}"
-    return str(finish.outcome)

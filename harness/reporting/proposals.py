@@ -29,7 +29,8 @@ from harness.outcome import Outcome
 from harness.reporting import environment
 from harness.reporting.events import Collected, Ruling
 from harness.reporting.journal import JournalContents
-from harness.reporting.ledger import Ledger, Verdict
+from harness.reporting.ledger import Ledger
+from harness.reporting.verdict import Verdict
 from harness.text import counted, one_line
 
 #: How long a proposed waiver is valid.

@@ -10,7 +10,8 @@ from typing import Any
 from harness.outcome import Outcome
 from harness.reporting import environment, identity, journal
 from harness.reporting.events import RunStarted
-from harness.reporting.ledger import Ledger, Verdict
+from harness.reporting.ledger import Ledger
+from harness.reporting.verdict import Verdict
 from harness.text import cap, clean, one_line
 
 #: Options that the environment file tells as well, and the seed, which differs between any two runs.

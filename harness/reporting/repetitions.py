@@ -50,11 +50,11 @@ def repetitions(ledger: Ledger) -> list[Repeated]:
     for line in ledger.levels:
         by_case.setdefault(line.case, []).append(line)
     cases = [verdict.case for verdict in ledger.verdicts if verdict.case in by_case]
-    return [each for case in cases for each in _repeated(case, by_case[case])]
+    return [each for case in cases for each in repeated(case, by_case[case])]
 
 
-def _repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
-    """The case's entry, or nothing if no meter could be read."""
+def repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:
+    """The entry of a case with these ``levels`` lines, or nothing if no meter could be read."""
     found = soak.series(Sample(line.executor, line.values) for line in lines)
     if not found:
         return []

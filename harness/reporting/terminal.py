@@ -11,8 +11,9 @@ from harness.context import RunContext
 from harness.devices.device import Inventory
 from harness.outcome import Outcome
 from harness.plan import Plan
-from harness.reporting.ledger import Ledger, Verdict
+from harness.reporting.ledger import Ledger
 from harness.reporting.repetitions import repetitions
+from harness.reporting.verdict import Verdict
 from harness.text import counted, one_line
 
 #: The number of cases shown in the summary. The report has all of them.

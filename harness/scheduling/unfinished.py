@@ -10,7 +10,8 @@ from typing import Any
 from harness.outcome import Outcome
 from harness.reporting.events import Collected, Executor, Finding, Finish, RunStarted, Start
 from harness.reporting.journal import JournalContents
-from harness.reporting.ledger import Ledger, Verdict
+from harness.reporting.ledger import Ledger
+from harness.reporting.verdict import Verdict
 from harness.scheduling.resumption import Finished, ResumeError, Resumption
 
 #: The outcomes of attempts that say nothing about the case.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -92,8 +92,9 @@ def journal_bytes(events: Sequence[Line]) -> bytes:
     return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in events).encode()
 
 
-def report(events: Sequence[Line]) -> bytes:
-    return junit.serialise(Ledger.from_events(build.events(*events)))[0]
+def report(events: Sequence[Line], known: Mapping[str, Any] | None = None) -> bytes:
+    known = environment() if known is None else known
+    return junit.serialise(Ledger.from_events(build.events(*events)), known)[0]
 
 
 def run_files(events: Sequence[Line] | None = None, **more: bytes) -> Members:
@@ -149,13 +150,14 @@ class Forger:
         change(events)
         files = {**self.run, JOURNAL: journal_bytes(events)}
         if junit:
-            files[JUNIT] = report(events)
+            files[JUNIT] = report(events, json.loads(self.members[ENVIRONMENT]))
         self.members = sealed(files)
 
     def environment(self, **changes: Any) -> None:
         """Edit environment.json, and make all that follows from it anew."""
         facts = {**json.loads(self.members[ENVIRONMENT]), **changes}
-        self.members = sealed({**self.run, ENVIRONMENT: json.dumps(facts).encode()})
+        events = [json.loads(line) for line in self.members[JOURNAL].splitlines()]
+        self.members = sealed({**self.run, ENVIRONMENT: json.dumps(facts).encode(), JUNIT: report(events, facts)})
 
     def file(self, name: str, data: bytes | None, *, seal: bool = False) -> None:
         """Replace, add or (None) remove a member; with `seal` the manifest has its new hash."""

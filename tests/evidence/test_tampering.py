@@ -15,7 +15,7 @@ from harness.evidence.archive import ArchiveError
 from harness.evidence.verify import Demands, Verification, verify
 from harness.gating.mustpass import MustPass
 from harness.reporting.journal import digest
-from tests.evidence.forge import ENVIRONMENT, JOURNAL, A, B, D, Forger, lines, run_files, sealed, zipped
+from tests.evidence.forge import ENVIRONMENT, JOURNAL, JUNIT, A, B, D, Forger, lines, report, run_files, sealed, zipped
 from tests.evidence.tamperings import HOSTILE, TAMPERINGS, Tamper, everything, member
 
 
@@ -132,7 +132,7 @@ def test_a_software_device_is_no_gpu(tmp_path: Path) -> None:
     cpu["devices"] = [{"uuid": "cpu", "kind": "cpu", "name": "CPU"}]
     events = lines()
     everything("cpu")(events)
-    files = {**run_files(events), ENVIRONMENT: json.dumps(cpu).encode()}
+    files = {**run_files(events), ENVIRONMENT: json.dumps(cpu).encode(), JUNIT: report(events, cpu)}
     data = zipped(sealed(files))
     assert verified(data, tmp_path).problems == ()
     assert verified(data, tmp_path, Demands(gpu=True)).problems == (

@@ -23,7 +23,7 @@ def facts(**changes: Any) -> dict[str, str]:
     [
         ({}, []),
         ({"run_id": "x", "host": "y", "pid": 3, "argv": ["pytest", "-n4"], "t": 1.0}, []),
-        ({"settings": {"grace": 3.0, "progress": 1.0, "health": False, "slots": 4}}, []),
+        ({"settings": {"grace": 3.0, "progress": 1.0, "health": False, "slots": 4, "junit_flavour": "gitlab"}}, []),
         ({"settings": {"until_fail": False, "under": None}}, []),
         ({"seed": 8}, ["--seed was '7' and is '8'"]),
         ({"settings": {"timeout_multiplier": 2.0}}, ["--timeout-multiplier was not set and is '2.0'"]),

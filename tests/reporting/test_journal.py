@@ -222,32 +222,6 @@ def test_no_bytes_upset_the_reader(chunks: list[bytes]) -> None:
     assert len(contents.events) + len(contents.damaged) + len(contents.unknown) == len(lines)
 
 
-def test_a_stream_has_what_a_reader_of_the_whole_file_has(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Journal(path) as journal_:
-        journal_.append(build.run(), build.start("a"), {"event": "foreign"}, build.finish("a", message="x" * 2000))
-    with path.open("ab") as file:
-        file.write(b'{"event":"finish","t":1\n\n{"event":"end"')
-    whole = journal.read(path)
-    streamed = [found for _, found in journal.stream(path)]
-    assert [each for each in streamed if isinstance(each, journal.Damaged)] == list(whole.damaged)
-    assert [each for each in streamed if isinstance(each, journal.Unknown)] == list(whole.unknown)
-    assert [each for each in streamed if not isinstance(each, journal.Damaged | journal.Unknown)] == list(whole.events)
-    monkeypatch.setattr(journal, "LONGEST_LINE", 1000)
-    assert [each for _, each in journal.stream(path)][3] == journal.Damaged(4, "the line is longer than 0 MiB")
-
-
-def test_a_stream_of_what_is_no_journal_is_refused(tmp_path: Path) -> None:
-    for data in (b"<html>\n", b'{"t":1}\n'):
-        (tmp_path / "other").write_bytes(data)
-        with pytest.raises(JournalError, match="is not a journal"):
-            list(journal.stream(tmp_path / "other"))
-    with pytest.raises(JournalError, match="there is no journal"):
-        list(journal.stream(tmp_path / "none"))
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(JournalError, match="not a regular file"):
-        list(journal.stream(tmp_path / "pipe"))
-
-
 def test_a_newer_journal_is_refused_also_when_its_run_line_reads_differently(path: Path) -> None:
     newer = SCHEMA + 1
     for line in (build.run(schema=newer), build.run(schema=newer, sort="new")):

@@ -19,6 +19,8 @@ from junitparser import xunit2
 from harness.outcome import Outcome
 from harness.reporting import journal, junit
 from harness.reporting.atomic import WriteError
+from harness.reporting.junit_case import MOST_TEXT
+from harness.reporting.junit_names import Names
 from harness.reporting.ledger import Ledger
 from harness.text import clean
 from tests.reporting import build
@@ -207,6 +209,7 @@ def test_suites_properties_and_totals() -> None:
             "seed": "7",
             "isolation": "batch",
             "devices": "cpu",
+            "device": "cpu",
             "rootdir": "/here",
             "fail_on_flaky": "false",
         }
@@ -247,15 +250,17 @@ def test_an_empty_run_gives_an_empty_report() -> None:
     ],
 )
 def test_names(case: str, pair: tuple[str, str]) -> None:
-    assert junit.unique_names([case]) == {case: pair}
+    assert Names(lambda: [case]).of(case) == pair
 
 
 def test_names_that_would_be_alike_are_told_apart_whatever_else_runs() -> None:
     alike = ["a/b.py::t", "a.b.py::t", "x.py::t[\x00]", "x.py::t[\\x00]"]
-    names = junit.unique_names([*alike, "other.py::t"])
+    every = Names(lambda: [*alike, "other.py::t"])
+    names = {case: every.of(case) for case in [*alike, "other.py::t"]}
     assert len(set(names.values())) == 5
     assert names["other.py::t"] == ("other", "t")
-    assert junit.unique_names(alike[::-1]) == {case: names[case] for case in alike}
+    fewer = Names(lambda: alike[::-1])
+    assert {case: fewer.of(case) for case in alike} == {case: names[case] for case in alike}
     assert re.fullmatch(r"t #[0-9a-f]{12}", names["a/b.py::t"][1])
 
 
@@ -309,27 +314,12 @@ def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
         assert junit.write(run_dir).path.read_bytes() == junit.serialise(account)[0]
 
 
-@pytest.mark.parametrize(
-    ("costs", "budget", "limit"),
-    [
-        ([], 0, 64),
-        ([100] * 10, 640, 64),
-        ([100] * 10, 639, 32),
-        ([5] * 10, 50, 64),
-        ([1000, 5, 5], 20, 8),
-        ([1] * 10, 9, 0),
-    ],
-)
-def test_fitting_limit(costs: list[int], budget: int, limit: int) -> None:
-    assert junit.fitting_limit(costs, budget, most=64) == limit
-
-
 def test_long_texts_keep_head_and_tail() -> None:
     long = "HEAD" + "x" * 200_000 + "TAIL"
     case = only_case(build.finish(CASE, Outcome.FAILED, message="no", detail=long, stdout=long, stderr=long, log=long))
     for text in (case[0].text, case.findtext("system-out"), case.findtext("system-err")):
         assert text is not None
-        assert len(text) < junit.MOST_TEXT + 1000
+        assert len(text) < MOST_TEXT + 1000
         assert "HEAD" in text
         assert text.endswith("TAIL")
         assert re.search(r"\[\.\.\. \d+ of \d+ characters cut \.\.\.\]", text)
@@ -347,7 +337,7 @@ def test_ten_thousand_noisy_cases_stay_within_what_readers_take() -> None:
         )
     data, limit = junit.serialise(ledger(*lines))
     assert len(data) <= junit.MOST_BYTES < 30_000_000
-    assert 0 < limit < junit.MOST_TEXT
+    assert 0 < limit < MOST_TEXT
     assert len(data) > junit.MOST_BYTES / 8, "not cut more than needed"
     root = ElementTree.fromstring(data)
     assert root.attrib["tests"] == "10000"
@@ -357,12 +347,12 @@ def test_ten_thousand_noisy_cases_stay_within_what_readers_take() -> None:
     assert all((failure.text or "").endswith("the last words") for failure in failures)
 
 
-def test_what_cannot_shrink_is_written_whole() -> None:
+def test_names_are_never_cut_and_texts_have_their_share_all_the_same() -> None:
     account = ledger(build.collected(CASE), build.finish(CASE, Outcome.FAILED, stdout="x" * 100))
     data, limit = junit.serialise(account, most_bytes=10)
-    assert limit == 0
+    assert limit == 8
     assert checked(data).attrib["failures"] == "1"
-    assert b"xxx" not in data
+    assert b"xxxx\n[... 92 of 100 characters cut ...]\nxxxx" in data
 
 
 def test_the_old_report_is_replaced_at_once_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -353,3 +353,14 @@ def test_unreadable_lines_make_a_run_red(tmp_path: Path) -> None:
     assert finding.kind == "damaged_journal"
     assert "(line 5)" in finding.message
     assert account.exit_status() == EXIT_RED
+
+
+def test_a_line_that_comes_twice_counts_once() -> None:
+    second = [build.start(A, attempt=2), build.finish(A, Outcome.FAILED, attempt=2)]
+    lines = [build.run(), build.collected(A), build.start(A), build.start(A, attempt=2), build.finish(A), *second]
+    once = ledger(*lines[:3], build.finish(A), *second)
+    account = ledger(*lines, *second, build.finish(A))
+    assert account.verdicts[0].finishes == once.verdicts[0].finishes
+    assert account.verdicts[0].started == 2
+    assert account.cost.retries == once.cost.retries
+    assert account.oddities.doubled_lines == 4

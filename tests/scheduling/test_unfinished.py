@@ -46,7 +46,7 @@ GATE = {"capability": "device", "wanted": "cuda", "found": "cpu"}
         (build.broke_and(A, Outcome.CRASHED, Outcome.CRASHED), {}, True),
         (build.broke_and(A, Outcome.CRASHED, Outcome.NOT_RUN), {}, False),
         ([build.finish(A), build.finish(A)], REPEATED, False),
-        ([build.finish(A), build.finish(A), build.finish(A)], REPEATED, True),
+        ([build.finish(A, attempt=number) for number in (1, 2, 3)], REPEATED, True),
         ([build.finish(A, Outcome.GATED, gate=GATE)], REPEATED, True),
         ([build.finish(A), build.finish(A, Outcome.FAILED)], UNTIL, True),
         ([build.finish(A), build.finish(A)], UNTIL, False),

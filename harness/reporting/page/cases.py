@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from harness.outcome import Outcome
 from harness.reporting.events import Finish, Start
-from harness.reporting.ledger import Verdict
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
+from harness.reporting.verdict import Verdict
 from harness.text import cap, exit_text
 
 #: Of texts of cases that are not red, this part of the limit is kept.
@@ -102,6 +102,14 @@ def cases(
         _case(index, verdict, starts.get(verdict.case, ()), ends, axis, text_limit)
         for index, verdict in enumerate(verdicts)
     )
+
+
+def fitting_limit(costs: Sequence[int], budget: int, most: int) -> int:
+    """The largest limit out of `most`, its half, its quarter … 0 with which texts of these sizes fit in `budget`."""
+    limit = most
+    while limit and sum(min(cost, limit) for cost in costs) > budget:
+        limit //= 2
+    return limit
 
 
 def costs(verdicts: Iterable[Verdict], most: int) -> list[int]:

@@ -15,7 +15,6 @@ from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, E
 from harness.reporting import environment
 from harness.reporting.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
 from harness.reporting.journal import JournalContents
-from harness.reporting.junit import fitting_limit
 from harness.reporting.ledger import Ledger, ListResult
 from harness.reporting.page import cases as case_views
 from harness.reporting.page import inert, tables, timeline
@@ -97,7 +96,7 @@ def page_of(contents: JournalContents, known: Mapping[str, Any] | None, problem:
     for event in events:
         if isinstance(event, Start):
             starts.setdefault(event.case, []).append(event)
-    limit = fitting_limit(case_views.costs(ledger.verdicts, MOST_OF_TEXT), MOST_OF_TEXTS, MOST_OF_TEXT)
+    limit = case_views.fitting_limit(case_views.costs(ledger.verdicts, MOST_OF_TEXT), MOST_OF_TEXTS, MOST_OF_TEXT)
     cases = case_views.cases(ledger.verdicts, starts, ends, axis, limit)
     shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
     bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]

@@ -13,9 +13,9 @@ from harness.gating.lint import WARNING
 from harness.gating.waivers import is_link
 from harness.outcome import Outcome
 from harness.reporting.events import RunStarted, Waiver
-from harness.reporting.ledger import Verdict
 from harness.reporting.page import inert
 from harness.reporting.page.cases import Case
+from harness.reporting.verdict import Verdict
 
 #: The slowest cases that are listed.
 SLOWEST = 20

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.outcome import Outcome
-from harness.reporting.page import inert, model
+from harness.reporting.page import cases, inert, model
 from harness.reporting.page.axis import Axis
 from tests.reporting import build
 from tests.reporting.page import runs
@@ -247,3 +247,18 @@ def test_what_does_not_show_becomes_a_badge() -> None:
         'a<span class="hidden-char">U+202E</span>b&lt;<span class="hidden-char">U+0000</span>'
         '<span class="hidden-char">U+D800</span>'
     )
+
+
+@pytest.mark.parametrize(
+    ("costs", "budget", "limit"),
+    [
+        ([], 0, 64),
+        ([100] * 10, 640, 64),
+        ([100] * 10, 639, 32),
+        ([5] * 10, 50, 64),
+        ([1000, 5, 5], 20, 8),
+        ([1] * 10, 9, 0),
+    ],
+)
+def test_fitting_limit(costs: list[int], budget: int, limit: int) -> None:
+    assert cases.fitting_limit(costs, budget, most=64) == limit

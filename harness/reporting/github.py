@@ -1,0 +1,317 @@
+"""What GitHub Actions shows of a run: a job summary in Markdown, and annotations on the lines that failed.
+
+No text of a case has an effect in it: names with markup, mentions of people or commands are shown as they are.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.reporting.events import Finding
+from harness.reporting.ledger import Results, Summary
+from harness.reporting.place import Places
+from harness.reporting.verdict import Verdict
+from harness.text import cap, clean, counted, one_line
+
+#: GitHub takes 1 MiB of all summaries of a step together. Some of it is left to others.
+MOST_BYTES = 1_000_000
+#: Red cases that are kept; a summary has as many of them as fit.
+_KEPT = 500
+#: Characters of one traceback, and of a name or message.
+_MOST_DETAIL = 8_000
+_MOST_LINE = 300
+#: GitHub shows ten errors of a step.
+MOST_ANNOTATIONS = 10
+_MOST_ANNOTATION = 4_000
+
+#: A row of the table of suites: suite, host and device.
+_Row = tuple[str, str, str]
+
+# Characters that do not show, or that change the order of others: controls, marks of direction, without width.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
+
+# The last line of a traceback of pytest ("path:12: AssertionError"), and frames of Python and of faulthandler.
+_PYTEST_LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.py):(?P<line>[0-9]{1,9}): ", re.MULTILINE)
+_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>[0-9]{1,9})', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of a file, relative to the root folder. `line` is 0 if it is not known."""
+
+    file: str
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _RedCase:
+    """What is shown of a red case. Its long texts are cut, since many are kept."""
+
+    case: str
+    outcome: Outcome
+    message: str
+    reproduce: str
+    facts: tuple[str, ...]
+    detail: str
+    where: Location
+
+    @classmethod
+    def of(cls, verdict: Verdict, rootdir: str) -> _RedCase:
+        attempt = verdict.decided
+        facts: tuple[str, ...] = ()
+        if attempt is not None:
+            devices = " ".join(attempt.devices) or "none"
+            facts = (f"device {devices}, seed {attempt.seed}, executor {attempt.executor or 'none'}", *attempt.notes)
+        detail = "" if attempt is None else attempt.detail
+        return cls(
+            case=verdict.case,
+            outcome=verdict.outcome,
+            message=cap(verdict.message or str(verdict.outcome), _MOST_ANNOTATION),
+            reproduce=verdict.reproduce or "",
+            facts=tuple(cap(each, _MOST_ANNOTATION) for each in facts),
+            detail=cap(detail, _MOST_DETAIL),
+            where=location(verdict.case, detail, rootdir),
+        )
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is shown of the cases: the worst red ones, and numbers."""
+
+    fail_on_flaky: bool
+    rootdir: str
+    red: list[_RedCase] = field(default_factory=list)
+    red_cases: int = 0
+    flaky: list[tuple[str, str]] = field(default_factory=list)
+    suites: dict[_Row, Counter[Outcome]] = field(default_factory=dict)
+    seconds: dict[_Row, float] = field(default_factory=dict)
+    gates: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, results: Results, known: Mapping[str, Any] | None) -> _Found:
+        run = results.runs[-1] if results.runs else None
+        places = Places(results.runs, results.shards, known)
+        found = cls(run is not None and run.fail_on_flaky, "" if run is None else run.rootdir)
+        for verdict, _ in results.cases():
+            found._add(verdict, places)
+        found._keep_worst()
+        return found
+
+    def _add(self, verdict: Verdict, places: Places) -> None:
+        place = places.of(verdict)
+        row = place.suite, place.host, places.device(place) or "none"
+        self.suites.setdefault(row, Counter())[verdict.outcome] += 1
+        self.seconds[row] = self.seconds.get(row, 0.0) + verdict.duration
+        if verdict.outcome is Outcome.GATED and (verdict.message in self.gates or len(self.gates) < _KEPT):
+            self.gates[verdict.message] += 1
+        if verdict.outcome.is_red or (self.fail_on_flaky and verdict.outcome is Outcome.FLAKY):
+            self.red_cases += 1
+            self.red.append(_RedCase.of(verdict, self.rootdir))
+            if len(self.red) == 2 * _KEPT:
+                self._keep_worst()
+        elif verdict.outcome is Outcome.FLAKY and len(self.flaky) < _KEPT:
+            self.flaky.append((verdict.case, verdict.message))
+
+    def _keep_worst(self) -> None:
+        self.red.sort(key=lambda each: -each.outcome.severity)
+        del self.red[_KEPT:]
+
+
+def summary(results: Results, known: Mapping[str, Any] | None) -> bytes:
+    """The job summary: red cases first. `known`: the facts of environment.json. It begins and ends with an empty line,
+    so that it may stand behind other text.
+    """
+    found = _Found.of(results, known)
+    room = MOST_BYTES - 200  # for the last line
+    parts = []
+    for part in _parts(results.summary, found):
+        data = part.encode("utf-8")
+        if len(data) > room:
+            parts.append(b"\n_More is left out: GitHub takes 1 MiB. The run directory has all of it._\n")
+            break
+        parts.append(data)
+        room -= len(data)
+    return b"".join(parts)
+
+
+def _parts(summary: Summary, found: _Found) -> Iterator[str]:
+    """The summary in pieces that stand on their own, the most important first."""
+    yield f"\n## {_headline(summary)}\n\n"
+    yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
+    for finding in summary.findings:
+        yield f"\n- **finding** {code(finding.kind)}: {code(finding.message)}\n"
+        yield f"    - {code(finding.reproduce)}\n" if finding.reproduce else ""
+    for remark in (*summary.oddities.remarks, *(f"resumed by force: {each}" for each in summary.forced)):
+        yield f"\n- {code(remark)}\n"
+    yield "\n"
+    for result in summary.lists:
+        yield f"- {code(result.text)}\n"
+    yield "\n### Red cases\n\n" if found.red else ""
+    yield from map(_red, found.red)
+    if found.red_cases > len(found.red):
+        yield f"\n_And {found.red_cases - len(found.red)} more red cases._\n"
+    yield "\n### Flaky cases\n\n" if found.flaky else ""
+    yield from (f"- {code(case)}: {code(message)}\n" for case, message in found.flaky)
+    yield from _suite_tables(found)
+    if found.gates:
+        yield "\n<details><summary>Gated cases, by reason</summary>\n\n"
+        yield _table(("cases", "reason"), ((str(number), code(text)) for text, number in found.gates.most_common()))
+        yield "\n</details>\n"
+    yield _facts(summary)
+
+
+def _headline(summary: Summary) -> str:
+    status, total = summary.run_exit_status(), counted(sum(summary.counts.values()), "case")
+    if summary.end is None:
+        return f"Not finished: the run was cut off; {summary.red_cases} of {total} red"
+    if status == EXIT_OK:
+        return f"Green: {total}, none of them red"
+    if status == EXIT_NOTHING_RAN:
+        return f"Nothing ran: {total}"
+    findings = f", {counted(len(summary.findings), 'finding')}" if summary.findings else ""
+    word = {EXIT_INTERRUPTED: "Interrupted", EXIT_INTERNAL: "Internal error"}.get(status, "Red")
+    return f"{word}: {summary.red_cases} of {total} red{findings}; exit status {status}"
+
+
+def _by_severity(summary: Summary) -> list[tuple[Outcome, int]]:
+    return sorted(summary.counts.items(), key=lambda each: -each[0].severity)
+
+
+def _red(case: _RedCase) -> str:
+    title = f"<b>{case.outcome.upper()}</b> {code(case.case)}"
+    command = [f"reproduce: {case.reproduce}"] if case.reproduce else []
+    lines = [case.message, *command, *case.facts, "", case.detail]
+    return f"<details><summary>{title}</summary>\n\n{block(lines)}\n\n</details>\n"
+
+
+def _suite_tables(found: _Found) -> Iterator[str]:
+    if not found.suites:
+        return
+    rows = [
+        (
+            code(suite),
+            code(f"{host}: {device}" if host else device),
+            *(str(number) if number else "" for number in _numbers(counts)),
+            f"{found.seconds[suite, host, device]:.1f}",
+        )
+        for (suite, host, device), counts in sorted(found.suites.items())
+    ]
+    yield "\n<details><summary>Suites</summary>\n\n"
+    yield _table(("suite", "where", "red", "flaky", "passed", "gated, skipped or waived", "seconds"), rows)
+    yield "\n</details>\n"
+
+
+def _numbers(counts: Mapping[Outcome, int]) -> tuple[int, int, int, int]:
+    red = sum(number for outcome, number in counts.items() if outcome.is_red)
+    flaky, passed = counts.get(Outcome.FLAKY, 0), counts.get(Outcome.PASSED, 0)
+    return red, flaky, passed, sum(counts.values()) - red - flaky - passed
+
+
+def _facts(summary: Summary) -> str:
+    run = summary.run
+    if run is None:
+        return ""
+    identity = {name: text for name, text in run.identity.items() if not text.startswith("sha256:")}
+    facts = {
+        "run": run.run_id,
+        "host": run.host,
+        "devices": " ".join(run.devices) + (f" ({run.label})" if run.label else ""),
+        "seed": str(run.seed),
+        "isolation": run.isolation,
+        "profile": run.profile,
+        "shard": run.shard,
+        **identity,
+    }
+    rows = ((code(name), code(text)) for name, text in facts.items() if text)
+    return f"\n<details><summary>Run</summary>\n\n{_table(('fact', 'value'), rows)}\n</details>\n\n"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(head)
+    lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def code(text: str) -> str:
+    """A text as one line of code, in which nothing is markup, a mention or a link: punctuation is given as numbers."""
+    line = _visible(one_line(text, _MOST_LINE) or " ")
+    return f"<code>{_PUNCTUATION.sub(lambda match: f'&#{ord(match[0])};', line)}</code>"
+
+
+def block(lines: Iterable[str]) -> str:
+    """Lines as a block of code."""
+    text = _visible("\n".join(lines).strip("\n"))
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+def _visible(text: str) -> str:
+    text = clean(text).replace("\r\n", "\n").replace("\r", "\n")
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def location(case: str, detail: str, rootdir: str) -> Location:
+    """Where a case failed: the last line of its own file in the traceback or stack, otherwise the file alone."""
+    own = case.partition("::")[0]
+    found = Location(own)
+    # In a stack of a process that crashed, the call that crashed comes first.
+    stack = "most recent call first" in detail
+    for pattern in (_PYTEST_LINE, _FRAME):
+        for match in pattern.finditer(detail):
+            if _relative(match["file"], rootdir) == own:
+                found = Location(own, int(match["line"]))
+                if stack:
+                    return found
+        if found.line:
+            return found
+    return found
+
+
+def _relative(file: str, rootdir: str) -> str:
+    path = PurePosixPath(file)
+    return str(path.relative_to(rootdir)) if rootdir and path.is_relative_to(rootdir) else str(path)
+
+
+def workflow_commands(results: Results) -> Iterator[str]:
+    """Workflow commands that mark the lines where cases failed: as many as GitHub shows, the most severe first."""
+    found = _Found.of(results, None)
+    findings = results.summary.findings
+    commands = [_case_command(each) for each in found.red[:MOST_ANNOTATIONS]]
+    commands += [_finding_command(finding) for finding in findings[:MOST_ANNOTATIONS]]
+    total = found.red_cases + len(findings)
+    if total <= MOST_ANNOTATIONS:
+        yield from commands
+        return
+    yield from commands[: MOST_ANNOTATIONS - 1]
+    yield _command(
+        {"title": "more"}, f"{total - MOST_ANNOTATIONS + 1} more red cases and findings: see the job summary"
+    )
+
+
+def _case_command(case: _RedCase) -> str:
+    line = {"line": str(case.where.line)} if case.where.line else {}
+    text = f"{case.message}\n{case.reproduce}".rstrip("\n")
+    return _command({"file": case.where.file, **line, "title": f"{case.outcome.upper()} {case.case}"}, text)
+
+
+def _finding_command(finding: Finding) -> str:
+    return _command({"title": f"finding {finding.kind}"}, finding.message)
+
+
+def _command(properties: Mapping[str, str], message: str) -> str:
+    """A workflow command of kind ``error``. No text can end it or begin another one."""
+    written = ",".join(f"{name}={_escaped(_visible(value), ':,')}" for name, value in properties.items())
+    return f"::error {written}::{_escaped(_visible(cap(message, _MOST_ANNOTATION)), '')}"
+
+
+def _escaped(text: str, more: str) -> str:
+    return "".join(f"%{ord(each):02X}" if each in "%\r\n" or each in more else each for each in text)

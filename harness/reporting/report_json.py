@@ -1,0 +1,326 @@
+"""The JSON report: one document about a run, written case by case, and the schema that is shipped for it.
+
+After a change here, run ``python -m harness.reporting.report_json`` to regenerate the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.outcome import Outcome
+from harness.reporting.events import Finish, Gate, Ruling
+from harness.reporting.ledger import Results, Summary
+from harness.reporting.place import Places
+from harness.reporting.verdict import Verdict
+from harness.text import cap, clean
+
+#: Increased with every change that a reader of the previous number would misread.
+SCHEMA = 1
+SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
+#: Characters of one captured text that are kept. The journal has all.
+MOST_TEXT = 32_768
+
+Seconds = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Run(_Model):
+    """The run, as its latest ``run`` line has it."""
+
+    run_id: str
+    started: float
+    """Seconds since 1970-01-01 UTC at which the first part of the run started."""
+    argv: tuple[str, ...]
+    host: str
+    devices: tuple[str, ...]
+    """UUIDs of the devices that the run may use."""
+    label: str
+    """What the devices are if they are no GPUs and not the CPU."""
+    seed: int
+    isolation: str
+    rootdir: str
+    profile: str
+    hardware: str
+    shard: str
+    parts: Annotated[int, Field(ge=1)]
+    """2 if the run was resumed once, and so on."""
+    fail_on_flaky: bool
+    resumed_by_force: tuple[str, ...]
+    """What had changed when the run was resumed all the same."""
+    identity: dict[str, str]
+    settings: dict[str, str | int | float | bool | None]
+
+
+class FindingRow(_Model):
+    """A problem that makes the run red and belongs to no single case."""
+
+    kind: str
+    message: str
+    cases: tuple[str, ...]
+    reproduce: str | None
+
+
+class ListRow(_Model):
+    """The result of a must-pass list."""
+
+    name: str
+    hash: str
+    cases: Count
+    satisfied: bool
+    missed: tuple[str, ...]
+    """The cases on it that did not pass."""
+
+
+class OddLine(_Model):
+    """A line of the journal that does not count."""
+
+    number: Annotated[int, Field(ge=0)]
+    reason: str
+    """Why it cannot be read, or its unknown kind."""
+
+
+class JournalLines(_Model):
+    """The lines of the journal that are not as they should be: their numbers, and the first of them."""
+
+    damaged: Count
+    """Unreadable lines. They are a finding as well."""
+    unknown: Count
+    """Lines of a kind that the harness does not know. They do not count."""
+    doubled: Count
+    """Lines that came twice. They count once."""
+    first_damaged: tuple[OddLine, ...]
+    first_unknown: tuple[OddLine, ...]
+
+
+class Cost(_Model):
+    """What isolation cost."""
+
+    executors: Count
+    startup_seconds: Seconds
+    restarts: int
+    retries: Count
+
+
+class Attempt(_Model):
+    """One attempt at a case. Texts are cut to 32,768 characters; an empty one is left out."""
+
+    number: Annotated[int, Field(ge=1)]
+    outcome: Outcome
+    ended: float
+    """Seconds since 1970-01-01 UTC at which the attempt ended."""
+    seconds: Seconds
+    final: bool
+    alone: bool
+    worker: str
+    executor: str | None
+    devices: tuple[str, ...]
+    seed: int
+    phases: dict[str, Seconds] = {}
+    message: str = ""
+    detail: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    log: str = ""
+    notes: tuple[str, ...] = ()
+    exit_status: int | None = None
+    gate: Gate | None = None
+    ruling: Ruling | None = None
+
+
+class Case(_Model):
+    """A case with its verdict."""
+
+    id: str
+    suite: str
+    host: str
+    devices: tuple[str, ...]
+    """UUIDs of the devices of the deciding attempt. Empty if the case ran on none."""
+    outcome: Outcome
+    red: bool
+    """Whether the case makes the run red."""
+    message: str
+    seconds: Seconds
+    """Seconds of all attempts together."""
+    reproduce: str | None
+    collected: bool
+    """False for a case that is in no list of collected cases."""
+    attempts: tuple[Attempt, ...]
+
+
+class Report(_Model):
+    """The results of a run."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    run: Run | None
+    finished: bool
+    """False if the run was cut off. It counts as red."""
+    exit_status: int
+    duration: Seconds | None
+    """Seconds that the last part of the run took."""
+    totals: dict[Outcome, Annotated[int, Field(ge=1)]]
+    """The number of cases with each outcome."""
+    red_cases: Count
+    findings: tuple[FindingRow, ...]
+    lists: tuple[ListRow, ...]
+    cost: Cost
+    journal: JournalLines
+    environment: dict[str, Any] | None
+    """What environment.json has; null without the file."""
+    cases: tuple[Case, ...]
+    """In collection order."""
+
+
+def chunks(results: Results, known: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """The report, piece by piece: a line for each case. `known`: the facts of environment.json.
+
+    The same results give the same bytes.
+    """
+    summary = results.summary
+    head = _head(summary, known).model_dump(mode="json", by_alias=True, exclude={"cases"})
+    yield json.dumps(head, ensure_ascii=True, allow_nan=False)[:-1].encode("ascii") + b', "cases": ['
+    places = Places(results.runs, results.shards, known)
+    separator = b"\n"
+    for verdict, _ in results.cases():
+        case = _case(verdict, places, summary)
+        yield separator + json.dumps(case, ensure_ascii=True, allow_nan=False).encode("ascii")
+        separator = b",\n"
+    yield b"\n]}\n"
+
+
+def _head(summary: Summary, known: Mapping[str, Any] | None) -> Report:
+    run, end, odd, cost = summary.run, summary.end, summary.oddities, summary.cost
+    return Report(
+        schema=SCHEMA,
+        run=None if run is None else _run(summary),
+        finished=end is not None,
+        exit_status=summary.run_exit_status(),
+        duration=None if end is None else end.duration,
+        totals=summary.counts,
+        red_cases=summary.red_cases,
+        findings=tuple(
+            FindingRow(kind=each.kind, message=each.message, cases=each.cases, reproduce=each.reproduce)
+            for each in summary.findings
+        ),
+        lists=tuple(
+            ListRow(name=each.name, hash=each.hash, cases=each.cases, satisfied=not each.missed, missed=each.missed)
+            for each in summary.lists
+        ),
+        cost=Cost(
+            executors=cost.executors,
+            startup_seconds=round(cost.startup, 6),
+            restarts=cost.restarts,
+            retries=cost.retries,
+        ),
+        journal=JournalLines(
+            damaged=odd.damaged_lines,
+            unknown=odd.unknown_lines,
+            doubled=odd.doubled_lines,
+            first_damaged=tuple(OddLine(number=each.number, reason=clean(each.reason)) for each in odd.damaged[:10]),
+            first_unknown=tuple(OddLine(number=each.number, reason=clean(each.kind)) for each in odd.unknown[:10]),
+        ),
+        environment=None if known is None else {clean(name): _plain(value) for name, value in known.items()},
+        cases=(),
+    )
+
+
+def _plain(value: object, depth: int = 20) -> Any:
+    """A value of environment.json, which may hold anything, as JSON that every reader takes."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict | list) and not depth:
+        return None
+    if isinstance(value, dict):
+        return {clean(name): _plain(each, depth - 1) for name, each in value.items()}
+    return [_plain(each, depth - 1) for each in value] if isinstance(value, list) else value
+
+
+def _run(summary: Summary) -> Run:
+    run = summary.run
+    assert run is not None
+    return Run(
+        run_id=run.run_id,
+        started=summary.runs[0].t,
+        argv=run.argv,
+        host=run.host,
+        devices=run.devices,
+        label=run.label,
+        seed=run.seed,
+        isolation=run.isolation,
+        rootdir=run.rootdir,
+        profile=run.profile,
+        hardware=run.hardware,
+        shard=run.shard,
+        parts=len(summary.runs),
+        fail_on_flaky=run.fail_on_flaky,
+        resumed_by_force=summary.forced,
+        identity=run.identity,
+        settings=run.settings,
+    )
+
+
+def _case(verdict: Verdict, places: Places, summary: Summary) -> dict[str, Any]:
+    """A case as JSON values. Plain dicts, because a model for each of a million cases takes twice the time."""
+    place = places.of(verdict)
+    return {
+        "id": verdict.case,
+        "suite": verdict.suite,
+        "host": place.host,
+        "devices": place.devices,
+        "outcome": verdict.outcome.value,
+        "red": summary.is_red(verdict.outcome),
+        "message": verdict.message,
+        "seconds": round(verdict.duration, 6),
+        "reproduce": verdict.reproduce,
+        "collected": verdict.collected,
+        "attempts": [_attempt(each) for each in verdict.finishes],
+    }
+
+
+def _attempt(finish: Finish) -> dict[str, Any]:
+    optional = {
+        "phases": finish.phases,
+        "message": finish.message,
+        "detail": cap(finish.detail, MOST_TEXT),
+        "stdout": cap(finish.stdout, MOST_TEXT),
+        "stderr": cap(finish.stderr, MOST_TEXT),
+        "log": cap(finish.log, MOST_TEXT),
+        "notes": finish.notes,
+        "gate": None if finish.gate is None else finish.gate.model_dump(mode="json"),
+        "ruling": None if finish.ruling is None else finish.ruling.model_dump(mode="json"),
+    }
+    return {
+        "number": finish.attempt,
+        "outcome": finish.outcome.value,
+        "ended": finish.t,
+        "seconds": finish.duration,
+        "final": finish.final,
+        "alone": finish.alone,
+        "worker": finish.worker,
+        "executor": finish.executor,
+        "devices": finish.devices,
+        "seed": finish.seed,
+        **{name: value for name, value in optional.items() if value},
+        **({} if finish.exit_status is None else {"exit_status": finish.exit_status}),
+    }
+
+
+def schema_text() -> str:
+    """The contents of the shipped schema file."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema(by_alias=True)}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
