@@ -104,6 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from harness import machine, stop_signals
     from harness.context import RunContext
+    from harness.protocol import compact_reports
     from harness.rootdir import Root
     from harness.worker import Worker
 
@@ -135,6 +136,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ControllerHooks(run, config), "harness-controller")
         heeded = run.signals.heeded
         if config.getoption("dist", "no") != "no":
+            config.pluginmanager.register(compact_reports.ExpandingHooks(), "harness-compact-reports")
             return
         leased = run.leases.take("main")
         late = functools.partial(_show_late, config)
@@ -143,6 +145,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker, heeded), "harness-worker")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(compact_reports.CompactingHooks(), "harness-compact-reports")
     if worker.isolated and worker.context.start != "cold":
         from harness.collection.hooks import DescribedCollection
 
