@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -332,9 +333,11 @@ class ControllerHooks:
         chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
         if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
             return None
+        from harness.scheduling.handed_out import HandedOut
         from harness.scheduling.xdist_scheduler import LongestFirstScheduling
 
-        return LongestFirstScheduling(config, self._run.expected, self._run.widths)
+        handed_out = HandedOut(Path(self._run.context.temp_dir))
+        return LongestFirstScheduling(config, self._run.expected, self._run.widths, handed_out)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:

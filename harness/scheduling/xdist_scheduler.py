@@ -10,6 +10,7 @@ from xdist.report import report_collection_diff
 from xdist.workermanage import parse_tx_spec_config
 
 from harness.scheduling.backlog import Backlog
+from harness.scheduling.handed_out import HandedOut
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -23,8 +24,10 @@ class LongestFirstScheduling:
         config: pytest.Config,
         expected: Callable[[Sequence[str]], Sequence[float]],
         widths: Callable[[Sequence[str]], Sequence[int]],
+        handed_out: HandedOut,
     ) -> None:
         """`expected` returns the seconds that each of the given cases is expected to take, `widths` its devices."""
+        self._handed_out = handed_out
         self._config = config
         self._expected = expected
         self._widths = widths
@@ -122,12 +125,14 @@ class LongestFirstScheduling:
         waits = self._waiting.get(node)
         self._send(node, self._backlog.more(place, self._queues[node], len(self._queues), waits))
         if not self._backlog:
+            self._handed_out.end(node.gateway.id)
             node.shutdown()
 
     def _send(self, node: WorkerController, positions: Sequence[int]) -> None:
         if positions:
             self._queues[node].extend(positions)
             self._waiting[node] = self._backlog.waiting(self._queues[node])
+            self._handed_out.tell(node.gateway.id, positions)
             node.send_runtest_some(list(positions))
 
     def _remove(self, node: WorkerController, position: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from harness.scheduling.handed_out import HandedOut, HandedOutList
 from harness.scheduling.xdist_scheduler import LongestFirstScheduling
 
 if TYPE_CHECKING:
@@ -21,9 +23,11 @@ class FakeNode:
         self.gateway = SimpleNamespace(id=name)
         self.shutting_down = False
         self.queue: list[int] = []
+        self.sent: list[int] = []
 
     def send_runtest_some(self, positions: Sequence[int]) -> None:
         self.queue += positions
+        self.sent += positions
 
     def shutdown(self) -> None:
         self.shutting_down = True
@@ -48,16 +52,17 @@ class FakeConfig:
         return getattr(self.option, name)
 
 
-def reads_a_case(cases: int) -> float:
+def reads_a_case(folder: Path, cases: int) -> float:
     """How often an expected duration is read, for each case of a run with two workers."""
     seconds = CountedSeconds([1.0] * cases)
     config = cast("pytest.Config", FakeConfig())
-    scheduler = LongestFirstScheduling(config, lambda _: seconds, lambda ids: [1] * len(ids))
+    scheduler = LongestFirstScheduling(config, lambda _: seconds, lambda ids: [1] * len(ids), HandedOut(folder))
     nodes = [FakeNode("gw0"), FakeNode("gw1")]
     for node in nodes:
         worker = cast("WorkerController", node)
         scheduler.add_node(worker)
         scheduler.add_node_collection(worker, [f"case {number}" for number in range(cases)])
+    folder.mkdir()
     scheduler.schedule()
     CountedSeconds.reads = 0
     done = 0
@@ -69,9 +74,14 @@ def reads_a_case(cases: int) -> float:
     assert done == cases
     assert all(node.shutting_down for node in nodes)
     assert not scheduler.has_pending
+    for node in nodes:
+        told = HandedOutList(folder, node.gateway.id)
+        told.refresh()
+        assert (told.positions, told.ended) == (node.sent, True)
+        told.close()
     return CountedSeconds.reads / cases
 
 
-def test_the_work_for_a_case_does_not_grow_with_their_number() -> None:
-    few, many = reads_a_case(200), reads_a_case(5000)
+def test_the_work_for_a_case_does_not_grow_with_their_number(tmp_path: Path) -> None:
+    few, many = reads_a_case(tmp_path / "few", 200), reads_a_case(tmp_path / "many", 5000)
     assert many <= 1.5 * few
