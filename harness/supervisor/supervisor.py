@@ -135,8 +135,7 @@ class Supervisor:
         """
         begun = self._begun.popleft() if self._begun else None
         if begun is not None and begun.history.case.item is not item:
-            self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
-            self._skipped.add(begun.history.case.id)
+            self._skip(begun)
             begun = None
         # Otherwise fixtures are still set up that the next case does not use, or the other way round.
         as_told = begun is None or begun.nextitem is nextitem
@@ -159,6 +158,7 @@ class Supervisor:
                     self._not_run(case, str(error))
                     return
             except BaseException:
+                self._begun.clear()
                 self._slot.abandon("interrupted")
                 raise
             self._ran[case.id], self._history = (case, len(history.attempts)), None
@@ -168,9 +168,8 @@ class Supervisor:
                 self._report_not_run(case, message(history.decisive))
             else:
                 pytest_reports.log(item, pytest_reports.shown(history, partial(self._reproduce, history)))
-            if not as_told and self._begun:  # they may have begun, and pytest asks for another case
-                self._begun.clear()
-                self._slot.abandon("pytest asked for another case")
+            if not as_told and self._begun:  # pytest will not ask for it next
+                self._skip(self._begun.popleft())
             interruption = history.attempts[-1].evidence.interruption
             if interruption.startswith("raised Exit"):
                 item.session.shouldstop = interruption
@@ -472,6 +471,11 @@ class Supervisor:
             requests.append(CaseRequest(case.item, case.id, case.seed, case.limit, following))
         burst = Burst(self._slot.current, requests, [history.next_number for history, _ in cases])
         self._begun += [_Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
+
+    def _skip(self, begun: _Begun) -> None:
+        """Pytest asks for another case than for one that has begun. Its next attempt is the one that counts."""
+        self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
+        self._skipped.add(begun.history.case.id)
 
     def _abandon(self, begun: _Begun, reason: str, outcome: Outcome, *, final: bool) -> None:
         """End the executor of a case that has begun and that pytest does not ask for, and record the `outcome`.

@@ -102,6 +102,28 @@ def test_another_order_than_that_of_the_list_loses_no_case(make_project: MakePro
     assert len(result.verdicts) == 3
 
 
+def test_cases_that_are_left_out_and_come_later_are_not_lost(make_project: MakeProject) -> None:
+    """After the 30th case pytest goes on with the 32nd: the 31st may have run by then, and runs again at the end."""
+    project = make_project()
+    project.write(
+        "suites/conftest.py",
+        "def pytest_runtestloop(session):\n"
+        "    if not session.config.pluginmanager.has_plugin('terminalreporter'): return None\n"
+        "    items = [*session.items[:30], *session.items[31:], session.items[30]]\n"
+        "    for item, nextitem in zip(items, [*items[1:], None]):\n"
+        "        item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)\n"
+        "    return True\n",
+    )
+    project.write("suites/quick/test_quick.py", MANY.replace("n == 40", "False"))
+    (project.folder / "probe").mkdir()
+    result = project.run("-n0")
+    assert list(result.verdicts.values()) == ["passed"] * 60
+    finishes = [line for line in result.lines if line["event"] == "finish"]
+    starts = [line for line in result.lines if line["event"] == "start"]
+    named = ("case", "attempt", "executor")
+    assert [[line[name] for name in named] for line in starts] == [[line[name] for name in named] for line in finishes]
+
+
 def test_an_executor_runs_several_cases_at_one_request(make_project: MakeProject) -> None:
     """Each is journalled as if it had been asked for alone, and the one that ended the process alone is blamed."""
     project = make_project()
