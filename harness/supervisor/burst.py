@@ -107,7 +107,7 @@ class Burst:
                 continue
             try:
                 message = decode(line, f"executor {self.handle.name}")
-                begun, self._listener.end = _begin(message, self._requests[self.ran]), marks_in(message)
+                begun, self._listener.end = self._begin(message), marks_in(message)
                 evidence = self._listener.plain(lines[first:place])
             except ProtocolError:  # the case has written to the file; what follows is not to be trusted
                 self._answer = NoMessage.GARBLED
@@ -139,9 +139,12 @@ class Burst:
         self._since = time.monotonic()
         return Listener(self.handle, request, start=self.handle.marks, deadline=self._since + request.limit + GRACE)
 
+    def _begin(self, message: Message) -> float:
+        """Returns when the next case began. A case may have changed the clock: then a time between those known.
 
-def _begin(message: Message, request: CaseRequest) -> float:
-    begun = message.get("t")
-    if message.get("case") == request.case and isinstance(begun, float):
-        return begun
-    raise ProtocolError(f"an executor began {message.get('case')!r}, expected {request.case!r}")
+        Raises ProtocolError.
+        """
+        case, begun = self._requests[self.ran].case, message.get("t")
+        if message.get("case") != case or not isinstance(begun, float):
+            raise ProtocolError(f"an executor began {message.get('case')!r}, expected {case!r}")
+        return min(max(self._begins[-1], begun), time.time())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from harness.outcome import Outcome
 from harness.protocol.wire import encode
@@ -26,16 +29,21 @@ def begin(executor: FakeExecutor, case: str, at: float, out: int = 0) -> None:
 
 
 def test_the_attempts_of_cases_that_passed(tmp_path: Path) -> None:
+    began: list[float] = []
+
     def script(executor: FakeExecutor) -> None:
         executor.print("of a")
         executor.report(*PHASES)
-        begin(executor, "b", 4e9, len("of a"))
+        began.append(time.time())
+        begin(executor, "b", began[0], len("of a"))
         executor.print("of b")
         executor.report(*PHASES)
-        begin(executor, "c", 4e9 + 1, len("of aof b"))
+        began.append(time.time())
+        begin(executor, "c", began[1], len("of aof b"))
         executor.report(*PHASES)
         executor.say("done")
 
+    before = time.time()
     with handle_on(tmp_path, script, DIES) as (handle, zygote):
         burst = Burst(handle, three(), (1, 2, 1))
         made = [burst.result(place) for place in range(3)]
@@ -49,8 +57,25 @@ def test_the_attempts_of_cases_that_passed(tmp_path: Path) -> None:
     assert [attempt.alone for attempt in made] == [True, False, False]
     assert [attempt.stdout for attempt in made] == ["of a", "of b", ""]
     assert made[1].reports[0].sections == [("Captured stdout setup", "of b")]
-    assert made[1].duration == 1.0
-    assert (burst.begun_at(1), made[0].ended) == (4e9, 4e9)
+    assert [burst.begun_at(1), burst.begun_at(2)] == [made[0].ended, made[1].ended] == began
+    assert made[1].duration == began[1] - began[0]
+    assert made[2].ended is not None
+    assert before <= burst.begun_at(0) <= began[0] <= began[1] <= made[2].ended <= time.time()
+
+
+@pytest.mark.parametrize("at", [0.0, -1.0, 1e300, float("nan"), float("inf")])
+def test_a_clock_that_a_case_has_changed_changes_no_time_of_the_journal(tmp_path: Path, at: float) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        begin(executor, "b", at)
+        executor.report(*PHASES)
+        executor.say("done")
+
+    before = time.time()
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        assert [burst.result(place).outcome for place in range(2)] == [Outcome.PASSED] * 2
+        assert before <= burst.begun_at(0) <= burst.begun_at(1) <= time.time()
 
 
 def test_the_first_case_is_known_to_have_ended_while_the_second_one_runs(tmp_path: Path) -> None:
