@@ -85,10 +85,10 @@ class Point:
     @classmethod
     def take(cls, way: str, cases: int, command: Sequence[str], project: Path, environment: Mapping[str, str]) -> Point:
         """Run it once. Raises CommandFailedError."""
-        before = set(project.glob("results/*"))
+        before = set(project.glob("results/*/journal.ndjson"))
         with watched() as memory:
             sample = run(command, project, says=f"{cases} passed", environment=environment)
-        journals = [folder / "journal.ndjson" for folder in set(project.glob("results/*")) - before]
+        journals = set(project.glob("results/*/journal.ndjson")) - before
         return cls(way, cases, sample, memory.peaks, sum(file.stat().st_size for file in journals))
 
     def as_json(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -104,6 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from harness import machine, stop_signals
     from harness.context import RunContext
+    from harness.protocol import compact_reports
     from harness.rootdir import Root
     from harness.worker import Worker
 
@@ -135,6 +137,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ControllerHooks(run, config), "harness-controller")
         heeded = run.signals.heeded
         if config.getoption("dist", "no") != "no":
+            config.pluginmanager.register(compact_reports.ExpandingHooks(), "harness-compact-reports")
             return
         leased = run.leases.take("main")
         late = functools.partial(_show_late, config)
@@ -143,6 +146,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker, heeded), "harness-worker")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(compact_reports.CompactingHooks(), "harness-compact-reports")
     if worker.isolated and worker.context.start != "cold":
         from harness.collection.hooks import DescribedCollection
 
@@ -328,9 +333,13 @@ class ControllerHooks:
         chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
         if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
             return None
+        from harness.scheduling.handed_out import HandedOut
         from harness.scheduling.xdist_scheduler import LongestFirstScheduling
 
-        return LongestFirstScheduling(config, self._run.expected, self._run.widths, len(self._run.devices))
+        handed_out = HandedOut(Path(self._run.context.temp_dir))
+        return LongestFirstScheduling(
+            config, self._run.expected, self._run.widths, handed_out, devices=len(self._run.devices)
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:

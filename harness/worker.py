@@ -40,6 +40,7 @@ from harness.reporting.journal import Journal, JournalWriteError, digest
 from harness.scheduling import case_facts, claims, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
+from harness.scheduling.handed_out import HandedOutList
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.selection import Selection, read_ids
 from harness.scheduling.stop_request import StopListener
@@ -132,7 +133,9 @@ class Worker:
         self._list = ""
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
-        self._order = RunOrder(lambda item: CASE_ID in item.stash) if workerinput is None else None
+        #: What the controller hands out; None in a session without xdist, which goes by its list.
+        self._handed_out = None if workerinput is None else HandedOutList(Path(context.temp_dir), name)
+        self._order = RunOrder(lambda item: CASE_ID in item.stash, self._handed_out)
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
         if context.isolation != "none":
@@ -259,12 +262,12 @@ class Worker:
         assert self._supervisor is not None
         if self.told_to_stop():
             return
+        self._order.at(item, nextitem)
         finished = self._resumption.finished.get(item.stash[CASE_ID])
         try:
             with self._recording():
-                ahead = None if self._order is None else self._order.ahead(item, nextitem)
                 if finished is None:
-                    self._supervisor.run(item, nextitem, ahead)
+                    self._supervisor.run(item, nextitem, self._order.ahead)
                 else:
                     pytest_reports.log(item, replay.shown(item, finished))
                     if nextitem is None:
@@ -281,9 +284,9 @@ class Worker:
         self.told_to_stop()
 
     def told_to_stop(self) -> str:
-        """Check for a request to stop. Returns `over`."""
+        """Check for a request to stop. Returns `over`. Cases that run already may end within the grace."""
         stop = self._stop.heard() if self._stop is not None else None
-        if stop is not None:
+        if stop is not None and not (self._supervisor is not None and self._supervisor.has_begun):
             self.over = self.over or stop.reason
         return self.over
 
@@ -406,6 +409,8 @@ class Worker:
         if self._supervisor is not None:
             self._supervisor.close()
         self._pool.close()
+        if self._handed_out is not None:
+            self._handed_out.close()
         for zygote in self._own:
             zygote.close()
         self._own.clear()

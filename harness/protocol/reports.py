@@ -26,7 +26,7 @@ def pack(config: pytest.Config, report: Report, location: object = None) -> Mess
 
     `location` is that of the case's last report, which the receiver knows.
     """
-    if report.passed and type(report) is Report and report.longrepr is None and vars(report).keys() <= _PLAIN:
+    if is_plain_pass(report):
         message: Message = {
             "op": "pass",
             "when": report.when,
@@ -84,6 +84,11 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message, las
     if isinstance(report.longrepr, list):  # JSON turns the tuple of a skip into a list
         report.longrepr = tuple(report.longrepr)
     return report
+
+
+def is_plain_pass(report: Report) -> bool:
+    """Whether a report says that a phase has passed, and has nothing that a plugin added."""
+    return report.passed and type(report) is Report and report.longrepr is None and vars(report).keys() <= _PLAIN
 
 
 class Failure(NamedTuple):

@@ -139,7 +139,7 @@ class Waiver(_Line):
 
 
 class Start(_Line):
-    """An attempt at a case is about to start."""
+    """An attempt at a case starts. `t` is the time of that; the line may be written some milliseconds later."""
 
     event: Literal["start"]
     case: Name

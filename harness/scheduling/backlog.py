@@ -88,23 +88,33 @@ class Backlog:
         narrow = self._long or self._short
         return [self._pop(narrow)] if narrow else []
 
-    def more(self, place: int, queue: Sequence[int], workers: int) -> list[int]:
+    def seconds(self, position: int) -> float:
+        """How long a case is expected to take."""
+        return self._seconds[position]
+
+    def waiting(self, queue: Sequence[int]) -> float:
+        """How long the cases behind the first one of a queue are expected to take."""
+        return sum(self._seconds[position] for position in queue[1:])
+
+    def more(self, place: int, queue: Sequence[int], workers: int, waits: float | None = None) -> list[int]:
         """Further cases for a worker with this `queue`, whose first case runs. Empty while it has enough.
 
-        Behind a long case comes a short one: another worker may be free for a long one before.
+        Behind a long case comes a short one: another worker may be free for a long one before. `waits`: what `waiting`
+        says of the queue, if that is known: with many cases it takes long to add up.
         """
         if self._lends(place):
             return []
         wide = self._more_wide(queue, _LEAST) if self._leads(place) else []
-        have = [*queue, *wide]
-        leads = any(position in self._given for position in have)
-        return wide + self._more_narrow(have, 0.0 if leads else SHARE * self._left / max(workers, 1))
+        have = [*queue, *wide] if wide else queue
+        leads = bool(self._given) and not self._given.isdisjoint(have)
+        waits = self.waiting(have) if waits is None or wide else waits
+        return wide + self._more_narrow(have, waits, 0.0 if leads else SHARE * self._left / max(workers, 1))
 
-    def _more_narrow(self, queue: Sequence[int], goal: float) -> list[int]:
+    def _more_narrow(self, queue: Sequence[int], waits: float, goal: float) -> list[int]:
         """Cases for one device, until so many seconds wait behind the first case."""
-        have, waits = list(queue), sum(self._seconds[position] for position in queue[1:])
-        if len(have) >= _LEAST and (self._long or waits >= goal / 2):
+        if len(queue) >= _LEAST and (self._long or waits >= goal / 2):
             return []
+        have = list(queue)
         while (self._long or self._short) and (len(have) < _LEAST or (not self._long and waits < goal)):
             position = self._next(behind_long=bool(have) and self._is_long[have[-1]])
             waits += self._seconds[position] if have else 0.0

@@ -10,6 +10,7 @@ from xdist.report import report_collection_diff
 from xdist.workermanage import parse_tx_spec_config
 
 from harness.scheduling.backlog import Backlog
+from harness.scheduling.handed_out import HandedOut
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -23,17 +24,23 @@ class LongestFirstScheduling:
         config: pytest.Config,
         expected: Callable[[Sequence[str]], Sequence[float]],
         widths: Callable[[Sequence[str]], Sequence[int]],
+        handed_out: HandedOut,
+        *,
         devices: int,
     ) -> None:
         """`expected` returns the seconds that each of the given cases is expected to take. `widths`, `devices`: see
         `Backlog`.
         """
+        self._handed_out = handed_out
         self._config = config
         self._expected = expected
         self._widths = widths
         self._devices = devices
         self._workers = len(parse_tx_spec_config(config))
         self._queues: dict[WorkerController, list[int]] = {}
+        #: How long the cases behind the first one of each queue will take. To add it up for each case would take longer
+        #: the more cases there are.
+        self._waiting: dict[WorkerController, float] = {}
         self._collections: dict[WorkerController, list[str]] = {}
         self._ids: list[str] | None = None
         self._backlog = Backlog((), 1)
@@ -80,7 +87,7 @@ class LongestFirstScheduling:
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         del duration
-        self._queues[node].remove(item_index)
+        self._remove(node, item_index)
         if self._backlog.finish(item_index):
             self._fill_all()
         else:
@@ -96,6 +103,7 @@ class LongestFirstScheduling:
     def remove_node(self, node: WorkerController) -> str | None:
         """Forget a worker. Returns the case that it was running when it died."""
         queue = self._queues.pop(node)
+        self._waiting.pop(node, None)
         if not queue:
             return None
         assert self._ids is not None
@@ -121,14 +129,28 @@ class LongestFirstScheduling:
         if node.shutting_down or node not in self._collections:
             return
         place = self._by_number().index(node)
-        self._send(node, self._backlog.more(place, self._queues[node], len(self._queues)))
+        waits = self._waiting.get(node)
+        self._send(node, self._backlog.more(place, self._queues[node], len(self._queues), waits))
         if not self._backlog:
+            self._handed_out.end(node.gateway.id)
             node.shutdown()
 
     def _send(self, node: WorkerController, positions: Sequence[int]) -> None:
         if positions:
             self._queues[node].extend(positions)
+            self._waiting[node] = self._backlog.waiting(self._queues[node])
+            self._handed_out.tell(node.gateway.id, positions)
             node.send_runtest_some(list(positions))
+
+    def _remove(self, node: WorkerController, position: int) -> None:
+        """A case has left the queue of a worker. It was the first, and the next one waits no more."""
+        queue = self._queues[node]
+        place = queue.index(position)
+        del queue[place]
+        if place or not queue:
+            self._waiting[node] = self._backlog.waiting(queue)
+        else:
+            self._waiting[node] -= self._backlog.seconds(queue[0])
 
     def _is_same_everywhere(self) -> bool:
         """Whether all workers have collected the same. If not, the difference becomes an error of the collection."""

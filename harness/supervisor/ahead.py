@@ -1,4 +1,4 @@
-"""Which case pytest asks for next: so that it can begin while the last one is reported."""
+"""Which cases pytest asks for next: so that they can begin while the last ones are reported."""
 
 from __future__ import annotations
 
@@ -7,30 +7,64 @@ from dataclasses import dataclass
 
 import pytest
 
+from harness.scheduling.handed_out import HandedOutList
+
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The case that pytest asks for next, and the one after it, which decides what the first one tears down."""
+    """A case that pytest asks for later, and the one after it, which decides what the first one tears down."""
 
     item: pytest.Item
     nextitem: pytest.Item | None
 
 
 class RunOrder:
-    """The order in which pytest runs the items of a session. Not for an xdist worker: the controller chooses there."""
+    """The order in which pytest asks for the items of a session: that of its list, or what the controller hands out."""
 
-    def __init__(self, is_case: Callable[[pytest.Item], bool]) -> None:
+    def __init__(self, is_case: Callable[[pytest.Item], bool], handed_out: HandedOutList | None = None) -> None:
+        """`handed_out`: for an xdist worker, the positions of its items in the list."""
         self._is_case = is_case
+        self._handed_out = handed_out
+        self._items: list[pytest.Item] = []
+        #: The place behind the item that pytest has asked for.
         self._position = 0
+        self._is_known = False
 
-    def ahead(self, item: pytest.Item, nextitem: pytest.Item | None) -> Ahead | None:
-        """What follows `item`. None if no case does, or if pytest does not go by the session's list."""
-        items = item.session.items
+    def at(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Pytest asks for `item`. What follows is known unless pytest does not go by the order."""
+        self._refresh(item.session, 2)
+        items = self._items
         if self._position >= len(items) or items[self._position] is not item:
             self._position = next((number for number, other in enumerate(items) if other is item), len(items))
         self._position += 1
-        if nextitem is None or self._position >= len(items) or items[self._position] is not nextitem:
-            return None
-        last = self._position + 1 == len(items)
-        following = None if last else items[self._position + 1]
-        return Ahead(nextitem, following if following is not None and self._is_case(following) else None)
+        self._is_known = self._position < len(items) and nextitem is not None and items[self._position] is nextitem
+
+    def ahead(self, behind: int, count: int) -> list[Ahead]:
+        """Up to `count` cases that pytest asks for next, without the first `behind`. It ends before what is no case."""
+        found: list[Ahead] = []
+        if not self._is_known:
+            return found
+        first = self._position + behind
+        self._refresh(self._items[0].session, behind + count + 1)
+        for position in range(first, min(first + count, len(self._items))):
+            item = self._items[position]
+            is_last = position + 1 == len(self._items)
+            if not self._is_case(item) or (is_last and not self._is_whole):
+                break
+            following = None if is_last else self._items[position + 1]
+            found.append(Ahead(item, following if following is not None and self._is_case(following) else None))
+        return found
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether nothing comes behind the last known item."""
+        return self._handed_out is None or self._handed_out.ended
+
+    def _refresh(self, session: pytest.Session, wanted: int) -> None:
+        """Look for items that were handed out since, unless so many are known."""
+        if self._handed_out is None:
+            self._items = session.items
+        elif not self._handed_out.ended and self._position + wanted > len(self._items):
+            self._handed_out.refresh()
+            new = self._handed_out.positions[len(self._items) :]
+            self._items += [session.items[position] for position in new]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +44,17 @@ class CaseRequest:
     light: bool = False
     levels: bool = False
 
+    @property
+    def fields(self) -> Message:
+        """What an executor is told of the case."""
+        return {
+            "case": self.case,
+            "next": self.following,
+            "limit": self.limit,
+            "seed": self.seed,
+            "levels": self.levels,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -51,7 +62,8 @@ class Attempt:
 
     `alone`: its process had run no other case before. `suspicions`: growth by meter that showed again when the case ran
     a second time in the same process. `spent`: that second run broke the process. `levels`: by meter, what the process
-    used after the first run, if requested. `struck`: how often each injected fault was triggered.
+    used after the first run, if requested. `struck`: how often each injected fault was triggered. `ended`: the time of
+    the end of the case, if it was one of several of one request.
     """
 
     number: int
@@ -73,6 +85,7 @@ class Attempt:
     spent: bool
     levels: Mapping[str, int]
     struck: Mapping[str, int]
+    ended: float | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -105,18 +118,27 @@ class RunningAttempt:
         self._alone = not handle.cases
         self._begun = time.monotonic()
         handle.trim_output()
-        self._listener = _Listener(handle, request)
+        self._listener = Listener(handle, request)
         self._listener.ask()
 
     def result(self) -> Attempt:
         """Wait for the end of the case. Every failure is part of the result. The executor is killed if necessary."""
         evidence = self._listener.run()
-        return _attempt(self.handle, self.number, self._listener, evidence, alone=self._alone, begun=self._begun)
+        duration = time.monotonic() - self._begun
+        return attempt_of(self._listener, self.number, evidence, alone=self._alone, duration=duration)
 
 
-def _attempt(
-    handle: ExecutorHandle, number: int, listener: _Listener, evidence: Evidence, *, alone: bool, begun: float
+def attempt_of(
+    listener: Listener,
+    number: int,
+    evidence: Evidence,
+    *,
+    alone: bool,
+    duration: float,
+    ended: float | None = None,
 ) -> Attempt:
+    """Returns an attempt, with what its executor has printed and reported."""
+    handle = listener.handle
     out, err = handle.outputs.out, handle.outputs.err
     end = listener.end or (out.size(), err.size())
     stdout, stderr = (
@@ -125,7 +147,7 @@ def _attempt(
     judgement = judge(evidence)
     notes = list(judgement.notes)
     notes += listener.blind
-    if handle.swept:
+    if handle.swept and not listener.followed:
         notes.append(f"killed processes that it left running: {', '.join(handle.swept)[:500]}")
     return Attempt(
         number=number,
@@ -137,7 +159,7 @@ def _attempt(
         warnings=tuple(listener.warnings),
         evidence=evidence,
         judgement=judgement,
-        duration=time.monotonic() - begun,
+        duration=duration,
         stdout=stdout,
         stderr=stderr,
         temp=handle.temp,
@@ -147,11 +169,14 @@ def _attempt(
         spent=listener.spent,
         levels=listener.levels,
         struck=listener.struck,
+        ended=ended,
     )
 
 
 @dataclass
-class _Listener:
+class Listener:
+    """What a supervisor hears of one case from its executor."""
+
     handle: ExecutorHandle
     request: CaseRequest
     reports: list[pytest.TestReport] = field(default_factory=list)
@@ -176,20 +201,30 @@ class _Listener:
     levels: dict[str, int] = field(default_factory=dict)
     struck: dict[str, int] = field(default_factory=dict)
     end: tuple[int, int] | None = None
+    followed: bool = False
 
     def ask(self) -> None:
         """Ask the executor to run the case."""
         handle, request = self.handle, self.request
         self.start = handle.marks
-        message = {"op": "run", "case": request.case, "next": request.following, "limit": request.limit}
-        handle.send({**message, "seed": request.seed, "levels": request.levels})
+        handle.send({"op": "run", **request.fields})
         handle.cases.append(request.case)
         self.deadline = time.monotonic() + request.limit + GRACE
 
     def run(self) -> Evidence:
         """Wait for the end of the case."""
+        return self.heed(lambda: self.handle.receive(self.deadline))
+
+    def plain(self, facts: list[bytes]) -> Evidence:
+        """The case has these facts, and another one has begun after it. Raises ProtocolError."""
+        self.over = self.followed = True
+        self._take_facts(facts)
+        return Evidence(phases=tuple(self.phases), done=True, limit=self.request.limit)
+
+    def heed(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
+        """Take the end of the case that `receive` returns, with all that follows from it."""
         try:
-            self._converse()
+            self._converse(receive)
         except ZygoteError as error:
             self.zygote_lost = str(error).splitlines()[0]
         except StoppedError as error:
@@ -214,20 +249,20 @@ class _Listener:
             unkillable=self.handle.unkillable,
         )
 
-    def _converse(self) -> None:
+    def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
         """Raises ZygoteError."""
         handle, request = self.handle, self.request
         try:
-            answer = handle.receive(self.deadline)
+            answer = receive()
         except StoppedError:
             with contextlib.suppress(ProtocolError):  # the executor may have been in the middle of a line
-                self._take_facts()
+                self._take_facts(handle.new_facts())
             raise
         self.late = answer is NoMessage.DEADLINE
         try:
             if isinstance(answer, dict):
                 self._take_end(answer)
-            self._take_facts()
+            self._take_facts(handle.new_facts())
         except ProtocolError as error:
             self.garbled, self.over = str(error), False
         if self.over and self.suspicions and not (self._aborted or self.poison or self.problems):
@@ -282,10 +317,9 @@ class _Listener:
         else:
             raise ProtocolError(f"executor {self.handle.name} sent an unknown message {message['op']!r}")
 
-    def _take_facts(self) -> None:
-        """Read the reports and warnings that the executor wrote to its file of facts. Raises ProtocolError."""
-        peer = f"executor {self.handle.name}"
-        facts = decode_lines(self.handle.new_facts(), peer)
+    def _take_facts(self, lines: list[bytes]) -> None:
+        """Take the reports and warnings that the executor wrote to its file of facts. Raises ProtocolError."""
+        facts = decode_lines(lines, f"executor {self.handle.name}")
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
         messages = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
         self.reports = reports.unpack(self.request.item, messages)
@@ -294,7 +328,7 @@ class _Listener:
             self.phases.append(phase_of(report))
 
     def _add_output(self, report: pytest.TestReport, message: Message) -> None:
-        marks = _marks(message)
+        marks = marks_in(message)
         before, self.handle.marks = self.handle.marks, marks
         if marks == before:
             return
@@ -321,7 +355,8 @@ def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
     return True
 
 
-def _marks(message: Message) -> tuple[int, int]:
+def marks_in(message: Message) -> tuple[int, int]:
+    """Returns the sizes of standard output and error that a fact has. Raises ProtocolError."""
     match message.get("out"):
         case [int(out), int(err)]:
             return out, err

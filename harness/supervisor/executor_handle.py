@@ -300,6 +300,10 @@ class ExecutorHandle:
         """Returns the lines of facts about the current or last case."""
         return self.outputs.facts.lines(self._facts_start)
 
+    def pass_facts(self, lines: list[bytes]) -> None:
+        """Leave these lines, the first of the new facts, behind: they are about a case that has ended."""
+        self._facts_start += sum(map(len, lines)) + len(lines)
+
     def trim_output(self) -> None:
         """Between two cases: drop the stacks and facts of the last case, and empty files that have grown large."""
         if self.outputs.stacks.size():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, leak_confirmation, pytest_reports
 from harness.supervisor.ahead import Ahead
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
+from harness.supervisor.burst import Burst
 from harness.supervisor.case import Case, ruling_line
 from harness.supervisor.case_history import CaseHistory, message, result
 from harness.supervisor.device_monitor import DeviceMonitor
@@ -33,6 +35,9 @@ from harness.supervisor.leak_bisect import LeakBisect
 from harness.text import exit_text
 from harness.zygote.client import ZygoteError
 
+#: The most cases of one request.
+MOST = 64
+
 
 class RecordAll(Protocol):
     """Writes some events to the journal, in one step."""
@@ -40,13 +45,33 @@ class RecordAll(Protocol):
     def __call__(self, *events: Mapping[str, Any]) -> None: ...
 
 
+class Upcoming(Protocol):
+    """Returns up to `count` cases that pytest asks for next, without the first `behind`."""
+
+    def __call__(self, behind: int, count: int) -> Sequence[Ahead]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A case whose first attempt runs before pytest has asked for it."""
+    """A case whose first attempt the executor was asked for before pytest has asked for the case."""
 
     history: CaseHistory
-    attempt: RunningAttempt
+    burst: Burst
+    place: int
     nextitem: pytest.Item | None
+
+    @property
+    def handle(self) -> ExecutorHandle:
+        return self.burst.handle
+
+    @property
+    def at(self) -> float:
+        """When it began."""
+        return self.burst.begun_at(self.place)
+
+    def result(self) -> Attempt:
+        """Wait for the end of the case."""
+        return self.burst.result(self.place)
 
 
 class Supervisor:
@@ -82,8 +107,11 @@ class Supervisor:
         #: The cases that have a verdict, with the number of attempts at each, and the history of the current case.
         self._ran: dict[str, tuple[Case, int]] = {}
         self._history: CaseHistory | None = None
-        self._ahead: Ahead | None = None
-        self._begun: _Begun | None = None
+        self._upcoming: Upcoming | None = None
+        #: The cases of the requests that the executor has, in order. Of the first one the `start` line is written.
+        self._begun: deque[_Begun] = deque()
+        #: How many cases the next such request has: fewer when the last one was not done in full.
+        self._many = 1
         #: Cases that began and were not asked for next.
         self._skipped: set[str] = set()
         self._red: set[str] = set()
@@ -101,20 +129,19 @@ class Supervisor:
         self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
         self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
 
-    def run(self, item: pytest.Item, nextitem: pytest.Item | None, ahead: Ahead | None = None) -> None:
+    def run(self, item: pytest.Item, nextitem: pytest.Item | None, upcoming: Upcoming | None = None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
 
-        With `ahead`, the next case may begin while this one is reported; call `run` for it next.
+        With `upcoming`, the next cases may begin while this one is reported; call `run` for them next.
         After a request to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
         """
-        begun, self._begun = self._begun, None
+        begun = self._begun.popleft() if self._begun else None
         if begun is not None and begun.history.case.item is not item:
-            self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
-            self._skipped.add(begun.history.case.id)
+            self._skip(begun)
             begun = None
         # Otherwise fixtures are still set up that the next case does not use, or the other way round.
         as_told = begun is None or begun.nextitem is nextitem
-        self._ahead = ahead if as_told else None
+        self._upcoming = upcoming if as_told else None
         # Before the decisions about a case, because they depend on its device.
         missing = "" if begun is not None else self.obstacle(1)
         case = self._prepare(item)
@@ -133,6 +160,7 @@ class Supervisor:
                     self._not_run(case, str(error))
                     return
             except BaseException:
+                self._begun.clear()
                 self._slot.abandon("interrupted")
                 raise
             self._ran[case.id], self._history = (case, len(history.attempts)), None
@@ -142,12 +170,19 @@ class Supervisor:
                 self._report_not_run(case, message(history.decisive))
             else:
                 pytest_reports.log(item, pytest_reports.shown(history, partial(self._reproduce, history)))
+            if not as_told and self._begun:  # pytest will not ask for it next
+                self._skip(self._begun.popleft())
             interruption = history.attempts[-1].evidence.interruption
             if interruption.startswith("raised Exit"):
                 item.session.shouldstop = interruption
         end = nextitem is None or not as_told or self._slot.wanted or self._slot.stop.known is not None
-        if end and self._begun is None:
+        if end and not self._begun:
             self.finish()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the executor was asked for cases that pytest has not asked for yet."""
+        return bool(self._begun)
 
     def _not_run(self, case: Case, reason: str) -> None:
         self._record(case.not_run(reason, self._worker))
@@ -188,7 +223,7 @@ class Supervisor:
 
     def close(self) -> None:
         """Release everything, and kill the current executor."""
-        begun, self._begun = self._begun, None
+        begun = self._begun.popleft() if self._begun else None
         if begun is not None:
             stop = self._slot.stop.heard()
             reason = "the session ended before the case finished" if stop is None else stop.reason
@@ -232,7 +267,7 @@ class Supervisor:
         """
         case = history.case
         if begun is not None:
-            return self._sure(history, self._ended(history, begun.attempt))
+            return self._sure(history, self._ended(history, begun))
         if _needs_own_process(case) and not self._each_fresh:
             return self._run_alone(history)
         handle = self._slot.current
@@ -356,15 +391,19 @@ class Supervisor:
     ) -> Attempt:
         """Make one recorded attempt. Afterwards the executor is current only if it may run another case."""
         case, number = history.case, history.next_number
-        self._record(self._start_line(handle, history))
+        self._record(self._start_line(handle, history, alone=not handle.cases))
         # With a process for each attempt, levels of the same process cannot be compared.
         levels = self._policy.repeat > 1 and not self._each_fresh
         request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, levels)
         return self._ended(history, RunningAttempt(handle, request, number))
 
-    def _ended(self, history: CaseHistory, running: RunningAttempt) -> Attempt:
+    def _ended(self, history: CaseHistory, running: RunningAttempt | _Begun) -> Attempt:
         """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
         handle, attempt = running.handle, running.result()
+        if isinstance(running, _Begun) and running.burst.over:
+            self._many = min(MOST, 2 * running.burst.ran)
+            while self._begun and self._begun[-1].burst is running.burst and self._begun[-1].place >= running.burst.ran:
+                self._begun.pop()  # it has not begun: the case before was not plain, or the time was over
         if attempt.outcome.is_red:
             self._red.add(handle.name)
             attempt = self._diagnostics.add(history.case, handle, attempt)
@@ -376,49 +415,78 @@ class Supervisor:
         self._slot.release()
         return attempt
 
-    def _start_line(self, handle: ExecutorHandle, history: CaseHistory) -> dict[str, Any]:
-        return history.case.line(
+    def _start_line(
+        self, handle: ExecutorHandle, history: CaseHistory, *, alone: bool, at: float | None = None
+    ) -> dict[str, Any]:
+        """Returns the `start` line of a case. `at`: when it began, if that was before now."""
+        line = history.case.line(
             "start",
             attempt=history.next_number,
-            alone=not handle.cases,
+            alone=alone,
             worker=self._worker,
             executor=handle.name,
             devices=handle.binding.devices,
             pid=handle.pid,
         )
+        return line if at is None else {**line, "t": at}
 
-    # The next case, which may begin while the last one is reported
+    # The next cases, which may begin while the last ones are reported
 
-    def _may_begin_next(self, history: CaseHistory, attempt: Attempt) -> CaseHistory | None:
-        """Returns an empty history of the next case if it may begin before the last attempt is reported.
+    def _may_begin(self, history: CaseHistory, attempt: Attempt) -> list[tuple[CaseHistory, Ahead]]:
+        """Returns the next cases, with empty histories, that may begin before the last attempt is reported.
 
-        It may if nothing that follows from the last attempt can decide otherwise: the case is not red, its executor can
-        run the next case, and nobody wants the run to stop or the device.
+        They may if nothing that follows from the attempts before can decide otherwise: they are not red, the executor
+        can run further cases, and nobody wants the run to stop or the device.
         """
-        ahead, handle = self._ahead, self._slot.current
-        if ahead is None or handle is None or handle.name != attempt.executor or not attempt.usable:
-            return None
+        handle, upcoming = self._slot.current, self._upcoming
+        if upcoming is None or handle is None or handle.name != attempt.executor or not attempt.usable:
+            return []
         if history.outcome.is_red or self._each_fresh or self._policy.repeat > 1 or self._policy.verify:
-            return None
-        case = self._prepare(ahead.item)
+            return []
+        before = history.case
+        if self._begun:  # of these, all but the last have passed
+            last = self._begun[-1].burst.last
+            if last is None or not last.usable or not last.evidence.is_plain_pass:
+                return []
+            before = self._begun[-1].history.case
         # What a GPU reports between two cases belongs to the first of them.
-        if not _may_follow(case, history.case) or self._pool.monitored or self._slot.wanted or self.obstacle(1):
-            return None
-        return CaseHistory(case)
+        if self._pool.monitored or self._slot.wanted or self.obstacle(1):
+            return []
+        found: list[tuple[CaseHistory, Ahead]] = []
+        for ahead in upcoming(len(self._begun), self._many):
+            case = self._prepare(ahead.item)
+            # A waiver may make a case red that has passed.
+            if not _may_follow(case, before) or (found and case.waivers) or case.id in self._skipped:
+                break
+            found.append((CaseHistory(case), ahead))
+            before = case
+            if case.waivers:
+                break
+        return found
 
-    def _begin_next(self, history: CaseHistory) -> None:
-        """Begin the next case. Its `start` line is written."""
-        assert self._ahead is not None
+    def _begin(self, cases: Sequence[tuple[CaseHistory, Ahead]]) -> None:
+        """Have the executor run these cases, one after the other."""
         assert self._slot.current is not None
-        case = history.case
-        nextitem = self._ahead.nextitem
-        following = self._following(case, nextitem)
-        request = CaseRequest(case.item, case.id, case.seed, case.limit, following)
-        self._begun = _Begun(history, RunningAttempt(self._slot.current, request, history.next_number), nextitem)
+        requests = []
+        for history, ahead in cases:
+            case = history.case
+            following = self._following(case, ahead.nextitem)
+            requests.append(CaseRequest(case.item, case.id, case.seed, case.limit, following))
+        burst = Burst(self._slot.current, requests, [history.next_number for history, _ in cases])
+        self._begun += [_Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
+
+    def _skip(self, begun: _Begun) -> None:
+        """Pytest asks for another case than for one that has begun. Its next attempt is the one that counts."""
+        self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
+        self._skipped.add(begun.history.case.id)
 
     def _abandon(self, begun: _Begun, reason: str, outcome: Outcome, *, final: bool) -> None:
-        """End the executor of a case that has begun and that pytest does not ask for, and record the `outcome`."""
-        handle, history = begun.attempt.handle, begun.history
+        """End the executor of a case that has begun and that pytest does not ask for, and record the `outcome`.
+
+        Of the cases behind it, which may have begun, nothing is recorded.
+        """
+        handle, history = begun.handle, begun.history
+        self._begun.clear()
         line = history.case.line(
             "finish",
             attempt=history.next_number,
@@ -503,13 +571,21 @@ class Supervisor:
             line = {"event": "levels", "case": history.case.id, "attempt": attempt.number, "executor": attempt.executor}
             self._record({**line, "values": dict(attempt.levels)})
         lines = [self._finish_line(history, attempt, final=final)]
-        following = self._may_begin_next(history, attempt) if final and last else None
-        if following is None:
-            self._record(*lines)
-            return
-        assert self._slot.current is not None
-        self._record(*lines, self._start_line(self._slot.current, following))
-        self._begin_next(following)
+        more = self._may_begin(history, attempt) if final and last and self._is_time_for_more else []
+        if self._begun:
+            first = self._begun[0]
+            lines.append(self._start_line(first.handle, first.history, alone=False, at=first.at))
+        elif more:
+            assert self._slot.current is not None
+            lines.append(self._start_line(self._slot.current, more[0][0], alone=False))
+        self._record(*lines)
+        if more:
+            self._begin(more)
+
+    @property
+    def _is_time_for_more(self) -> bool:
+        """Whether the executor waits for a request, or will soon."""
+        return not self._begun or self._begun[-1].burst.over
 
     def _finish_line(self, history: CaseHistory, attempt: Attempt, *, final: bool) -> dict[str, Any]:
         return history.case.line(
@@ -531,6 +607,7 @@ class Supervisor:
             exit_status=attempt.evidence.exit_status,
             struck=dict(attempt.struck) or None,
             keeps=kept(history.case.item),
+            t=attempt.ended,
             notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
             reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
             ruling=ruling_line(history.ruling),

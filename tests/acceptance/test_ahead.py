@@ -30,6 +30,33 @@ def pytest_runtest_logfinish(nodeid):
 """
 
 
+#: Many cases, of which one ends its process. Each says that it ran.
+MANY = """
+import os, pathlib, pytest
+@pytest.mark.parametrize("n", range(60))
+def test_n(n):
+    print("case", n)
+    (pathlib.Path(os.environ["PROBE_DIR"]) / str(n)).touch()
+    if n == 40:
+        os._exit(3)
+"""
+#: In the process that reports: look whether the case behind the next one has begun, for a moment after each report.
+LOOKS = """
+import os, pathlib, re, time
+here = None
+def pytest_runtestloop(session):
+    global here
+    here = session if session.config.pluginmanager.has_plugin("terminalreporter") else None
+def pytest_runtest_logfinish(nodeid):
+    probe = pathlib.Path(os.environ["PROBE_DIR"])
+    until = time.monotonic() + 0.1
+    while here is not None and not (probe / "ahead").exists() and time.monotonic() < until:
+        if (probe / str(int(re.search(r"[0-9]+", nodeid.partition("[")[2])[0]) + 2)).exists():
+            (probe / "ahead").touch()
+        time.sleep(0.005)
+"""
+
+
 def overlapping(make_project: MakeProject, then: str) -> Project:
     """A project whose second case must begin before the first is reported, and what is done then."""
     project = make_project()
@@ -73,3 +100,49 @@ def test_another_order_than_that_of_the_list_loses_no_case(make_project: MakePro
     result = project.run("-n0")
     assert set(result.verdicts.values()) == {"passed"}
     assert len(result.verdicts) == 3
+
+
+def test_cases_that_are_left_out_and_come_later_are_not_lost(make_project: MakeProject) -> None:
+    """After the 30th case pytest goes on with the 32nd: the 31st may have run by then, and runs again at the end."""
+    project = make_project()
+    project.write(
+        "suites/conftest.py",
+        "def pytest_runtestloop(session):\n"
+        "    if not session.config.pluginmanager.has_plugin('terminalreporter'): return None\n"
+        "    items = [*session.items[:30], *session.items[31:], session.items[30]]\n"
+        "    for item, nextitem in zip(items, [*items[1:], None]):\n"
+        "        item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)\n"
+        "    return True\n",
+    )
+    project.write("suites/quick/test_quick.py", MANY.replace("n == 40", "False"))
+    (project.folder / "probe").mkdir()
+    result = project.run("-n0")
+    assert list(result.verdicts.values()) == ["passed"] * 60
+    finishes = [line for line in result.lines if line["event"] == "finish"]
+    starts = [line for line in result.lines if line["event"] == "start"]
+    named = ("case", "attempt", "executor")
+    assert [[line[name] for name in named] for line in starts] == [[line[name] for name in named] for line in finishes]
+
+
+def test_an_executor_runs_several_cases_at_one_request(make_project: MakeProject) -> None:
+    """Each is journalled as if it had been asked for alone, and the one that ended the process alone is blamed."""
+    project = make_project()
+    project.write("suites/conftest.py", LOOKS)
+    project.write("suites/quick/test_quick.py", MANY)
+    (project.folder / "probe").mkdir()
+    result = project.run("-n0")
+    assert (project.folder / "probe" / "ahead").exists(), "no case began before the one before the last was reported"
+    assert sorted(result.verdicts.values()) == ["crashed"] + ["passed"] * 59
+    lines = [line for line in result.lines if line["event"] in ("start", "finish")]
+    assert len(lines) == 2 * 61
+    for start, finish in zip(lines[::2], lines[1::2], strict=True):
+        assert (start["event"], finish["event"]) == ("start", "finish")
+        assert {name: start[name] for name in ("case", "attempt", "executor")} == {
+            name: finish[name] for name in ("case", "attempt", "executor")
+        }
+        number = start["case"].partition("[")[2].rstrip("]")
+        assert finish["stdout"] == f"case {number}\n"
+        assert start["t"] <= finish["t"]
+    assert [line["t"] for line in lines] == sorted(line["t"] for line in lines)
+    again = [line for line in lines if line["attempt"] == 2]
+    assert {line["case"].partition("[")[2] for line in again} == {"40]"}

@@ -39,7 +39,8 @@ def simulate(
 
     def fill(worker: int) -> None:
         if not closed[worker]:
-            queues[worker] += backlog.more(worker, queues[worker], workers)
+            waits = backlog.waiting(queues[worker]) if worker % 2 else None  # with it known and without, alike
+            queues[worker] += backlog.more(worker, queues[worker], workers, waits)
             closed[worker] = not backlog
 
     def begin(worker: int) -> None:

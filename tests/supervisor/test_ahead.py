@@ -1,12 +1,14 @@
-"""Which case comes next, and what follows it, from the list of a session."""
+"""Which cases come next, and what follows each, from the list of a session."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from harness.scheduling.handed_out import HandedOut, HandedOutList
 from harness.supervisor.ahead import Ahead, RunOrder
 
 
@@ -24,21 +26,30 @@ def order() -> RunOrder:
 def test_each_case_is_followed_by_the_next_ones() -> None:
     a, b, c = items("abc")
     run = order()
-    assert run.ahead(a, b) == Ahead(b, c)
-    assert run.ahead(b, c) == Ahead(c, None)
-    assert run.ahead(c, None) is None
+    run.at(a, b)
+    assert run.ahead(0, 1) == [Ahead(b, c)]
+    assert run.ahead(0, 9) == [Ahead(b, c), Ahead(c, None)]
+    assert run.ahead(1, 9) == [Ahead(c, None)]
+    run.at(b, c)
+    assert run.ahead(0, 9) == [Ahead(c, None)]
+    run.at(c, None)
+    assert run.ahead(0, 9) == []
 
 
 def test_what_is_no_case_is_nothing_to_keep_fixtures_for() -> None:
-    a, b, _ = items("abC")
-    assert order().ahead(a, b) == Ahead(b, None)
+    a, b, _, _ = items("abCd")
+    run = order()
+    run.at(a, b)
+    assert run.ahead(0, 9) == [Ahead(b, None)]
 
 
 def test_the_order_goes_on_from_any_place() -> None:
     a, b, c, d = items("abcd")
     run = order()
-    assert run.ahead(c, d) == Ahead(d, None)
-    assert run.ahead(a, b) == Ahead(b, c)
+    run.at(c, d)
+    assert run.ahead(0, 1) == [Ahead(d, None)]
+    run.at(a, b)
+    assert run.ahead(0, 1) == [Ahead(b, c)]
 
 
 @pytest.mark.parametrize("asked", ["ac", "zb", "dd"])
@@ -47,4 +58,46 @@ def test_another_order_than_that_of_the_list_is_not_known(asked: str) -> None:
     (stranger,) = items("z")
     stranger.session = known["a"].session
     item, nextitem = ({**known, "z": stranger}[name] for name in asked)
-    assert order().ahead(item, nextitem) is None
+    run = order()
+    run.at(item, nextitem)
+    assert run.ahead(0, 9) == []
+
+
+def test_a_worker_of_xdist_gets_what_is_handed_out(tmp_path: Path) -> None:
+    """The last case that is known may be followed by another one, until the controller says that it is the last."""
+    a, b, c, d, e = items("abcde")
+    controller, worker = HandedOut(tmp_path), HandedOutList(tmp_path, "gw0")
+    run = RunOrder(lambda item: item.name.islower(), worker)
+    run.at(a, c)
+    assert run.ahead(0, 9) == []
+    controller.tell("gw0", [0, 2])
+    controller.tell("gw1", [1])
+    run.at(a, c)
+    assert run.ahead(0, 9) == []
+    controller.tell("gw0", [4, 3])
+    assert run.ahead(0, 9) == [Ahead(c, e), Ahead(e, d)]
+    run.at(c, e)
+    controller.end("gw0")
+    assert run.ahead(0, 9) == [Ahead(e, d), Ahead(d, None)]
+    assert run.ahead(1, 9) == [Ahead(d, None)]
+    run.at(d, None)
+    assert run.ahead(0, 9) == []
+    run.at(b, d)
+    assert run.ahead(0, 9) == []
+    worker.close()
+
+
+def test_a_list_with_a_gap_is_never_read(tmp_path: Path) -> None:
+    """What cannot be written ends the list, and nothing is written after it."""
+    controller, worker = HandedOut(tmp_path), HandedOutList(tmp_path, "gw0")
+    controller.tell("gw0", [0, 2])
+    file = tmp_path / "handed-out" / "gw0"
+    file.rename(tmp_path / "kept")
+    file.mkdir()  # a file cannot be opened there
+    controller.tell("gw0", [3])
+    file.rmdir()
+    (tmp_path / "kept").rename(file)
+    controller.tell("gw0", [1])
+    worker.refresh()
+    assert worker.positions == [0, 2]
+    worker.close()

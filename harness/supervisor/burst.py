@@ -1,0 +1,150 @@
+"""Several cases that an executor runs one after the other, at one request.
+
+Two processes that wake each other for each case lose more time than a short case takes. So an executor goes on by
+itself while all is well, and notes in its file of facts when a case begins. Each attempt is what it would be alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from harness.protocol.wire import Message, ProtocolError, decode
+from harness.scheduling.stop_request import StoppedError
+from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in
+from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
+from harness.supervisor.verdict import Evidence
+from harness.zygote.client import ZygoteError
+
+#: Seconds after which the supervisor looks which cases have ended, if it has heard nothing; later less and less often.
+#: The executor tells it sooner, unless a case takes so long.
+LOOK = 0.05
+_BEGUN = b'{"op":"begun"'
+
+
+class Burst:
+    """Attempts at several cases. The first has begun; another one begins only once the one before has passed."""
+
+    def __init__(self, handle: ExecutorHandle, requests: Sequence[CaseRequest], numbers: Sequence[int]) -> None:
+        """`numbers`: that of each attempt."""
+        self.handle = handle
+        self._requests = requests
+        self._numbers = numbers
+        self._attempts: list[Attempt] = []
+        #: When each case began, as far as is known.
+        self._begins = [time.time()]
+        self._alone = not handle.cases
+        self._over = 0.0
+        self._answer: Message | NoMessage | None = None
+        self._error: Exception | None = None
+        handle.trim_output()
+        first, *others = requests
+        more = {"more": [request.fields for request in others]} if others else {}
+        handle.send({"op": "run", **first.fields, **more})
+        self._listener = self._listen(first)
+
+    @property
+    def ran(self) -> int:
+        """How many of the cases have begun, as far as is known."""
+        return len(self._begins)
+
+    @property
+    def over(self) -> bool:
+        """Whether no other case begins."""
+        return self._answer is not None or self._error is not None
+
+    @property
+    def last(self) -> Attempt | None:
+        """The attempt at the last case, if it has ended and the executor has nothing to say of it."""
+        if self._answer != {"op": "done"}:
+            return None
+        return self.result(self.ran - 1)
+
+    def begun_at(self, place: int) -> float:
+        """When a case began."""
+        return self._begins[place]
+
+    def result(self, place: int) -> Attempt:
+        """Wait for the end of a case that has begun. Every failure is part of the result, see `RunningAttempt`."""
+        while len(self._attempts) <= place:
+            self._take_ended()
+            if len(self._attempts) > place:
+                break
+            if self.over or self.ran == len(self._requests):
+                self._conclude()
+            else:
+                self._look()
+        return self._attempts[place]
+
+    def _look(self) -> None:
+        """Wait for a message, or for the time to look for cases that have begun."""
+        deadline, now = self._listener.deadline, time.monotonic()
+        until = min(deadline, now + max(LOOK, now - self._since))
+        try:
+            answer = self.handle.receive(until)
+        except (ZygoteError, StoppedError) as error:
+            self._error = error
+        else:
+            if answer is not NoMessage.DEADLINE or until == deadline:
+                self._answer = answer
+        self._over = time.time()
+
+    def _receive(self) -> Message | NoMessage:
+        """Raises ZygoteError, StoppedError."""
+        if self._error is not None:
+            raise self._error
+        if self._answer is None:
+            self._answer = self.handle.receive(self._listener.deadline)
+            self._over = time.time()
+        return self._answer
+
+    def _take_ended(self) -> None:
+        """Take the attempts that have ended: each at whose end another case began."""
+        lines = self.handle.new_facts()
+        first = 0
+        for place, line in enumerate(lines):
+            if not line.startswith(_BEGUN) or self.ran == len(self._requests):
+                continue
+            try:
+                message = decode(line, f"executor {self.handle.name}")
+                begun, self._listener.end = self._begin(message), marks_in(message)
+                evidence = self._listener.plain(lines[first:place])
+            except ProtocolError:  # the case has written to the file; what follows is not to be trusted
+                self._answer = NoMessage.GARBLED
+                self._listener = self._listen(self._requests[self.ran - 1], again=True)
+                return
+            self._add(evidence, begun)
+            self.handle.pass_facts(lines[first : place + 1])
+            self.handle.marks = marks_in(message)
+            self._begins.append(begun)
+            self._alone = False
+            self._listener = self._listen(self._requests[self.ran - 1])
+            first = place + 1
+
+    def _conclude(self) -> None:
+        """Take the attempt at the last case that has begun."""
+        evidence = self._listener.heed(self._receive)
+        self._add(evidence, self._over or time.time())
+
+    def _add(self, evidence: Evidence, ended: float) -> None:
+        number, begun = self._numbers[len(self._attempts)], self._begins[-1]
+        duration = max(0.0, ended - begun)
+        self._attempts.append(
+            attempt_of(self._listener, number, evidence, alone=self._alone, duration=duration, ended=ended)
+        )
+
+    def _listen(self, request: CaseRequest, *, again: bool = False) -> Listener:
+        if not again:
+            self.handle.cases.append(request.case)
+        self._since = time.monotonic()
+        return Listener(self.handle, request, start=self.handle.marks, deadline=self._since + request.limit + GRACE)
+
+    def _begin(self, message: Message) -> float:
+        """Returns when the next case began. A case may have changed the clock: then a time between those known.
+
+        Raises ProtocolError.
+        """
+        case, begun = self._requests[self.ran].case, message.get("t")
+        if message.get("case") != case or not isinstance(begun, float):
+            raise ProtocolError(f"an executor began {message.get('case')!r}, expected {case!r}")
+        return min(max(self._begins[-1], begun), time.time())

@@ -1,0 +1,54 @@
+"""Reports between xdist's worker and its controller: a plain pass is one text, all else is as pytest makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.protocol.compact_reports import compact, expanded
+
+PLAIN: dict[str, Any] = {
+    "nodeid": "suites/test_a.py::test_b[\udc80é]",
+    "location": ("suites/test_a.py", None, "test_b"),
+    "keywords": {"a": 1},
+    "outcome": "passed",
+    "longrepr": None,
+    "when": "call",
+    "sections": [("Captured log call", "text")],
+    "duration": 0.25,
+    "start": 1.0,
+    "stop": 1.25,
+}
+
+
+def test_a_plain_pass_arrives_as_it_was() -> None:
+    report = pytest.TestReport(**PLAIN)
+    sent = compact(report)
+    assert sent is not None
+    assert len(sent) == 1
+    assert all(isinstance(value, str) for value in sent.values())
+    arrived = expanded({**sent, "worker_id": "gw0", "testrun_uid": "1"})
+    assert arrived is not None
+    assert vars(arrived) == {**vars(report), "worker_id": "gw0", "testrun_uid": "1"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outcome": "failed", "longrepr": "why"},
+        {"outcome": "skipped", "longrepr": ("file.py", 3, "Skipped: because")},
+        {"marked_by_a_plugin": "yes"},
+        {"user_properties": [("size", object())]},
+    ],
+)
+def test_every_other_report_is_left_to_pytest(changes: dict[str, Any]) -> None:
+    assert compact(pytest.TestReport(**{**PLAIN, **changes})) is None
+
+
+def test_a_report_of_a_collection_is_left_to_pytest() -> None:
+    assert compact(pytest.CollectReport("suites", "passed", None, [])) is None
+
+
+def test_what_pytest_has_packed_is_left_to_pytest() -> None:
+    assert expanded({"$report_type": "TestReport"}) is None

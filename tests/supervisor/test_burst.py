@@ -1,0 +1,165 @@
+"""Several cases at one request: each attempt is what it would be alone, and what has not begun is not blamed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.outcome import Outcome
+from harness.protocol.wire import encode
+from harness.supervisor.attempt import CaseRequest
+from harness.supervisor.burst import Burst
+from tests.supervisor.fakes import FakeExecutor, handle_on, request
+
+DIES = {int(signal.SIGTERM): -15}
+PHASES = ("setup", "call", "teardown")
+
+
+def three(limit: float = 60.0) -> Sequence[CaseRequest]:
+    return [replace(request(limit=limit), case=name) for name in ("a", "b", "c")]
+
+
+def begin(executor: FakeExecutor, case: str, at: float, out: int = 0) -> None:
+    executor.write_fact(encode({"op": "begun", "case": case, "t": at, "out": [out, 0]}))
+
+
+def test_the_attempts_of_cases_that_passed(tmp_path: Path) -> None:
+    began: list[float] = []
+
+    def script(executor: FakeExecutor) -> None:
+        executor.print("of a")
+        executor.report(*PHASES)
+        began.append(time.time())
+        begin(executor, "b", began[0], len("of a"))
+        executor.print("of b")
+        executor.report(*PHASES)
+        began.append(time.time())
+        begin(executor, "c", began[1], len("of aof b"))
+        executor.report(*PHASES)
+        executor.say("done")
+
+    before = time.time()
+    with handle_on(tmp_path, script, DIES) as (handle, zygote):
+        burst = Burst(handle, three(), (1, 2, 1))
+        made = [burst.result(place) for place in range(3)]
+        assert burst.over
+        assert burst.last is made[2]
+        assert handle.cases == ["a", "b", "c"]
+        assert zygote.executors[0].requests == ["run"]
+    assert [attempt.outcome for attempt in made] == [Outcome.PASSED] * 3
+    assert [attempt.usable for attempt in made] == [True] * 3
+    assert [attempt.number for attempt in made] == [1, 2, 1]
+    assert [attempt.alone for attempt in made] == [True, False, False]
+    assert [attempt.stdout for attempt in made] == ["of a", "of b", ""]
+    assert made[1].reports[0].sections == [("Captured stdout setup", "of b")]
+    assert [burst.begun_at(1), burst.begun_at(2)] == [made[0].ended, made[1].ended] == began
+    assert made[1].duration == began[1] - began[0]
+    assert made[2].ended is not None
+    assert before <= burst.begun_at(0) <= began[0] <= began[1] <= made[2].ended <= time.time()
+
+
+@pytest.mark.parametrize("at", [0.0, -1.0, 1e300, float("nan"), float("inf")])
+def test_a_clock_that_a_case_has_changed_changes_no_time_of_the_journal(tmp_path: Path, at: float) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        begin(executor, "b", at)
+        executor.report(*PHASES)
+        executor.say("done")
+
+    before = time.time()
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        assert [burst.result(place).outcome for place in range(2)] == [Outcome.PASSED] * 2
+        assert before <= burst.begun_at(0) <= burst.begun_at(1) <= time.time()
+
+
+def test_the_first_case_is_known_to_have_ended_while_the_second_one_runs(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        begin(executor, "b", 4e9)
+
+    with handle_on(tmp_path, script, DIES) as (handle, zygote):
+        burst = Burst(handle, three(), (1, 1, 1))
+        assert burst.result(0).outcome is Outcome.PASSED
+        assert not burst.over
+        assert burst.last is None
+        zygote.executors[0].report(*PHASES)
+        zygote.executors[0].say("done")
+        assert burst.result(1).outcome is Outcome.PASSED
+        assert burst.over
+        assert burst.ran == 2
+
+
+def test_the_case_that_ran_is_blamed_for_the_end_of_the_process(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        begin(executor, "b", 4e9)
+        executor.report("setup")
+        executor.exit(-11, ["a daemon"])
+
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        first, second = burst.result(0), burst.result(1)
+        assert burst.ran == 2
+        assert burst.last is None
+        assert handle.cases == ["a", "b"]
+    assert (first.outcome, first.usable, first.notes) == (Outcome.PASSED, True, ())
+    assert (second.outcome, second.judgement.message) == (Outcome.CRASHED, "SIGSEGV in call")
+    assert second.notes == ("killed processes that it left running: a daemon",)
+
+
+def test_what_is_said_at_the_end_is_of_the_last_case_that_began(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        begin(executor, "b", 4e9)
+        executor.report(*PHASES)
+        executor.say("done", problems=[["contaminated", "left a mess"]])
+
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        assert burst.result(0).outcome is Outcome.PASSED
+        assert burst.last is None
+        second = burst.result(1)
+    assert (second.outcome, second.usable) == (Outcome.CONTAMINATED, False)
+
+
+def test_a_case_that_is_late_is_killed(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        begin(executor, "b", 4e9)
+        executor.report("setup")
+
+    with handle_on(tmp_path, script, DIES) as (handle, zygote):
+        requests = three()
+        burst = Burst(handle, [requests[0], replace(requests[1], limit=-4.9), requests[2]], (1, 1, 1))
+        assert burst.result(0).outcome is Outcome.PASSED
+        assert burst.result(1).outcome is Outcome.TIMEOUT
+        assert zygote.signals == [signal.SIGTERM]
+
+
+def test_a_file_of_facts_that_a_case_has_written_to_is_not_believed(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report("setup")
+        executor.write_fact(b"what a case writes\n")
+        begin(executor, "b", 4e9)
+
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        assert burst.result(0).outcome is Outcome.CONTAMINATED
+        assert burst.ran == 1
+        assert burst.over
+
+
+def test_a_case_that_was_not_asked_for_is_not_believed(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        begin(executor, "another", 4e9)
+
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        assert burst.result(0).outcome is Outcome.CONTAMINATED
