@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pytest
 
@@ -16,6 +17,12 @@ class Ahead:
 
     item: pytest.Item
     nextitem: pytest.Item | None
+
+
+class Upcoming(Protocol):
+    """Returns up to `count` cases that pytest asks for next, without the first `behind`."""
+
+    def __call__(self, behind: int, count: int) -> Sequence[Ahead]: ...
 
 
 class RunOrder:

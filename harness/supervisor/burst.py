@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
 
 from harness.protocol.wire import Message, ProtocolError, decode
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in
+from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.verdict import Evidence
 from harness.zygote.client import ZygoteError
 
+#: The most cases of one request.
+MOST = 64
 #: Seconds after which the supervisor looks which cases have ended, if it has heard nothing; later less and less often.
 #: The executor tells it sooner, unless a case takes so long.
 LOOK = 0.05
@@ -148,3 +154,26 @@ class Burst:
         if message.get("case") != case or not isinstance(begun, float):
             raise ProtocolError(f"an executor began {message.get('case')!r}, expected {case!r}")
         return min(max(self._begins[-1], begun), time.time())
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A case whose first attempt the executor was asked for before pytest has asked for the case."""
+
+    history: CaseHistory
+    burst: Burst
+    place: int
+    nextitem: pytest.Item | None
+
+    @property
+    def handle(self) -> ExecutorHandle:
+        return self.burst.handle
+
+    @property
+    def at(self) -> float:
+        """When it began."""
+        return self.burst.begun_at(self.place)
+
+    def result(self) -> Attempt:
+        """Wait for the end of the case."""
+        return self.burst.result(self.place)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -17,6 +17,12 @@ from harness.text import cap, one_line
 
 #: Characters kept of the tracebacks of a case.
 _TRACEBACK_LIMIT = 64 << 10
+
+
+class RecordAll(Protocol):
+    """Writes some events to the journal, in one step."""
+
+    def __call__(self, *events: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +117,15 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
 def tracebacks(reports: Sequence[pytest.TestReport]) -> str:
     """Returns the tracebacks of all failed phases."""
     return cap("\n\n".join(report.longreprtext for report in reports if report.failed), _TRACEBACK_LIMIT)
+
+
+def may_follow(following: Case, case: Case) -> bool:
+    """Whether a case will run in the executor of the one before, if that is still usable."""
+    served = (following.devices, following.share) == (case.devices, case.share) and following.memory <= case.memory
+    return following.unmet is None and served and not following.finished and not needs_own_process(following)
+
+
+def needs_own_process(case: Case) -> bool:
+    """Whether a waiver expects the case to break its process. The break may show only at the end of that process."""
+    expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
+    return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected

@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from harness.backends.backend import Kind
+from harness.backends.table import DEVICE_VARIABLES
 from harness.checks.process import describe_stuck
 from harness.errors import writing
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
@@ -341,3 +342,8 @@ class ExecutorHandle:
         while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
             self._read_channel()
         self._channel.closed = True
+
+
+def device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Returns the variables of an executor's environment that select its devices."""
+    return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}

@@ -186,3 +186,8 @@ def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
     for report in shown:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=location)
+
+
+def log_text(shown: Sequence[pytest.TestReport]) -> str:
+    """Returns what the phases logged."""
+    return "\n".join(text for report in shown for name, text in report.sections if name.startswith("Captured log"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
-from harness.backends.table import BACKENDS, DEVICE_VARIABLES
+from harness.backends.table import BACKENDS
 from harness.context import RunContext
 from harness.devices.device import Device
 from harness.errors import NoDeviceError
@@ -20,58 +20,20 @@ from harness.gating.policy import Policy
 from harness.outcome import Outcome, Ruling
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, leak_confirmation, pytest_reports
-from harness.supervisor.ahead import Ahead
+from harness.supervisor.ahead import Ahead, Upcoming
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
-from harness.supervisor.burst import Burst
-from harness.supervisor.case import Case, ruling_line
+from harness.supervisor.burst import MOST, Begun, Burst
+from harness.supervisor.case import Case, RecordAll, may_follow, needs_own_process, ruling_line
 from harness.supervisor.case_history import CaseHistory, message, result
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_handle import Binding, ExecutorHandle
+from harness.supervisor.executor_handle import Binding, ExecutorHandle, device_variables
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.exit_bisect import ExitBisect
 from harness.supervisor.leak_bisect import LeakBisect
 from harness.text import exit_text
 from harness.zygote.client import ZygoteError
-
-#: The most cases of one request.
-MOST = 64
-
-
-class RecordAll(Protocol):
-    """Writes some events to the journal, in one step."""
-
-    def __call__(self, *events: Mapping[str, Any]) -> None: ...
-
-
-class Upcoming(Protocol):
-    """Returns up to `count` cases that pytest asks for next, without the first `behind`."""
-
-    def __call__(self, behind: int, count: int) -> Sequence[Ahead]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A case whose first attempt the executor was asked for before pytest has asked for the case."""
-
-    history: CaseHistory
-    burst: Burst
-    place: int
-    nextitem: pytest.Item | None
-
-    @property
-    def handle(self) -> ExecutorHandle:
-        return self.burst.handle
-
-    @property
-    def at(self) -> float:
-        """When it began."""
-        return self.burst.begun_at(self.place)
-
-    def result(self) -> Attempt:
-        """Wait for the end of the case."""
-        return self.burst.result(self.place)
 
 
 class Supervisor:
@@ -109,7 +71,7 @@ class Supervisor:
         self._history: CaseHistory | None = None
         self._upcoming: Upcoming | None = None
         #: The cases of the requests that the executor has, in order. Of the first one the `start` line is written.
-        self._begun: deque[_Begun] = deque()
+        self._begun: deque[Begun] = deque()
         #: How many cases the next such request has: fewer when the last one was not done in full.
         self._many = 1
         #: Cases that began and were not asked for next.
@@ -232,7 +194,7 @@ class Supervisor:
 
     # Attempts
 
-    def _run_attempts(self, history: CaseHistory, nextitem: pytest.Item | None, begun: _Begun | None) -> None:
+    def _run_attempts(self, history: CaseHistory, nextitem: pytest.Item | None, begun: Begun | None) -> None:
         """Make all attempts that the policy asks for. The first may have `begun`."""
         if self._policy.verify:
             self._verify(history)
@@ -259,7 +221,7 @@ class Supervisor:
                 return
 
     def _first_attempt(
-        self, history: CaseHistory, nextitem: pytest.Item | None, begun: _Begun | None, *, stay: bool
+        self, history: CaseHistory, nextitem: pytest.Item | None, begun: Begun | None, *, stay: bool
     ) -> Attempt:
         """Make an attempt, and a second one alone if the first is doubtful. Returns the one that counts.
 
@@ -268,7 +230,7 @@ class Supervisor:
         case = history.case
         if begun is not None:
             return self._sure(history, self._ended(history, begun))
-        if _needs_own_process(case) and not self._each_fresh:
+        if needs_own_process(case) and not self._each_fresh:
             return self._run_alone(history)
         handle = self._slot.current
         if handle is not None and (self._each_fresh or not self._slot.serves(self._pool.claim(case))):
@@ -397,10 +359,10 @@ class Supervisor:
         request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, levels)
         return self._ended(history, RunningAttempt(handle, request, number))
 
-    def _ended(self, history: CaseHistory, running: RunningAttempt | _Begun) -> Attempt:
+    def _ended(self, history: CaseHistory, running: RunningAttempt | Begun) -> Attempt:
         """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
         handle, attempt = running.handle, running.result()
-        if isinstance(running, _Begun) and running.burst.over:
+        if isinstance(running, Begun) and running.burst.over:
             self._many = min(MOST, 2 * running.burst.ran)
             while self._begun and self._begun[-1].burst is running.burst and self._begun[-1].place >= running.burst.ran:
                 self._begun.pop()  # it has not begun: the case before was not plain, or the time was over
@@ -456,7 +418,7 @@ class Supervisor:
         for ahead in upcoming(len(self._begun), self._many):
             case = self._prepare(ahead.item)
             # A waiver may make a case red that has passed.
-            if not _may_follow(case, before) or (found and case.waivers) or case.id in self._skipped:
+            if not may_follow(case, before) or (found and case.waivers) or case.id in self._skipped:
                 break
             found.append((CaseHistory(case), ahead))
             before = case
@@ -473,14 +435,14 @@ class Supervisor:
             following = self._following(case, ahead.nextitem)
             requests.append(CaseRequest(case.item, case.id, case.seed, case.limit, following))
         burst = Burst(self._slot.current, requests, [history.next_number for history, _ in cases])
-        self._begun += [_Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
+        self._begun += [Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
 
-    def _skip(self, begun: _Begun) -> None:
+    def _skip(self, begun: Begun) -> None:
         """Pytest asks for another case than for one that has begun. Its next attempt is the one that counts."""
         self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
         self._skipped.add(begun.history.case.id)
 
-    def _abandon(self, begun: _Begun, reason: str, outcome: Outcome, *, final: bool) -> None:
+    def _abandon(self, begun: Begun, reason: str, outcome: Outcome, *, final: bool) -> None:
         """End the executor of a case that has begun and that pytest does not ask for, and record the `outcome`.
 
         Of the cases behind it, which may have begun, nothing is recorded.
@@ -507,7 +469,7 @@ class Supervisor:
         if nextitem is None:
             return None
         following = self._prepare(nextitem)
-        return following.id if _may_follow(following, case) else None
+        return following.id if may_follow(following, case) else None
 
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
         """End an executor that must not run another case. Ask it first, so that it can tear down its fixtures."""
@@ -603,7 +565,7 @@ class Supervisor:
             detail=pytest_reports.detail(attempt),
             stdout=attempt.stdout,
             stderr=attempt.stderr,
-            log=_log_text(attempt.reports),
+            log=pytest_reports.log_text(attempt.reports),
             exit_status=attempt.evidence.exit_status,
             struck=dict(attempt.struck) or None,
             keeps=kept(history.case.item),
@@ -628,29 +590,8 @@ class Supervisor:
     def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
         """Returns a shell command that runs each case `times` times in one process, on the devices of `handle`."""
         located = [(case_id, self.history_of(case_id).case.item.path) for case_id in cases]
-        return self._context.reproduce_leak(located, times, _device_variables(handle.binding.environment))
+        return self._context.reproduce_leak(located, times, device_variables(handle.binding.environment))
 
     def _reproduce(self, history: CaseHistory) -> str:
         case, environment = history.case, history.decisive.environment
-        return self._context.reproduce(case.id, case.item.path, _device_variables(environment))
-
-
-def _device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Returns the variables of an executor's environment that select its devices."""
-    return {name: value for name, value in environment.items() if name in DEVICE_VARIABLES and value}
-
-
-def _may_follow(following: Case, case: Case) -> bool:
-    """Whether a case will run in the executor of the one before, if that is still usable."""
-    served = (following.devices, following.share) == (case.devices, case.share) and following.memory <= case.memory
-    return following.unmet is None and served and not following.finished and not _needs_own_process(following)
-
-
-def _needs_own_process(case: Case) -> bool:
-    """Whether a waiver expects the case to break its process. The break may show only at the end of that process."""
-    expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
-    return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected
-
-
-def _log_text(shown: Sequence[pytest.TestReport]) -> str:
-    return "\n".join(text for report in shown for name, text in report.sections if name.startswith("Captured log"))
+        return self._context.reproduce(case.id, case.item.path, device_variables(environment))
