@@ -337,6 +337,7 @@ OPTIONS = {
             "kernel's log about GPUs, the allocator's snapshot, the place of the core file), all (also "
             "nvidia-bug-report.sh, once a run), some of these, or off (default)",
             "WHAT",
+            separator=",",
         ),
         Option(
             "--progress",

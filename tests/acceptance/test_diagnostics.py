@@ -50,6 +50,8 @@ def test_red_cases_have_diagnostics(machine: Machine, programs: str) -> None:
             assert path.is_relative_to(result.run_dir / "files" / line["executor"])
             assert note in result.terminal
             assert f"temporary files are kept in {result.run_dir / 'files' / line['executor']}" in line["notes"]
+    (run,) = [line for line in result.lines if line["event"] == "run"]
+    assert run["settings"]["collect_on_failure"] == "nvidia-smi, core"
     (crashed,) = finishes(result, "test_it[crashed]")
     assert [note for note in crashed["notes"] if "core file" in note], crashed
     page = (result.run_dir / "report.html").read_text()
