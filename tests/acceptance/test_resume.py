@@ -177,7 +177,7 @@ def test_a_run_that_was_stopped_goes_on(project: Project, begun: list[Running]) 
     running = start(project, begun, "-n2", "--grace=0")
     interrupt(running)
     cut = running.result()
-    assert (cut.status, names(cut.verdicts)["test_waits"]) == (2, "not_run")
+    assert (cut.status, names(cut.verdicts)["test_waits"]) == (2, "not_run"), cut.tail()
     result = resume(project, cut.run_dir, "-n2")
     assert (names(result.verdicts), result.status) == (OUTCOMES, 1), result.tail()
     assert result.ledger.end is not None

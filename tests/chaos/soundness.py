@@ -87,8 +87,11 @@ def one_verdict_each(ledger: Ledger) -> None:
 def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
     """The cases themselves are asked: a pass reached its last line in the process that the journal names.
 
-    More than once where the harness repeated the case, since it suspected a leak.
+    More than once where the harness repeated the case, since it suspected a leak. Where a worker or the controller was
+    killed, the journal may lack the last cases that short requests had run: they are `not_run`, and run when the run
+    is resumed.
     """
+    cut = {**run.hit(Victim.WORKER), **run.hit(Victim.CONTROLLER)}
     completed: Counter[tuple[str, int | None]] = Counter(run.completed())
     where = run.pids()
     for verdict in ledger.verdicts:
@@ -96,7 +99,7 @@ def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
             if finish.outcome is Outcome.PASSED:
                 assert completed[verdict.case, where[verdict.case, finish.attempt]] >= 1, verdict
                 assert set(finish.phases) == {"setup", "call", "teardown"}
-        if verdict.outcome is Outcome.NOT_RUN:
+        if verdict.outcome is Outcome.NOT_RUN and not cut:
             assert not any(case == verdict.case for case, _ in completed), verdict
 
 
