@@ -15,8 +15,9 @@ class Device:
 
     `uuid` is its name everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…``, ``SOFT-…`` or
     ``cpu``. `index` is NVML's index of the physical GPU, or the index of the software device; None for the CPU. Memory
-    is in bytes. Values that could not be read are None, and `fault` holds the reason. A lost GPU still has an entry, so
-    that it is reported.
+    is in bytes. `graphics_clock` and `memory_clock` are those that are set for applications, in MHz, `power_limit` is
+    in watts: they decide how fast cases run. Values that could not be read are None, and `fault` holds the reason. A
+    lost GPU still has an entry, so that it is reported.
     """
 
     uuid: str
@@ -27,6 +28,9 @@ class Device:
     compute_capability: tuple[int, int] | None = None
     pci_bus_id: str | None = None
     ecc: bool | None = None
+    graphics_clock: int | None = None
+    memory_clock: int | None = None
+    power_limit: int | None = None
     mig_parent: str | None = None
     fault: str | None = None
 

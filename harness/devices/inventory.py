@@ -139,6 +139,7 @@ def _gpu(index: int) -> tuple[Device, ...]:
     pci_bus_id = ask.text("pci bus id", _pci_bus_id, handle)
     ecc = ask("ecc mode", pynvml.nvmlDeviceGetCurrentEccMode, handle)
     mig = ask("mig mode", pynvml.nvmlDeviceGetMigMode, handle)
+    graphics_clock, memory_clock, power_limit = _speed(handle)
     gpu = Device(
         uuid=uuid or _placeholder_uuid(index),
         kind=cuda.BACKEND.kind,
@@ -148,10 +149,28 @@ def _gpu(index: int) -> tuple[Device, ...]:
         compute_capability=compute_capability,
         pci_bus_id=pci_bus_id,
         ecc=None if ecc is None else ecc == pynvml.NVML_FEATURE_ENABLED,
+        graphics_clock=graphics_clock,
+        memory_clock=memory_clock,
+        power_limit=power_limit,
         fault=ask.fault,
     )
     mig_is_on = mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE
     return _mig_instances(handle, gpu) if mig_is_on else (gpu,)
+
+
+def _speed(handle: object) -> tuple[int | None, int | None, int | None]:
+    """Clocks for applications, of graphics and memory, in MHz, and the limit of power in watts.
+
+    Not all GPUs offer them, and cases can run without, so nothing here is a fault of the device.
+    """
+    ask = _Questions()
+    clock = pynvml.nvmlDeviceGetApplicationsClock
+    milliwatts = ask("power limit", pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    return (
+        ask("graphics clock", clock, handle, pynvml.NVML_CLOCK_GRAPHICS),
+        ask("memory clock", clock, handle, pynvml.NVML_CLOCK_MEM),
+        None if milliwatts is None else round(milliwatts / 1000),
+    )
 
 
 def _pci_bus_id(handle: object) -> str:

@@ -16,6 +16,8 @@ from harness.text import cap, clean, one_line
 
 #: Options that the environment file tells as well, and the seed, which differs between any two runs.
 _TOLD = ("--seed", "--isolation", "--under", "--profile")
+#: What decides how fast a device is: clocks in MHz, the limit in watts.
+_SPEED = ("graphics_clock", "memory_clock", "power_limit")
 #: Characters that are shown of a hash, and of another value.
 _HASH, _SHOWN = 19, 200
 
@@ -61,7 +63,7 @@ def read(run_dir: Path) -> RunRecord:
 def facts(known: Mapping[str, Any]) -> dict[str, str]:
     """The facts of an environment file that can explain a difference, by name. What the file lacks is left out.
 
-    Of the devices these are kind, number and ECC, and not which ones they are.
+    Of the devices these are kind, number, clocks, limit of power and ECC, and not which ones they are.
     """
     found: dict[str, str] = {}
     for name in ("driver", "cuda_driver", "isolation", "under"):
@@ -76,6 +78,9 @@ def facts(known: Mapping[str, Any]) -> dict[str, str]:
     if rows:
         names = [str(row.get("name")) for row in rows]
         found["devices"] = clean(", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)))
+        for name in _SPEED:
+            if any(row.get(name) is not None for row in rows):
+                found[name.replace("_", " ")] = clean(", ".join(dict.fromkeys(str(row.get(name)) for row in rows)))
         found["ecc"] = clean(", ".join(dict.fromkeys(str(row.get("ecc")) for row in rows)))
     for name, value in _mapping(known.get("environment")).items():
         _put(found, f"${name}", value)

@@ -356,6 +356,8 @@ _ABOUT_A_DEVICE = {
     "nvmlDeviceGetPciInfo_v3",
     "nvmlDeviceGetEccMode",
     "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetApplicationsClock",
+    "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceRegisterEvents",
 }
 

@@ -196,6 +196,16 @@ def test_an_nvml_that_fails_leaves_the_cpu(
     assert log.read_text().splitlines().count("nvmlShutdown") == shut_down
 
 
+def test_clocks_and_the_limit_of_power_are_read_where_the_gpu_has_them(nvml_folder: Path, tmp_path: Path) -> None:
+    state = fake_nvml.State(tmp_path / "gpus")
+    state.set(0, graphics_clock=1980, memory_clock=2619, power_limit=699_600)
+    state.set(1, nvmlDeviceGetApplicationsClock=999, power_limit=350_000)
+    first, second, third = discover_with(fake_nvml.environment(nvml_folder, gpus=3, state=state)).devices
+    assert (first.graphics_clock, first.memory_clock, first.power_limit) == (1980, 2619, 700)
+    assert (second.graphics_clock, second.memory_clock, second.power_limit, second.fault) == (None, None, 350, None)
+    assert (third.graphics_clock, third.memory_clock, third.power_limit, third.fault) == (None, None, None, None)
+
+
 def test_names_from_the_driver_are_made_printable(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, FAKE_NVML_NAME="Fake\x1b[31m\nGPU é"))
     assert found.devices[0].name == "Fake\ufffd[31m\ufffdGPU é"

@@ -58,6 +58,9 @@ def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
         "compute_capability": "9.0",
         "pci_bus_id": "00000000:10:00.0",
         "ecc": False,
+        "graphics_clock": None,
+        "memory_clock": None,
+        "power_limit": None,
         "mig_parent": None,
         "fault": None,
     }

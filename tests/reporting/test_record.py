@@ -19,7 +19,11 @@ ENVIRONMENT = {
     "schema": 1,
     "driver": "570.86",
     "cuda_driver": None,
-    "devices": [{"name": "H100", "ecc": True}, {"name": "H100", "ecc": True}, {"name": "A100", "ecc": False}],
+    "devices": [
+        {"name": "H100", "ecc": True, "graphics_clock": 1980, "power_limit": 700},
+        {"name": "H100", "ecc": True, "graphics_clock": 1980, "power_limit": 700},
+        {"name": "A100", "ecc": False, "power_limit": 400},
+    ],
     "versions": {"torch": "2.13.0", "triton": None},
     "os": {"name": "Debian", "kernel": "6.1"},
     "git": {"commit": "abc"},
@@ -82,6 +86,8 @@ def test_cases_and_facts(tmp_path: Path) -> None:
         "kernel": "6.1",
         "commit": "abc",
         "devices": "2 x H100, 1 x A100",
+        "graphics clock": "1980, None",
+        "power limit": "700, 400",
         "ecc": "True, False",
         "$CUDA_LAUNCH_BLOCKING": "1",
     }

@@ -26,6 +26,7 @@
  *     throttle          the mask of reasons for slow clocks
  *     temperature       in degrees Celsius; 40 unless set
  *     replays           the counter of PCIe replays
+ *     graphics_clock memory_clock power_limit   what is set, in MHz and milliwatts; not supported unless given here
  *     lost              with 1, the GPU is lost, to everything after its UUID
  *     lost_from         from this question about it on, counted from 1 in each process, the GPU is lost
  *     process           the id of a process that uses it
@@ -271,6 +272,21 @@ Status nvmlDeviceGetEccMode(Device device, unsigned *current, unsigned *pending)
     if (listed("FAKE_NVML_NO_ECC", device->gpu)) return NOT_SUPPORTED;
     *current = *pending = device->gpu % 2 == 0;
     return SUCCESS;
+}
+
+/* Clocks for applications in MHz, 0 graphics and 2 memory; and the limit of power. Not supported unless they are set. */
+Status nvmlDeviceGetApplicationsClock(Device device, unsigned domain, unsigned *mhz) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    *mhz = (unsigned)state(device->gpu, domain == 0 ? "graphics_clock" : "memory_clock", 0);
+    return *mhz ? SUCCESS : NOT_SUPPORTED;
+}
+
+Status nvmlDeviceGetEnforcedPowerLimit(Device device, unsigned *milliwatts) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    *milliwatts = (unsigned)state(device->gpu, "power_limit", 0);
+    return *milliwatts ? SUCCESS : NOT_SUPPORTED;
 }
 
 Status nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
