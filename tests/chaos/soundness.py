@@ -15,7 +15,7 @@ import pytest
 import xmlschema
 
 from harness import cli
-from harness.outcome import Outcome
+from harness.outcome import EXIT_INTERNAL, Outcome
 from harness.reporting.ledger import Ledger
 from tests.chaos.run import CASES, Act, Blow, ChaosRun
 from tests.chaos.victims import Victim
@@ -88,10 +88,10 @@ def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
     """The cases themselves are asked: a pass reached its last line in the process that the journal names.
 
     More than once where the harness repeated the case, since it suspected a leak. Where a worker or the controller was
-    killed, the journal may lack the last cases that short requests had run: they are `not_run`, and run when the run
-    is resumed.
+    killed, or the journal could not be written, it may lack the last cases that a request had run: they are `not_run`,
+    and run when the run is resumed.
     """
-    cut = {**run.hit(Victim.WORKER), **run.hit(Victim.CONTROLLER)}
+    cut = run.hit(Victim.WORKER) or run.hit(Victim.CONTROLLER) or run.process.returncode == EXIT_INTERNAL
     completed: Counter[tuple[str, int | None]] = Counter(run.completed())
     where = run.pids()
     for verdict in ledger.verdicts:
