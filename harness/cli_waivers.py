@@ -81,7 +81,9 @@ def lint(
 @app.command()
 def update(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory: the folder of journal.ndjson.")],
-    output: Annotated[Path | None, typer.Option(help="A new file for the proposals. Default: stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A new file for the proposals. Default: stdout.")
+    ] = None,
 ) -> None:
     """Propose waivers for the red cases of RUN, and name waivers to remove. Changes no existing file."""
     from harness.reporting import journal, proposals
@@ -99,7 +101,8 @@ def update(
         raise OutputError(f"{str(output)!r} exists already and is not replaced: name a new file") from None
     except OSError as error:
         raise OutputError(f"cannot write {str(output)!r}") from error
-    _say(f"wrote {output}: {len(found.entries)} waivers to check, {len(found.remarks)} remarks")
+    proposed, remarks = counted(len(found.entries), "waiver"), counted(len(found.remarks), "remark")
+    _say(f"wrote {output}: {proposed} to check, {remarks}")
 
 
 def _say(text: str) -> None:

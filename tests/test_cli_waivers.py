@@ -218,7 +218,7 @@ def test_update_prints_entries_to_paste_and_what_to_remove(tmp_path: Path) -> No
 def test_update_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
     done = harness("update", "run", "--output", "new.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "wrote new.yaml: 1 waivers to check, 1 remarks\n"
+    assert done.stdout == "wrote new.yaml: 1 waiver to check, 1 remark\n"
     written = (tmp_path / "new.yaml").read_text()
     assert written == harness("update", "run", cwd=tmp_path).stdout
     words = "harness: 'new.yaml' exists already and is not replaced: name a new file"

@@ -78,7 +78,10 @@ def as_tables(inventory: Inventory, capabilities: Capabilities) -> list[Table]:
 
 
 def as_capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]) -> list[Table]:
-    """For a terminal: a table per usable device with all its capabilities, their types, and how each is detected."""
+    """For a terminal: a table per usable device with all its capabilities, and how each is detected.
+
+    Their types are in docs/capabilities.md and in the JSON.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -86,11 +89,10 @@ def as_capability_tables(inventory: Inventory, found: Mapping[str, Capabilities]
     for device in inventory.usable:
         table = Table(title=Text(f"{device.uuid}: {device.name}"))
         table.add_column("capability", no_wrap=True)
-        for column in ("found", "type", "how"):
+        for column in ("found", "source"):
             table.add_column(column, overflow="fold")
         for name, entry in VOCABULARY.items():
-            how = f"{entry.source}; without {entry.without}"
-            table.add_row(*(Text(cell) for cell in (name, found[device.uuid].describe(name), _type(entry), how)))
+            table.add_row(*(Text(cell) for cell in (name, found[device.uuid].describe(name), entry.source)))
         tables.append(table)
     return tables
 
