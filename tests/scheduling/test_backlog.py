@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.scheduling import slow_files
 from harness.scheduling.backlog import Backlog
 
 SECONDS = st.lists(st.one_of(st.just(0.0), st.floats(0.0, 1000.0)), max_size=60)
@@ -105,6 +106,20 @@ def test_with_history_workers_end_together(workers: int, seed: int) -> None:
     for known in (taken, expected):
         end, _ = simulate(taken, known, workers)
         assert end <= 1.05 * bound(taken, workers)
+
+
+@pytest.mark.parametrize("workers", [2, 8, 64])
+@pytest.mark.parametrize("seed", range(5))
+def test_if_only_slow_files_are_known_workers_end_nearly_together(workers: int, seed: int) -> None:
+    """Within 15%, if cases of a file differ as much as those of different files."""
+    taken = [min(each, 20.0) for each in like_suites(6000, seed)]
+    files = [taken[first : first + 25] for first in range(0, len(taken), 25)]
+    slow = slow_files.measured(
+        [{f"{file}::{n}": each for file, here in enumerate(files) for n, each in enumerate(here)}]
+    )
+    expected = [slow.files.get(str(file), slow.other) for file, here in enumerate(files) for _ in here]
+    end, _ = simulate(taken, expected, workers)
+    assert end <= 1.15 * bound(taken, workers)
 
 
 @pytest.mark.parametrize("workers", [2, 8, 64])
