@@ -211,7 +211,7 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
         "    SIGSEGV in [bold]call\\x1b[31m",
         f"    reproduce: {command.strip()}",
         "NOT_RUN c.py::c",
-        "    the run ended before it started",
+        "    the run ended, and the journal has no start of this case",
     ]
     assert lines[5].startswith("FINDING damaged_journal: the journal has 1 unreadable lines (line 8)")
     assert lines[6].startswith("line 8 of the journal is unreadable and was ignored: Invalid JSON")

@@ -20,7 +20,7 @@ from harness.errors import HarnessError
 from harness.matrix.folders import is_plain
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
 from harness.reporting import environment, identity, journal, journal_lines
-from harness.reporting.decision import Decision, decide, reopened
+from harness.reporting.decision import Decision, decide, not_run, reopened
 from harness.reporting.environment import EnvironmentFileError
 from harness.reporting.events import (
     Collected,
@@ -200,11 +200,11 @@ class _Reader:
         self._size += len(line)
         match found:
             case Finish():
-                self._note_double(line)
-                self._attempts.setdefault(found.case, []).append(self._attempt(found))
                 self._ids.setdefault(found.case)
+                if not self._is_double(line):
+                    self._attempts.setdefault(found.case, []).append(self._attempt(found))
             case Start():
-                self._note_double(line)
+                self._is_double(line)
                 self._started.add(found.case)
                 self._ids.setdefault(found.case)
             case Damaged():
@@ -239,13 +239,15 @@ class _Reader:
             case Finding():
                 self._findings += 1
 
-    def _note_double(self, line: bytes) -> None:
-        if len(self._lines) >= MOST_LINES:
-            return
+    def _is_double(self, line: bytes) -> bool:
+        """Whether the line came before. It is counted if so, and remembered as long as there are not too many."""
         key = hash(line)
         if key in self._lines:
             self._doubled += 1
-        self._lines.add(key)
+            return True
+        if len(self._lines) < MOST_LINES:
+            self._lines.add(key)
+        return False
 
     def _attempt(self, finish: Finish) -> _Attempt:
         passed = finish.outcome is Outcome.PASSED and finish.ruling is None
@@ -328,7 +330,7 @@ class _Reader:
         elif by is not None:
             message = by.message
         elif outcome is Outcome.NOT_RUN:
-            message = f"the run was stopped by {self._stopped}" if self._stopped else "the run ended before it started"
+            message = not_run(self._stopped)
         else:
             message = "it started and never finished"
         devices = () if by is None else by.devices

@@ -72,6 +72,15 @@ def reopened(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
     ]
 
 
+def not_run(stopped: str) -> str:
+    """Why a case without a start has no verdict. `stopped`: the signal that stopped the run, if one did.
+
+    It does not say that the case did not run: a worker that is killed may have run its last cases without a line.
+    """
+    how = f"was stopped by {stopped}" if stopped else "ended"
+    return f"the run {how}, and the journal has no start of this case"
+
+
 def _decided(outcome: Outcome, finishes: Sequence[E]) -> E | None:
     finals = [finish for finish in finishes if finish.final]
     for finish in finals:

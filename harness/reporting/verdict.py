@@ -68,7 +68,7 @@ class CaseEvents:
     `mentioned`: an attempt started or ended, so the case needs a verdict even if nobody collected it.
     """
 
-    __slots__ = ("_keys", "doubled", "finishes", "levels", "mentioned", "starts")
+    __slots__ = ("_before", "_keys", "doubled", "finishes", "levels", "mentioned", "starts")
 
     def __init__(self) -> None:
         self.starts: list[Start] = []
@@ -77,6 +77,8 @@ class CaseEvents:
         self.doubled = 0
         self.mentioned = False
         self._keys: set[tuple[str, float, int]] = set()
+        #: The attempts as they were before the case was reopened, by which their lines are known if they come again.
+        self._before: list[Finish] = []
 
     def add(self, event: CaseEvent) -> None:
         """Take the next event of the case."""
@@ -88,7 +90,7 @@ class CaseEvents:
             same = self.starts
         elif isinstance(event, Levels):
             same = self.levels
-        if (same or self._keys) and self._is_there(event):
+        if (same or self._keys or self._before) and self._is_there(event):
             self.doubled += 1
             return
         self.mentioned = self.mentioned or same is not self.levels
@@ -96,16 +98,17 @@ class CaseEvents:
 
     def _is_there(self, event: Start | Finish | Levels) -> bool:
         """Whether an equal event was added. A key is looked up first, since a case may have thousands of attempts."""
-        every: list[Any] = [] if self._keys else [*self.starts, *self.finishes, *self.levels]
+        every: list[Any] = [] if self._keys else [*self.starts, *self.finishes, *self.levels, *self._before]
         self._keys.update((each.event, each.t, each.attempt) for each in every)
         key = (event.event, event.t, event.attempt)
-        if key in self._keys and event in (*self.starts, *self.finishes, *self.levels):
+        if key in self._keys and event in (*self.starts, *self.finishes, *self.levels, *self._before):
             return True
         self._keys.add(key)
         return False
 
     def _reopen(self) -> None:
         """The attempts that ended without a verdict on the case do not count any more."""
+        self._before += self.finishes
         self.finishes = decisions.reopened(self.finishes, lambda each: each.model_copy(update={"final": False}))
 
     @property
@@ -133,8 +136,7 @@ def decide(
     if ruling is not None:
         message = ruling.text
     elif outcome is Outcome.NOT_RUN and decided is None:
-        how = f"was stopped by {stopped}" if stopped else "ended"
-        message = f"the run {how} before it started"
+        message = decisions.not_run(stopped)
     elif outcome is Outcome.LOST and decided is None:
         message = _lost_message(starts, finishes, ended)
     elif outcome is Outcome.FLAKY:

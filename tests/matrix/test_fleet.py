@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.matrix import folders, model
@@ -136,6 +136,22 @@ ATTEMPTS = st.builds(
         )
     )
 )
+@example(
+    [
+        build.finish(CASES[0], Outcome.NOT_RUN, final=False),
+        build.finish(CASES[0], Outcome.NOT_RUN),
+        build.finish(CASES[0], Outcome.NOT_RUN, final=False),
+        build.finish(CASES[0], Outcome.GATED),
+    ]
+)
+@example(
+    [
+        build.finish(CASES[0], Outcome.FAILED),
+        build.reopened(CASES[0]),
+        build.finish(CASES[0], Outcome.FAILED),
+        build.finish(CASES[0], Outcome.PASSED, t=1_760_000_009.0),
+    ]
+)
 @settings(max_examples=60, deadline=None)
 def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> None:
     import tempfile
@@ -174,7 +190,7 @@ def test_every_hole_has_its_reason(tmp_path: Path) -> None:
         ("n1", TWO): (HoleKind.SKIPPED, ""),
         ("n1", THREE): (HoleKind.WAIVED, "waived: a known problem"),
         ("n2", ONE): (HoleKind.LOST, "it started and never finished"),
-        ("n2", TWO): (HoleKind.NOT_RUN, "the run ended before it started"),
+        ("n2", TWO): (HoleKind.NOT_RUN, "the run ended, and the journal has no start of this case"),
         ("n3", ONE): (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
         ("n3", THREE): (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
         ("n4", TWO): (HoleKind.DESELECTED, "options of the run left it out"),

@@ -104,7 +104,7 @@ def test_each_outcome_has_its_element(outcome: Outcome) -> None:
 def test_a_case_that_never_started_is_skipped_as_not_run() -> None:
     case = only_case()
     assert [child.tag for child in case] == ["skipped"]
-    assert case[0].attrib == {"type": "not_run", "message": "the run ended before it started"}
+    assert case[0].attrib == {"type": "not_run", "message": "the run ended, and the journal has no start of this case"}
 
 
 def test_a_case_that_never_finished_is_an_error_of_the_harness() -> None:

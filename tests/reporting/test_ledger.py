@@ -50,7 +50,7 @@ def test_one_verdict_each_in_collection_order() -> None:
     )
     assert [(v.case, v.suite, v.outcome, v.message, v.collected) for v in account.verdicts] == [
         (A, "streams", Outcome.PASSED, "", True),
-        (B, "amp", Outcome.NOT_RUN, "the run ended before it started", True),
+        (B, "amp", Outcome.NOT_RUN, "the run ended, and the journal has no start of this case", True),
         (C, "streams", Outcome.FAILED, "assert 1 == 2", True),
     ]
     assert account.counts == {Outcome.NOT_RUN: 1, Outcome.PASSED: 1, Outcome.FAILED: 1}
@@ -62,7 +62,10 @@ def test_one_verdict_each_in_collection_order() -> None:
 
 def test_what_did_not_run_says_what_stopped_the_run() -> None:
     account = ledger(build.run(), build.collected(A, B), build.start(A), build.finish(A), build.stopped("SIGHUP"))
-    assert [verdict.message for verdict in account.verdicts] == ["", "the run was stopped by SIGHUP before it started"]
+    assert [verdict.message for verdict in account.verdicts] == [
+        "",
+        "the run was stopped by SIGHUP, and the journal has no start of this case",
+    ]
 
 
 @pytest.mark.parametrize(

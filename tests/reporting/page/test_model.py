@@ -71,7 +71,9 @@ def test_the_most_severe_case_comes_first_and_flaky_last() -> None:
     assert [case.outcome for case in page.bad] == [
         outcome for outcome in reversed(Outcome) if outcome.is_red or outcome is Outcome.FLAKY
     ][: len(page.bad)]
-    assert [(group.message, len(group.cases)) for group in page.not_run] == [("the run ended before it started", 1)]
+    assert [(group.message, len(group.cases)) for group in page.not_run] == [
+        ("the run ended, and the journal has no start of this case", 1)
+    ]
     assert page.red == len(page.bad)  # without flaky, with not_run
 
 
