@@ -15,6 +15,8 @@ import torch
 
 from suites.reaching import below, reach
 
+from .pools import spared
+
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
     """Have it called with device, bytes asked for, bytes torch may have and bytes free, for good."""
@@ -40,7 +42,7 @@ def managed_memory(device: torch.device) -> AbstractContextManager[torch.cuda.Me
 
 def pool_snapshot(pool: torch.cuda.MemPool, *, include_traces: bool) -> dict[str, Any]:
     """A pool's segments, and what was recorded: `MemPool.snapshot` gives the segments alone."""
-    found: dict[str, Any] = reach("torch._C._cuda_memorySnapshot")((*pool.id, include_traces))
+    found: dict[str, Any] = reach("torch._C._cuda_memorySnapshot")((*spared(*pool.id), include_traces))
     return found
 
 

@@ -7,6 +7,7 @@ import torch
 
 from . import _torch_private as private
 from .limits import MIB, settle
+from .pools import segments
 
 #: torch takes this memory by the runtime inside of cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
 pytestmark = [
@@ -18,7 +19,7 @@ pytestmark = [
 def inside(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:
     return any(
         segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
-        for segment in pool.snapshot()
+        for segment in segments(pool)
     )
 
 

@@ -12,6 +12,7 @@ from . import _torch_private as private
 from .answers import ask
 from .counting import Counting, build
 from .limits import MIB, block, settle
+from .pools import segments
 
 pytestmark = [pytest.mark.requires(cpp_compiler=True), pytest.mark.timeout(300)]
 
@@ -120,7 +121,7 @@ def test_a_pool_gets_its_segments_from_its_allocator(device: torch.device, count
     outside = block(device, 30 * MIB)
 
     assert counting.requests == 1
-    assert counting.held == 2 * MIB == sum(segment["total_size"] for segment in pool.snapshot())
+    assert counting.held == 2 * MIB == sum(segment["total_size"] for segment in segments(pool))
     assert all(bool((x == value).all()) for value, x in enumerate(kept))
     del kept, pool, outside
     gc.collect()
