@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.matrix.formats import PlanFormat, System
-from harness.matrix.planfile import When
+from harness.matrix.words import PlanFormat, System, When
 
 _CONFIGS = Path("configs")
 

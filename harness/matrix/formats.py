@@ -6,10 +6,10 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import Any
 
 from harness.matrix.jobs import Job, PlanError
+from harness.matrix.words import PlanFormat, System
 from harness.text import counted, first_of
 
 #: GitHub starts at most so many jobs of one matrix.
@@ -18,24 +18,6 @@ GITHUB_MOST = 256
 GITLAB_JOBS = "ci/gitlab-jobs.yml"
 #: What Slurm runs.
 SLURM_SCRIPT = "ci/slurm/nightly.sbatch"
-
-
-class PlanFormat(StrEnum):
-    """Who reads the plan."""
-
-    TABLE = "table"
-    SLURM = "slurm"
-    GITHUB = "github"
-    GITLAB = "gitlab"
-    NAMES = "names"
-
-
-class System(StrEnum):
-    """What runs jobs. Each value is the key of a machine that says how it is reached."""
-
-    GITHUB = "github"
-    GITLAB = "gitlab"
-    SLURM = "slurm"
 
 
 def github(jobs: Sequence[Job]) -> str:

@@ -8,7 +8,8 @@ from itertools import product
 
 from harness.errors import HarnessError
 from harness.gating.configfile import ConfigError, advice
-from harness.matrix.planfile import DRIVER, Exclude, LoadedPlan, Product, Slurm, When
+from harness.matrix.planfile import DRIVER, Exclude, LoadedPlan, Product, Slurm
+from harness.matrix.words import When
 
 
 class PlanError(HarnessError):

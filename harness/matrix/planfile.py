@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +20,7 @@ from harness.gating.configfile import ConfigError, Loaded, Where, advice
 from harness.gating.hardware import Hardware, load_hardware
 from harness.gating.implication import implication
 from harness.gating.profiles import Profile, load_profile
+from harness.matrix.words import When
 
 SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
 #: Releases of torch that the cases are written for, oldest first.
@@ -32,14 +32,6 @@ _MOST_SHARDS = 256
 _MOST_MINUTES = 7 * 24 * 60
 
 T = TypeVar("T")
-
-
-class When(StrEnum):
-    """How often a job runs. Something else calls ``harness matrix plan`` at that time."""
-
-    NIGHTLY = "nightly"
-    WEEKLY = "weekly"
-    ON_DEMAND = "on-demand"
 
 
 def _torch(text: str) -> str:

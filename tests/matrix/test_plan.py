@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 from harness.cli import app
 from harness.gating.configfile import ConfigError
 from harness.matrix import formats, jobs, planfile
-from harness.matrix.formats import PlanFormat, System
 from harness.matrix.jobs import Job, PlanError
-from harness.matrix.planfile import PYTHON, TORCH, Exclude, Machine, Product, Slurm, When
+from harness.matrix.planfile import PYTHON, TORCH, Exclude, Machine, Product, Slurm
+from harness.matrix.words import PlanFormat, System, When
 from harness.outcome import EXIT_OK, EXIT_USAGE
 
 ROOT = Path(__file__).parents[2]
