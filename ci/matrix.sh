@@ -18,7 +18,8 @@
 #   MATRIX_RESULTS          where jobs leave their run directories, RUN/PART. Default: matrix-results
 #   MATRIX_PAGE             where the page is written. Default: matrix-page
 #   MATRIX_PYTHON           a Python that has the harness and torch, as in a container. Default: environments are made
-#   MATRIX_CACHE            where environments are kept. Default: ~/.cache/gpu-conformance-harness/environments
+#   MATRIX_CACHE            where environments are kept. Old ones may be removed while no job runs.
+#                           Default: ~/.cache/gpu-conformance-harness/environments
 #   MATRIX_TORCH_INDEX      package index with a folder for each build of torch. Default: that of PyTorch
 #   MATRIX_WORKERS          number of workers of a job, or auto. Default: auto
 #   MATRIX_JUNIT            flavour of junit.xml: default, jenkins or gitlab. Default: default
@@ -54,13 +55,17 @@ error() {
 # decide what is in it. `$1` is its name, `$2` the Python to make it with, `$3` the release of torch or nothing, `$4` its
 # build or nothing.
 environment() {
-    local name=$1 base=$2 torch=$3 build=$4 key folder
+    local name=$1 base=$2 torch=$3 build=$4 key folder lock
     command -v "$base" >/dev/null || fail 3 "there is no $base: install it, or name a Python by MATRIX_PYTHON"
     key=$(cat constraints.txt pyproject.toml <("$base" --version) <(echo "$torch $build") | sha256sum | cut -c1-16)
     folder=$cache/$name-$key
+    mkdir -p "$cache"
+    # Other jobs of the plan begin at the same time, on other hosts that share the folder. The lock ends with the caller's
+    # subshell.
+    exec {lock}>"$folder.lock"
+    flock "$lock"
     if [[ ! -e $folder/complete ]]; then
         rm -rf "$folder"
-        mkdir -p "$cache"
         "$base" -m venv "$folder"
         grep -v '^torch==' constraints.txt >"$folder/constraints.txt"
         if [[ -n $torch ]]; then

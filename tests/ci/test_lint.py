@@ -220,6 +220,9 @@ def test_each_pod_of_a_run_has_a_part_and_a_gpu(tmp_path: Path) -> None:
     parts = int(environ["PARTS"])
     assert (job["completionMode"], job["completions"], job["maxFailedIndexes"]) == ("Indexed", parts, parts)
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    (page,) = pod(CI / "k8s" / "page.yaml")["containers"]
+    where = {"name": "MATRIX_RESULTS", "value": environ["MATRIX_RESULTS"]}
+    assert where in page["env"]
     (tmp_path / "ci").mkdir()
     script = tmp_path / "ci" / "matrix.sh"
     script.write_text('#!/bin/bash\necho "$1 $MATRIX_SHARD"\n')

@@ -176,3 +176,12 @@ def test_an_unknown_step_is_refused(script: Script) -> None:
         2,
         "ci/matrix.sh: unknown step 'jobs': expected plan, job, summary or page\n",
     )
+
+
+def test_jobs_that_begin_at_once_share_the_making_of_an_environment(script: Script) -> None:
+    """As on a cluster, whose nodes share the folder of environments."""
+    environ = script.environ | JOB
+    begun = [subprocess.Popen([script.root / "ci" / "matrix.sh", "job"], env=environ) for _ in range(3)]
+    assert [each.wait(timeout=120) for each in begun] == [0, 0, 0]
+    assert len([call for call in script.calls("pip") if "torch==" in call]) == 1
+    assert len(script.calls("python -m pytest")) == 3
