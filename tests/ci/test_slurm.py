@@ -42,7 +42,7 @@ def test_a_night_on_slurm_from_the_plan_to_the_page(tmp_path: Path) -> None:
     folder = checkout.make(tmp_path / "checkout", TORCH)
     done = night(folder)
     assert done.returncode == 0, done.stdout + done.stderr + logs(folder)
-    assert "submitted 2 jobs, results in matrix-results/" in done.stdout
+    assert "jobs submitted: 2; results in matrix-results/" in done.stdout
     made = json.loads((folder / "page" / "matrix.json").read_text())
     assert [run["red"] for run in made["runs"]] == [False]
     assert "1 run on 1 machine: none of 7 cases is red" in (folder / "page" / "matrix.txt").read_text()
@@ -62,8 +62,8 @@ def test_a_red_case_and_a_job_that_slurm_refuses_make_the_night_red(tmp_path: Pa
     done = night(folder, FAULTY="yes")
     assert done.returncode == 1, done.stdout + done.stderr + logs(folder)
     assert "invalid partition specified: nowhere" in done.stderr
-    assert "ci/slurm/nightly.sbatch: Slurm refused 2 jobs" in done.stderr
-    assert "submitted 2 jobs" in done.stdout
+    assert "ci/slurm/nightly.sbatch: jobs that Slurm refused, for the reasons above: 2" in done.stderr
+    assert "jobs submitted: 2;" in done.stdout
     made = json.loads((folder / "page" / "matrix.json").read_text())
     assert [run["red"] for run in made["runs"]] == [True]
     assert f"job other-torch{TORCH}-py3.12-small/1of2 left no results" in logs(folder)
