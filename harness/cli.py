@@ -16,7 +16,7 @@ from harness.cli_durations import durations
 from harness.cli_evidence import package, verify
 from harness.cli_faults import app as faults
 from harness.cli_kit import kit
-from harness.cli_matrix import matrix
+from harness.cli_matrix import app as matrix
 from harness.cli_report import app as report
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
@@ -53,10 +53,10 @@ class Format(StrEnum):
 
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
+app.add_typer(matrix, name="matrix")
 app.command()(diff)
 app.command()(durations)
 app.command()(kit)
-app.command()(matrix)
 app.command()(package)
 app.command()(verify)
 app.add_typer(report, name="report")

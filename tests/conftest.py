@@ -16,6 +16,8 @@ ACCEPTANCE = (
     "tests/checks/test_rounds.py",
     "tests/checks/test_state.py",
     "tests/checks/test_state_table.py",
+    "tests/ci/test_slurm.py",
+    "tests/ci/test_workflow.py",
     "tests/devices/test_health.py",
     "tests/devices/test_present.py",
     "tests/gating/test_shipped_configs.py",

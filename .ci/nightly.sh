@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What takes too long for every change.
 #
-#   ci/nightly.sh [STEP...]
+#   .ci/nightly.sh [STEP...]
 #
 # Steps, in this order; without an argument, all of them:
 #   suites    every case on this machine, in the order of the night
@@ -80,12 +80,12 @@ tests() {
 }
 
 if [[ ! $seed =~ ^[0-9]+$ ]]; then
-    echo "ci/nightly.sh: NIGHTLY_SEED='$seed': expected a number, such as 20261122" >&2
+    echo ".ci/nightly.sh: NIGHTLY_SEED='$seed': expected a number, such as 20261122" >&2
     exit 2
 fi
 for step in "$@"; do
     if [[ " ${steps[*]} " != *" $step "* ]]; then
-        echo "ci/nightly.sh: unknown step '$step': expected one of ${steps[*]}" >&2
+        echo ".ci/nightly.sh: unknown step '$step': expected one of ${steps[*]}" >&2
         exit 2
     fi
 done
@@ -102,6 +102,6 @@ for step in "${steps[@]}"; do
     if ((status)); then failed+=("$step: exit status $status"); fi
 done
 if ((${#failed[@]})); then
-    printf 'ci/nightly.sh: failed: %s\n' "${failed[@]}" >&2
+    printf '.ci/nightly.sh: failed: %s\n' "${failed[@]}" >&2
     exit 1
 fi

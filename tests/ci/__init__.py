@@ -1,0 +1,1 @@
+"""What runs the hardware matrix: the files of `ci/`."""
