@@ -17,6 +17,7 @@ from harness.cli_evidence import package, verify
 from harness.cli_faults import app as faults
 from harness.cli_kit import kit
 from harness.cli_matrix import matrix
+from harness.cli_mutate import app as mutate
 from harness.cli_report import app as report
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
@@ -53,6 +54,7 @@ class Format(StrEnum):
 
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
+app.add_typer(mutate, name="mutate")
 app.command()(diff)
 app.command()(durations)
 app.command()(kit)
