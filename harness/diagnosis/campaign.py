@@ -29,7 +29,8 @@ CLEAN = "clean"
 TABLE, RECORD = "faults.txt", "faults.json"
 
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
-_NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
+#: Outcomes with which the case itself saw nothing.
+NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 
 
 class CampaignError(HarnessError):
@@ -85,7 +86,7 @@ def tally(ledger: Ledger, fault: str = "") -> Tally:
     wrong = {
         verdict.case: verdict.outcome.value
         for verdict in ledger.verdicts
-        if verdict.outcome.is_red and verdict.outcome not in _NO_CATCH
+        if verdict.outcome.is_red and verdict.outcome not in NO_CATCH
     }
     struck = sum(finish.struck.get(fault, 0) for verdict in ledger.verdicts for finish in verdict.finishes)
     passed = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome is Outcome.PASSED)

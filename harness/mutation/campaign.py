@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.diagnosis import campaign as runs
-from harness.diagnosis.campaign import Tally
+from harness.diagnosis.campaign import NO_CATCH, Tally
 from harness.mutation.breaks import Break, BreakError
 from harness.mutation.plugin import VARIABLE
 from harness.mutation.table import Row, Table
@@ -89,8 +89,14 @@ def _clean(breaks: Sequence[Break], device: str, run: Run, tell: Callable[[str],
 def _row(each: Break, clean: Tally, run: Run, tell: Callable[[str], object]) -> Row:
     ledger = run(each.name, each.device, each.suites, each)
     tally = runs.tally(ledger, each.name)
-    ran = frozenset(verdict.case for verdict in ledger.verdicts) & clean.passed
+    ran = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in NO_CATCH) & clean.passed
     caught = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
-    never = "" if each.apply is not None or tally.struck or caught else "the fault never occurred"
-    tell(f"{each.name}: {never or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}")
-    return Row(each.name, each.breaks, each.device, caught, ran, never)
+    unusable = ""
+    if not ran:
+        unusable = "none of its cases ran with it: see the output of its run"
+    elif each.apply is None and not tally.struck and not caught:
+        unusable = "the fault never occurred"
+    tell(
+        f"{each.name}: {unusable or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}"
+    )
+    return Row(each.name, each.breaks, each.device, caught, ran, unusable)

@@ -53,10 +53,10 @@ def test_training_goes_on_from_a_state_dictionary(
     device: torch.device, kind: Kind, form: str, settings: str, way: str
 ) -> None:
     """Contract: an optimiser that takes over the state of another, in memory or by a file, goes on as the other would
-    have, to the last bit."""
+    have, to the last bit, though it was made with another learning rate."""
     weights, optimiser = trained(device, kind, form, settings)
     others = [weight.clone() for weight in weights]
-    other = kind.make(others, form, settings)
+    other = kind.make(others, form, settings, lr=0.7)
     state = optimiser.state_dict()
     other.load_state_dict(copy.deepcopy(state) if way == "memory" else through_a_file(state))
     gradients = new_gradients(STEPS)

@@ -120,14 +120,14 @@ def _sharing() -> object:
 def refused_registration_spoils_pinning() -> None:
     import torch
 
-    runtime = torch.cuda.cudart()
+    real = torch.cuda.cudart
 
     class Runtime:
         def __getattr__(self, name: str) -> Any:
-            return getattr(runtime, name)
+            return getattr(real(), name)
 
         def cudaHostRegister(self, *arguments: Any) -> Any:  # noqa: N802 - CUDA's name
-            found = runtime.cudaHostRegister(*arguments)
+            found = real().cudaHostRegister(*arguments)
             if int(found):
                 replace(torch.Tensor, "pin_memory", lambda _: _unpinnable)
             return found

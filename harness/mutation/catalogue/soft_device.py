@@ -18,7 +18,7 @@ _SUITES = {
     "copy_drops_bytes": _COPIES,
     "copy_corrupts_bytes": _COPIES,
     "non_blocking_blocks": ("suites/streams/test_copies.py", "suites/transfers/test_pinned.py"),
-    "block_given_twice": (*_MEMORY, "suites/allocator/test_programs.py"),
+    "block_given_twice": (*_MEMORY, "suites/allocator/test_model.py"),
     "statistics_drift": _MEMORY,
     "memory_not_returned": _MEMORY,
     "peak_not_reset": _MEMORY,
