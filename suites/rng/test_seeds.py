@@ -120,8 +120,8 @@ def test_a_negative_seed_is_one_of_64_bits(device: torch.device, seed: int) -> N
 
 @pytest.mark.parametrize("seed", [*SEEDS, -1, -5, -(2**63)])
 def test_the_global_seed_is_one_of_64_bits(device: torch.device, seed: int) -> None:
-    """Contract: `torch.manual_seed` takes every seed that a generator takes, negative ones too, tells it as that does, and
-    the device then draws what its generator draws from that seed."""
+    """Contract: `torch.manual_seed` takes every seed that a generator takes, negative ones too, tells it as that does,
+    and the device then draws what its generator draws from that seed."""
     torch.manual_seed(seed)
     drawn = torch.rand(16, device=device)
 
@@ -129,9 +129,9 @@ def test_the_global_seed_is_one_of_64_bits(device: torch.device, seed: int) -> N
     assert torch.equal(torch.rand(16, device=device, generator=torch.Generator(device).manual_seed(seed)), drawn)
 
 
-def test_global_seeds_from_nowhere_differ(device: torch.device) -> None:
-    """Contract: `torch.seed` seeds with a number nobody chose, tells it, and it is another each time; the number, given to
-    `torch.manual_seed`, draws the same."""
+def test_global_seeds_from_nowhere_differ() -> None:
+    """Contract: `torch.seed` seeds with a number nobody chose, tells it, and it is another each time; the number, given
+    to `torch.manual_seed`, draws the same."""
     told = []
     for _ in range(3):
         told.append(torch.seed())

@@ -142,7 +142,7 @@ def uniform_numbers_reach_the_end() -> None:
     _operator("uniform_", change)
 
 
-@broken("Normal numbers have a mean of 0.1.", _DRAWS, shows=_drawn(lambda torch: torch.randn(20).tolist()))
+@broken("Normal numbers have a mean of 0.1.", _GENERATORS, _DRAWS, shows=_drawn(lambda torch: torch.randn(20).tolist()))
 def normal_numbers_are_shifted() -> None:
     def change(kernel: Any, x: Any, mean: float = 0.0, std: float = 1.0, **named: Any) -> Any:
         return kernel(x, mean + 0.1, std, **named)
@@ -151,7 +151,10 @@ def normal_numbers_are_shifted() -> None:
 
 
 @broken(
-    "Normal numbers ignore their deviation.", _DRAWS, shows=_drawn(lambda torch: torch.empty(20).normal_(0, 5).tolist())
+    "Normal numbers ignore their deviation.",
+    _GENERATORS,
+    _DRAWS,
+    shows=_drawn(lambda torch: torch.empty(20).normal_(0, 5).tolist()),
 )
 def normal_numbers_have_deviation_one() -> None:
     def change(kernel: Any, x: Any, mean: float = 0.0, std: float = 1.0, **named: Any) -> Any:
