@@ -83,9 +83,14 @@ class Inspector:
         return new
 
     def grown(self, *, keeps: Keeps | None = None) -> dict[str, int]:
-        """By meter, what has changed since the last reading. With `keeps`, see `end`."""
+        """By meter, what has changed since the last reading, after a case has run again. With `keeps`, see `end`.
+
+        What the second run has changed of the state is put back, and not held against the next case.
+        """
         if self._meters is None or self._before is None:
             return {}
+        if self._guard.compare():
+            self._guard.restore()
         changes = self._changes(self._meters, self._before)
         if keeps is not None:
             changes = self._kept.beyond(changes, keeps)
