@@ -60,7 +60,8 @@ def events_share_a_sequence_number() -> None:
 def allocations_have_no_size() -> None:
     from torch._C import _profiler
 
-    _profiler._ExtraFields_Allocation.alloc_size = property(lambda self: 1)
+    fields: Any = _profiler._ExtraFields_Allocation
+    fields.alloc_size = property(lambda self: 1)
 
 
 def _allocations() -> object:
@@ -75,7 +76,7 @@ def _allocations() -> object:
 def allocations_do_not_add_up() -> None:
     from torch._C import _profiler
 
-    fields = _profiler._ExtraFields_Allocation
+    fields: Any = _profiler._ExtraFields_Allocation
     fields.total_allocated = property(lambda self: abs(self.alloc_size))
 
 
