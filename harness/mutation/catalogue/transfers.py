@@ -21,6 +21,18 @@ def _copied(values: list[float], source: str = "float32", target: str = "", size
     ).sum().item() if there.is_contiguous() else 0
 
 
+def _replace_copy(around: Any) -> None:
+    """Replace the kernel of copies between tensors. A number, which torch passes as such, is copied as ever."""
+    import torch
+
+    def copies(kernel: Any, target: Any, source: Any, non_blocking: bool = False) -> Any:
+        if not isinstance(source, torch.Tensor):
+            return target.fill_(source)
+        return around(kernel, target, source, non_blocking)
+
+    replace_kernel("copy_", copies)
+
+
 def _change_source(change: Any) -> None:
     """Copy a changed source instead of the source, where source and target are of one type."""
 
@@ -28,7 +40,7 @@ def _change_source(change: Any) -> None:
         plain = source.dtype == target.dtype and not (source.is_conj() or source.is_neg())
         return kernel(target, change(source) if plain else source, non_blocking)
 
-    replace_kernel("copy_", around)
+    _replace_copy(around)
 
 
 @broken(
@@ -99,7 +111,7 @@ def large_copy_loses_the_last_byte() -> None:
             return target
         return kernel(target, source, non_blocking)
 
-    replace_kernel("copy_", around)
+    _replace_copy(around)
 
 
 @broken("A copy into a view with an offset starts one element too early.", _TRIPS, shows=lambda: _into_view())
@@ -110,7 +122,7 @@ def copy_into_a_view_is_shifted() -> None:
             return target
         return kernel(target, source, non_blocking)
 
-    replace_kernel("copy_", around)
+    _replace_copy(around)
 
 
 def _into_view() -> object:
@@ -129,7 +141,7 @@ def broadcast_fills_one_row() -> None:
             return target
         return kernel(target, source, non_blocking)
 
-    replace_kernel("copy_", around)
+    _replace_copy(around)
 
 
 def _broadcast() -> object:
@@ -146,7 +158,7 @@ def _change_conversion(change: Any) -> None:
             source = change(source, target)
         return kernel(target, source, non_blocking)
 
-    replace_kernel("copy_", around)
+    _replace_copy(around)
 
 
 @broken(
