@@ -17,6 +17,7 @@ from harness.cli_evidence import package, verify
 from harness.cli_faults import app as faults
 from harness.cli_kit import kit
 from harness.cli_matrix import app as matrix
+from harness.cli_mutate import app as mutate
 from harness.cli_report import app as report
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
@@ -54,6 +55,7 @@ class Format(StrEnum):
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
 app.add_typer(matrix, name="matrix")
+app.add_typer(mutate, name="mutate")
 app.command()(diff)
 app.command()(durations)
 app.command()(kit)
@@ -245,6 +247,7 @@ def bisect(
 def _print_catalog(entries: list[Entry]) -> None:
     from rich.table import Table
 
+    from harness.reporting.catalog import covered_in_part
     from harness.text import clean
 
     table = Table()
@@ -252,12 +255,14 @@ def _print_catalog(entries: list[Entry]) -> None:
         table.add_column(name, overflow="fold")  # ids must stay whole, so that they can be copied
     for entry in entries:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
-        covers = ", ".join(map(str, entry.covers))
+        covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
         timeout = "" if entry.timeout is None else str(entry.timeout)
         table.add_row(entry.id, clean(requires), clean(covers), clean(timeout), entry.description)
     console = cli_console.make()
     console.print(table)
     console.print(f"{counted(len(entries), 'case')} in {counted(len({entry.suite for entry in entries}), 'suite')}")
+    for row, cases in covered_in_part(entries).items():
+        console.print(f"covered in part only, by {counted(cases, 'case')}: {row}", soft_wrap=True)
 
 
 if __name__ == "__main__":

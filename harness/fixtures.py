@@ -9,7 +9,7 @@ import pytest
 
 from harness.backends.backend import Kind
 from harness.backends.table import BACKENDS
-from harness.errors import HarnessError
+from harness.keeping import Keeps, parse
 
 if TYPE_CHECKING:
     import torch
@@ -20,8 +20,9 @@ MARKERS = (
     "covers(*rows): the rows of the reference inventory that the case checks, by name",
     "leaks(reason, *, link, kind='leaked'): a waiver for a known leak or, with kind='contaminated', for known changed "
     "state; the case is red if it no longer leaks or changes state",
-    "keeps(reason): the code under test keeps memory for good on every run, so memory growth of the case is not "
-    "checked; changed state is still checked",
+    "keeps(reason, *, tensors, host, pinned): the code under test keeps memory for good on every run: at most so many "
+    "tensors, host memory ('64KiB') and pinned memory a run; without any of these, tensors and host memory without "
+    "limit; everything else is still checked",
     "serial: the case has its devices alone, also where several cases may use one device at once",
     "timeout(seconds): the time limit of the case, including setup and teardown",
 )
@@ -39,18 +40,13 @@ CURRENT = pytest.StashKey[Current]()
 _NO_RUN = Current(kind="cpu", seed=0)
 
 
-def kept(item: pytest.Item) -> str:
-    """The reason in the case's ``keeps`` mark, or an empty text without the mark.
-
-    Raises HarnessError if the mark has no reason.
-    """
+def kept(item: pytest.Item) -> Keeps | None:
+    """What the case keeps by its nearest ``keeps`` mark; None without one. Raises HarnessError if the mark is wrong."""
     mark = item.get_closest_marker("keeps")
     if mark is None:
-        return ""
-    words = [*mark.args, *mark.kwargs.values()]
-    if len(words) != 1 or not set(mark.kwargs) <= {"reason"} or not isinstance(words[0], str) or not words[0].strip():
-        raise HarnessError("keeps(...) needs one reason: what keeps memory, and why the case cannot release it")
-    return words[0]
+        return None
+    file, line, _ = item.location
+    return parse(mark.args, mark.kwargs, f"{file}:{0 if line is None else line + 1}")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ ACCEPTANCE = (
     "tests/gating/test_shipped_configs.py",
     "tests/kit/test_kit.py",
     "tests/matrix/test_browser.py",
+    "tests/mutation/test_breaks.py",
     "tests/reporting/page/test_browser.py",
     "tests/simcuda/test_loading.py",
     "tests/simcuda/test_operators.py",

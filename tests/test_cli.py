@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.covers("rows 1 to
 
 
 @pytest.mark.timeout(12.5)
-@pytest.mark.covers("row 4", "row 5")
+@pytest.mark.covers("row 4", "test_suite::TestAll::*")
 @pytest.mark.requires(memory=">=12GiB", devices=2)
 @pytest.mark.parametrize("size", [1, 2])
 def test_sum(size):
@@ -129,7 +129,13 @@ def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
     done = harness("catalog", "--format", "json", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
     entries = json.loads(done.stdout)
-    module = {"requires": [{"device": "cuda"}], "covers": ["rows 1 to 3"], "timeout": None, "description": ""}
+    module = {
+        "requires": [{"device": "cuda"}],
+        "covers": ["rows 1 to 3"],
+        "timeout": None,
+        "description": "",
+        "partial": [],
+    }
     place = {"suite": "streams", "file": "suites/streams/test_sums.py"}
     assert entries == [
         *(
@@ -139,7 +145,8 @@ def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
                 "line": 13,
                 "description": "What is added is in the sum.",
                 "requires": [{"device": "cuda"}, {"memory": ">=12GiB", "devices": 2}],
-                "covers": ["rows 1 to 3", "row 4", "row 5"],
+                "covers": ["rows 1 to 3", "row 4", "test_suite::TestAll::*"],
+                "partial": ["test_suite::TestAll::*"],
                 "timeout": 12.5,
             }
             for size in (1, 2)
@@ -171,7 +178,8 @@ def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
     assert "1 case in 1 suite" in done.stdout
     whole = harness("catalog", cwd=project, environ={"COLUMNS": "60"})
     assert "…" not in whole.stdout
-    assert "4 cases in 1 suite" in whole.stdout
+    assert "4 cases in 1 suite\ncovered in part only, by 2 cases: test_suite::TestAll::*\n" in whole.stdout
+    assert "in part" not in done.stdout
 
 
 def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:

@@ -1,4 +1,4 @@
-"""The mark ``keeps``: its reason, and what is refused for one."""
+"""The mark ``keeps`` of a case: which one counts, and where it is in a message."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.fixtures import kept
+from harness.keeping import Keeps
 
 pytest_plugins = ["pytester"]
 
@@ -15,19 +16,26 @@ def marked(pytester: pytest.Pytester, mark: str) -> pytest.Item:
 
 
 @pytest.mark.parametrize(
-    ("mark", "reason"),
+    ("mark", "keeps"),
     [
-        ("", ""),
-        ("@pytest.mark.keeps('torch does')", "torch does"),
-        ("@pytest.mark.keeps(reason='torch does')", "torch does"),
-        ("pytestmark = pytest.mark.keeps('further')\n@pytest.mark.keeps('nearer')", "nearer"),
+        ("", None),
+        ("@pytest.mark.keeps('torch does')", Keeps("torch does", {})),
+        ("@pytest.mark.keeps(reason='torch does')", Keeps("torch does", {})),
+        ("pytestmark = pytest.mark.keeps('further', tensors=1)\n@pytest.mark.keeps('nearer')", Keeps("nearer", {})),
+        (
+            "@pytest.mark.keeps('torch does', tensors=4, host='64KiB')",
+            Keeps("torch does", {"tensors": 4, "host": 64 << 10}),
+        ),
     ],
 )
-def test_the_reason_is_that_of_the_nearest_mark(pytester: pytest.Pytester, mark: str, reason: str) -> None:
-    assert kept(marked(pytester, mark)) == reason
+def test_the_nearest_mark_counts(pytester: pytest.Pytester, mark: str, keeps: Keeps | None) -> None:
+    assert kept(marked(pytester, mark)) == keeps
 
 
-@pytest.mark.parametrize("words", ["", "' '", "3", "'a', 'b'", "why='a'", "'a', reason='b'"])
-def test_a_mark_without_a_reason_is_refused(pytester: pytest.Pytester, words: str) -> None:
-    with pytest.raises(HarnessError, match="needs one reason"):
-        kept(marked(pytester, f"@pytest.mark.keeps({words})"))
+def test_a_wrong_mark_is_refused_by_file_line_argument_and_value(pytester: pytest.Pytester) -> None:
+    with pytest.raises(HarnessError) as caught:
+        kept(marked(pytester, "\n@pytest.mark.keeps('torch does', host='64 k')"))
+    assert str(caught.value) == (
+        "test_a_wrong_mark_is_refused_by_file_line_argument_and_value.py:3: keeps(host='64 k'): expected a size with a "
+        "unit, such as '64KiB', '2MiB' or '1GiB'"
+    )

@@ -14,7 +14,7 @@ HARNESS = Path(__file__).parent.parent / "harness"
 #: Rooms and files of the harness from the ground up. Those of one row are on one floor and do not import each other.
 FLOORS = (
     ("__init__", "errors", "text", "outcome", "caseid", "linux", "_compat"),
-    ("shard", "temp_folder"),
+    ("keeping", "shard", "temp_folder"),
     ("backends", "under"),
     ("devices",),
     ("native",),
@@ -32,7 +32,7 @@ FLOORS = (
     ("zygote",),
     ("supervisor",),
     ("run", "worker"),
-    ("evidence", "kit", "matrix"),
+    ("evidence", "kit", "matrix", "mutation"),
     ("cli_console",),
     (
         "cli_diff",
@@ -41,6 +41,7 @@ FLOORS = (
         "cli_faults",
         "cli_kit",
         "cli_matrix",
+        "cli_mutate",
         "cli_report",
         "cli_waivers",
     ),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from harness.checks import growth
 from harness.checks.growth import Leak
 from harness.checks.meters.table import meter_of
+from harness.keeping import Keeps
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
@@ -87,7 +88,7 @@ def allowed_in_repetition(name: str, cases: int) -> int:
 
 
 class Kept:
-    """The growth of the cases marked `keeps`. It does not count, and what they free counts only beyond it.
+    """What the cases marked `keeps` keep. It does not count, and what they free counts only beyond it.
 
     What such a case frees of others must count: if it empties a cache, the next case fills it again, and does not leak.
     """
@@ -95,12 +96,14 @@ class Kept:
     def __init__(self) -> None:
         self._kept: dict[str, int] = {}
 
-    def beyond(self, changes: Mapping[str, int]) -> dict[str, int]:
-        """What counts of the changes of one of these cases: decreases only."""
-        counted = {}
+    def beyond(self, changes: Mapping[str, int], keeps: Keeps) -> dict[str, int]:
+        """What counts of the changes of one of these cases: growth beyond its limits, decreases beyond all kept."""
+        counted = keeps.beyond(changes)
         for name, change in changes.items():
-            total = self._kept.get(name, 0) + change
+            total = self._kept.get(name, 0) + change - max(0, counted.get(name, 0))
             self._kept[name] = max(0, total)
+            if change < 0:
+                counted.pop(name, None)
             if total < 0:
                 counted[name] = total
         return counted

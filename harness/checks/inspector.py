@@ -11,6 +11,7 @@ from harness.checks.meters import process as meters_process
 from harness.checks.meters.table import Meters, Reading, Tier, collect_garbage, growths, suspicions
 from harness.checks.process import Problem
 from harness.checks.state.guard import StateGuard
+from harness.keeping import Keeps
 from harness.outcome import Outcome
 
 #: ``--leak-check``: no check, the cheap meters, or all meters after every case.
@@ -40,11 +41,11 @@ class Inspector:
             self._guard.capture()
             self._before = self._meters.read()
 
-    def end(self, *, levels: bool = False, keeps: bool = False) -> tuple[list[Problem], dict[str, int]]:
+    def end(self, *, levels: bool = False, keeps: Keeps | None = None) -> tuple[list[Problem], dict[str, int]]:
         """The state that has changed, and by meter the suspicious growth. Restores the state where that is safe.
 
-        With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, ignores
-        growth: the case is marked as one that keeps memory.
+        With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
+        out what the case keeps by its own account.
         """
         self.levels = {}
         if self._meters is None or self._before is None:
@@ -64,8 +65,8 @@ class Inspector:
             text = f"changed the process so that its state cannot be read: {error!r}"
             return [Problem(Outcome.CONTAMINATED, text)], {}
         changes = growths(before, self._before)
-        if keeps:
-            changes = self._kept.beyond(changes)
+        if keeps is not None:
+            changes = self._kept.beyond(changes, keeps)
         self._suspected = suspicions(changes, self._tier)
         self._batch.add_case(changes, self._suspected)
         return problems, self._suspected
@@ -81,11 +82,18 @@ class Inspector:
         self._reported |= set(found)
         return new
 
-    def grown(self) -> dict[str, int]:
-        """By meter, what has changed since the last reading."""
+    def grown(self, *, keeps: Keeps | None = None) -> dict[str, int]:
+        """By meter, what has changed since the last reading, after a case has run again. With `keeps`, see `end`.
+
+        What the second run has changed of the state is put back, and not held against the next case.
+        """
         if self._meters is None or self._before is None:
             return {}
+        if self._guard.compare():
+            self._guard.restore()
         changes = self._changes(self._meters, self._before)
+        if keeps is not None:
+            changes = self._kept.beyond(changes, keeps)
         self._batch.add_rerun(changes, self._suspected)
         return changes
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from harness.checks.batch import Kept
 from harness.checks.meters.table import Meters, Reading, growths
 from harness.checks.origins import Origins, record_history
+from harness.keeping import Keeps
 
 #: Bytes of malloc memory that torch.jit keeps for ever for each function that it has traced. Measured: 42 to 48 KiB,
 #: where a module is several functions. A scripted function takes 10 to 33 KiB.
@@ -43,10 +44,10 @@ class Rounds:
         if self._history:
             record_history(self._history)
 
-    def after_case(self, *, keeps: bool) -> dict[str, int]:
+    def after_case(self, *, keeps: Keeps | None) -> dict[str, int]:
         """After each case: by meter, what has changed since the case before. Empty in a round that does not count.
 
-        With `keeps`, growth is left out.
+        With `keeps`, what the case keeps by its own account is left out.
         """
         if self._meters is None or self._before is None:
             return {}
@@ -55,7 +56,7 @@ class Rounds:
         grown = growths(before, self._before)
         if (heap := grown.get("heap_bytes", 0)) > 0:
             grown["heap_bytes"] = max(0, heap - JIT_BYTES_PER_FUNCTION * (self._compiled - compiled))
-        return self._kept.beyond(grown) if keeps else grown
+        return grown if keeps is None else self._kept.beyond(grown, keeps)
 
     def origins(self) -> Mapping[str, Sequence[str]]:
         """By meter, where the growth in the counted rounds comes from. The process cannot be used afterwards."""

@@ -29,7 +29,8 @@ CLEAN = "clean"
 TABLE, RECORD = "faults.txt", "faults.json"
 
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
-_NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
+#: Outcomes with which the case itself saw nothing.
+NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 
 
 class CampaignError(HarnessError):
@@ -85,7 +86,7 @@ def tally(ledger: Ledger, fault: str = "") -> Tally:
     wrong = {
         verdict.case: verdict.outcome.value
         for verdict in ledger.verdicts
-        if verdict.outcome.is_red and verdict.outcome not in _NO_CATCH
+        if verdict.outcome.is_red and verdict.outcome not in NO_CATCH
     }
     struck = sum(finish.struck.get(fault, 0) for verdict in ledger.verdicts for finish in verdict.finishes)
     passed = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome is Outcome.PASSED)
@@ -144,24 +145,35 @@ def _missed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Starts the runs of a campaign: pytest with `arguments`, in the current folder.
+    """Starts the runs of a campaign: pytest with `arguments`, in the current folder, on one kind of device.
 
     Each run has its own run directory in `results`, and pytest's output in a text file next to it.
     """
 
     arguments: tuple[str, ...]
     results: Path
+    device: str = soft.BACKEND.kind
 
-    def run(self, name: str, *options: str) -> Ledger:
-        """Do one complete run. Raises CampaignError if it ended before it had a journal."""
+    def run(self, name: str, *options: str, variables: Mapping[str, str] | None = None) -> Ledger:
+        """Do one complete run. `variables` are added to its environment.
+
+        Raises CampaignError if it ended before it had a journal.
+        """
         run_dir, output = self.results / name, self.results / f"{name}.txt"
-        command = [sys.executable, "-m", "pytest", *self.arguments, "--device=soft", f"--results-dir={run_dir}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *self.arguments,
+            f"--device={self.device}",
+            f"--results-dir={run_dir}",
+        ]
         command += ["-p", "no:cacheprovider", *options]
         self.results.mkdir(parents=True, exist_ok=True)
         with output.open("wb") as file:
             subprocess.run(
                 command,
-                env=inherited(os.environ),
+                env={**inherited(os.environ), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -208,7 +208,7 @@ class Executor:
         if poisoned:  # every further CUDA call would fail
             done["poison"] = poisoned
         else:
-            changed, suspicions = self._inspector.end(levels=levels, keeps=bool(kept(item)))
+            changed, suspicions = self._inspector.end(levels=levels, keeps=kept(item))
             problems += changed
             if self._inspector.levels:
                 done["levels"] = self._inspector.levels
@@ -278,7 +278,8 @@ class Executor:
         self._mute()
         self._run_without_report(message)
         self._listen()
-        self._send({"op": "grown", "growths": self._inspector.grown()})
+        grown = self._inspector.grown(keeps=kept(self._collected.items[message["case"]]))
+        self._send({"op": "grown", "growths": grown})
 
     def _repeat(self, message: Message) -> None:
         """Run a case several times without reports, and send the growth of each run.
@@ -288,14 +289,15 @@ class Executor:
         self._mute()
         meters, grown = Meters("full", freeze=not message["history"]), []  # origins need all new objects
         before = meters.read()
-        origins = None
+        origins, keeps = None, kept(self._collected.items[message["case"]])
         for number in range(message["times"]):
             if message["history"] and number >= message["warmup"]:
                 record_history(message["history"])
                 origins = origins or Origins()
             self._run_without_report(message)
             after = meters.read()
-            grown.append(growths(before, after))
+            changes = growths(before, after)
+            grown.append(changes if keeps is None else keeps.beyond(changes))
             before = after
         found = origins.of(message["history"]) if origins is not None else {}
         self._send({"op": "repeated", "growths": grown, "origins": found})
@@ -310,7 +312,7 @@ class Executor:
         for entry in message["cases"]:
             self._rounds.before_case()
             self._run_without_report(entry)
-            grown.append(self._rounds.after_case(keeps=bool(kept(self._collected.items[entry["case"]]))))
+            grown.append(self._rounds.after_case(keeps=kept(self._collected.items[entry["case"]])))
         origins = self._rounds.origins() if message["last"] else {}
         self._send({"op": "round", "cases": grown, "origins": origins})
 

@@ -9,7 +9,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
@@ -29,7 +30,8 @@ class Entry:
     """One case. `line` counts from 1 and is None if pytest does not know it. `timeout` is in seconds.
 
     `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
-    of the module come first, marks of the case last.
+    of the module come first, marks of the case last. `partial`: those of `covers` that name a whole upstream suite
+    (``…::*``), of which one case is only a part.
     """
 
     id: str
@@ -40,6 +42,10 @@ class Entry:
     requires: tuple[dict[str, Any], ...]
     covers: tuple[Any, ...]
     timeout: Any
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        return tuple(str(row) for row in self.covers if str(row).endswith("::*"))
 
 
 def catalog(paths: Sequence[str]) -> list[Entry]:
@@ -67,7 +73,13 @@ def catalog(paths: Sequence[str]) -> list[Entry]:
 
 def as_json(entries: Sequence[Entry]) -> str:
     """The entries as a JSON array of objects. A mark's argument that JSON cannot hold is written as its repr."""
-    return json.dumps([asdict(entry) for entry in entries], indent=2, default=repr)
+    values = [{**asdict(entry), "partial": entry.partial} for entry in entries]
+    return json.dumps(values, indent=2, default=repr)
+
+
+def covered_in_part(entries: Sequence[Entry]) -> Mapping[str, int]:
+    """By row that names a whole upstream suite, the number of cases that cover a part of it."""
+    return Counter(row for entry in entries for row in dict.fromkeys(entry.partial))
 
 
 class _Collector:

@@ -212,7 +212,7 @@ class Finish(_Line):
     struck: dict[str, int] = Field(default_factory=dict)
     """How often each injected fault occurred while the case ran. Empty if the process died before it could report."""
     keeps: str = ""
-    """The reason given in the case's ``keeps`` mark. Memory growth of a case with this mark is not checked."""
+    """The reason in the case's ``keeps`` mark, and the limits. Growth up to them, and no other, is not checked."""
     notes: tuple[str, ...] = ()
     """Further facts, one per line."""
     reproduce: str | None = None

@@ -106,11 +106,11 @@ def _shard(ledger: Ledger) -> list[str]:
 
 
 def _kept(ledger: Ledger) -> list[str]:
-    """For each reason in a ``keeps`` mark, the number of cases whose memory growth was not checked."""
+    """For each reason in a ``keeps`` mark, the number of cases that may keep memory."""
     decided = (verdict.decided for verdict in ledger.verdicts)
     reasons = Counter(finish.keeps for finish in decided if finish is not None and finish.keeps)
     return [
-        f"KEEPS {counted(count, 'case')} whose memory growth is not checked - {one_line(reason)}"
+        f"KEEPS {counted(count, 'case')} that may keep memory - {one_line(reason)}"
         for reason, count in reasons.most_common(SHOWN)
     ]
 

@@ -568,7 +568,7 @@ class Supervisor:
             log=pytest_reports.log_text(attempt.reports),
             exit_status=attempt.evidence.exit_status,
             struck=dict(attempt.struck) or None,
-            keeps=kept(history.case.item),
+            keeps=keeps.text if (keeps := kept(history.case.item)) is not None else "",
             t=attempt.ended,
             notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
             reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,

@@ -75,10 +75,10 @@ def test_a_block_that_lives_through_a_capture_is_the_callers(device: torch.devic
 
 
 #: Of a block from which a captured copy reads, torch cannot tell when no graph reads it any more.
-KEPT_FOR_EVER = pytest.mark.keeps("torch never gives a pinned block out again that was made and read in a capture")
+KEPT_FOR_EVER = "torch never gives a pinned block out again that was made and read in a capture"
 
 
-@KEPT_FOR_EVER
+@pytest.mark.keeps(KEPT_FOR_EVER, pinned="2MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_use")
 def test_a_block_that_a_graph_reads_is_not_given_out(device: torch.device) -> None:
     """Contract: a pinned block made in a capture, from which a captured copy reads, is dropped by the host and yet not
@@ -118,7 +118,7 @@ def test_a_graph_reads_what_the_block_holds_then(device: torch.device) -> None:
         assert bool((there == value).all())
 
 
-@KEPT_FOR_EVER
+@pytest.mark.keeps(KEPT_FOR_EVER, pinned="4MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_two_graphs")
 def test_two_graphs_keep_their_blocks(device: torch.device) -> None:
     """Contract: of two graphs, each reading a pinned block that was made in its capture and dropped by the host, each

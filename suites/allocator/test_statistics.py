@@ -101,6 +101,19 @@ def test_the_peak_is_kept_until_it_is_reset(device: torch.device) -> None:
     assert torch.accelerator.max_memory_allocated(device) == torch.accelerator.memory_allocated(device)
 
 
+@pytest.mark.requires(device="cuda")
+@pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
+def test_the_peak_is_reset_by_cudas_own_name(device: torch.device) -> None:
+    """Contract: `torch.cuda.reset_peak_memory_stats` resets the peak that `torch.cuda.max_memory_allocated` tells."""
+    settle(device)
+    torch.empty(16 * MIB, dtype=torch.uint8, device=device)
+    assert torch.cuda.max_memory_allocated(device) >= torch.cuda.memory_allocated(device) + 16 * MIB
+
+    torch.cuda.reset_peak_memory_stats(device)
+
+    assert torch.cuda.max_memory_allocated(device) == torch.cuda.memory_allocated(device)
+
+
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_totals_begin_anew_when_they_are_reset(device: torch.device) -> None:
     """Contract: what came and went in all counts on until it is reset, then from zero; what there is, and the peak,

@@ -296,7 +296,7 @@ def test_scaled_training_is_unscaled_training(device: torch.device, name: str, f
 def trained(device: torch.device) -> torch.amp.GradScaler:
     """A scaler with nothing at its default: scale 24, one good step towards the next growth."""
     scaler = torch.amp.GradScaler(
-        device.type, init_scale=48.0, growth_factor=3.0, backoff_factor=0.5, growth_interval=7
+        device.type, init_scale=96.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7
     )
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=0.1)
@@ -331,7 +331,7 @@ def test_a_state_dictionary_brings_everything_back(device: torch.device, used: b
     assert (state["scale"], state["growth_factor"], state["backoff_factor"], state["growth_interval"]) == (
         24,
         3,
-        0.5,
+        0.25,
         7,
     )
     assert growth_tracker(scaler) == 1
@@ -343,7 +343,7 @@ def test_a_state_dictionary_brings_everything_back(device: torch.device, used: b
 
     assert other.state_dict() == state
     assert other.scale(torch.ones((), device=device)).item() == 24.0
-    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 36.0]
+    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 18.0]
 
 
 def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
@@ -353,7 +353,7 @@ def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
 
     assert other.state_dict() == scaler.state_dict()
     assert other.scale(torch.ones((), device=device)).item() == 24.0
-    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 36.0]
+    assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 18.0]
 
     x = weight(device)
     push(scaler, x, 1.0)

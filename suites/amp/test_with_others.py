@@ -12,7 +12,7 @@ from .lower import BF16_PRODUCTS, LOWER
 
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not_reentrant"])
 #: TorchScript is deprecated, and says so; it is still supported.
-KEEPS_SCRIPTS = pytest.mark.keeps("TorchScript keeps every class that it has compiled")
+KEEPS_SCRIPTS = pytest.mark.keeps("TorchScript keeps every class that it has compiled", host="512KiB")
 SCRIPT_IS_OLD = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated", "ignore:.*torch.jit.trace.* is")
 
 

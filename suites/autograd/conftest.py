@@ -55,9 +55,9 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
     for item in made if isinstance(made, list) else ():
         callspec = getattr(item, "callspec", None)
         if callspec is not None and callspec.params.get("engine", EAGER) != EAGER:
-            from suites.compiled import KEEPS
+            from suites.compiled import KEEPS, KEPT
 
-            item.add_marker(pytest.mark.keeps(KEEPS))
+            item.add_marker(pytest.mark.keeps(KEEPS, **KEPT))
     return made
 
 

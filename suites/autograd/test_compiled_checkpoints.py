@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from suites._torch_private_compiled import compiler_unheard, reset_compiler
-from suites.compiled import KEEPS, WRAPPED_SUITES
+from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
 
 from .engines import COMPILED, Engine, Known
 
 #: With the engine too: what is asked of a compiler is compiled.
-pytestmark = pytest.mark.keeps(KEEPS)
+pytestmark = pytest.mark.keeps(KEEPS, **KEPT)
 
 
 def chain(x: Tensor) -> Tensor:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from suites import _torch_private_compiled as private
-from suites.compiled import KEEPS, WRAPPED_SUITES
+from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
 
 from .engines import LIST, Engine, Known, waived
 
 #: With the engine too: what is asked of a compiler is compiled.
-pytestmark = pytest.mark.keeps(KEEPS)
+pytestmark = pytest.mark.keeps(KEEPS, **KEPT)
 
 
 @pytest.fixture(autouse=True)

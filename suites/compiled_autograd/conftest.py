@@ -12,7 +12,7 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
     """Mark each case. Only a process that imports the cases calls this hook, and so imports torch."""
     made = yield
     for item in made if isinstance(made, list) else ():
-        from suites.compiled import KEEPS
+        from suites.compiled import KEEPS, KEPT
 
-        item.add_marker(pytest.mark.keeps(KEEPS))
+        item.add_marker(pytest.mark.keeps(KEEPS, **KEPT))
     return made

@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 import pytest
 
 KEEPS = "torch's compiler keeps guards, code and fake tensors of what it compiled, more of it with each reset"
+#: As in `suites.compiled`, and as much again: a case may compile several functions for the GPU.
+KEPT = {"tensors": 800, "host": "12MiB"}
 
 
 _FAILED = pytest.StashKey[bool]()
@@ -17,7 +19,7 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
     """Mark each case."""
     made = yield
     for item in made if isinstance(made, list) else ():
-        item.add_marker(pytest.mark.keeps(KEEPS))
+        item.add_marker(pytest.mark.keeps(KEEPS, **KEPT))
     return made
 
 

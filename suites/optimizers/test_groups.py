@@ -202,6 +202,18 @@ def test_a_closure_is_run_once_with_gradients(device: torch.device, kind: Kind) 
     assert all(not torch.equal(weight.detach(), before) for weight, before in zip(weights, start, strict=True))
 
 
+def test_gradients_of_every_group_are_cleared(device: torch.device) -> None:
+    """Contract: `zero_grad` clears the gradients of all weights of all groups."""
+    weights = [torch.ones(2, device=device, requires_grad=True) for _ in range(3)]
+    optimiser = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], lr=0.1)
+    torch.stack(weights).sum().backward()
+    assert all(weight.grad is not None for weight in weights)
+
+    optimiser.zero_grad()
+
+    assert [weight.grad for weight in weights] == [None] * 3
+
+
 @pytest.mark.parametrize("to_none", [True, False])
 def test_gradients_are_cleared(device: torch.device, to_none: bool) -> None:
     """Contract: `zero_grad` takes gradients away, or sets them to zero in place and cuts them off from how they came

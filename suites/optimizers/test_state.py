@@ -53,10 +53,10 @@ def test_training_goes_on_from_a_state_dictionary(
     device: torch.device, kind: Kind, form: str, settings: str, way: str
 ) -> None:
     """Contract: an optimiser that takes over the state of another, in memory or by a file, goes on as the other would
-    have, to the last bit."""
+    have, to the last bit, though it was made with another learning rate."""
     weights, optimiser = trained(device, kind, form, settings)
     others = [weight.clone() for weight in weights]
-    other = kind.make(others, form, settings)
+    other = kind.make(others, form, settings, lr=0.7)
     state = optimiser.state_dict()
     other.load_state_dict(copy.deepcopy(state) if way == "memory" else through_a_file(state))
     gradients = new_gradients(STEPS)
@@ -193,10 +193,14 @@ def test_copies_are_apart(device: torch.device, kind: Kind, way: str) -> None:
 
 
 def test_hooks_see_and_change_what_is_saved_and_loaded(device: torch.device) -> None:
-    """Contract: hooks around `state_dict`, `load_state_dict` and `step` are called in order, can replace what passes,
-    and are gone once removed."""
+    """Contract: hooks around `state_dict`, `load_state_dict` and `step` are called in order, those before a step before
+    it has moved a weight and those after it when it has, can replace what passes, and are gone once removed."""
     weights, optimiser = trained(device, KINDS["Adam"], "one_by_one", "plain")
+    before = weights[0].clone()
     calls: list[str] = []
+
+    def moved() -> str:
+        return "moved" if not torch.equal(weights[0], before) else "unmoved"
 
     def marked(_: Any, state: dict[str, Any]) -> dict[str, Any]:
         calls.append("saved")
@@ -211,8 +215,8 @@ def test_hooks_see_and_change_what_is_saved_and_loaded(device: torch.device) -> 
         optimiser.register_state_dict_post_hook(marked),
         optimiser.register_load_state_dict_pre_hook(unmarked),
         optimiser.register_load_state_dict_post_hook(lambda _: calls.append("loaded")),
-        optimiser.register_step_pre_hook(lambda *_: calls.append("stepping")),
-        optimiser.register_step_post_hook(lambda *_: calls.append("stepped")),
+        optimiser.register_step_pre_hook(lambda *_: calls.append(f"stepping {moved()}")),
+        optimiser.register_step_post_hook(lambda *_: calls.append(f"stepped {moved()}")),
     ]
     state = optimiser.state_dict()
     optimiser.load_state_dict(state)
@@ -224,5 +228,5 @@ def test_hooks_see_and_change_what_is_saved_and_loaded(device: torch.device) -> 
     optimiser.step()
 
     assert state["mark"] == 17
-    assert seen == ["saving", "saved", "loading 17", "loaded", "stepping", "stepped"]
+    assert seen == ["saving", "saved", "loading 17", "loaded", "stepping unmoved", "stepped moved"]
     assert calls == seen

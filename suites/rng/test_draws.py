@@ -31,6 +31,17 @@ def test_a_large_range_is_used_whole(device: torch.device, bits: int) -> None:
     assert (shares - 0.5).abs().max().item() < 10 * 0.5 / count**0.5
 
 
+def test_a_permutation_brings_every_number_to_every_place(device: torch.device) -> None:
+    """Contract: `randperm` gives each number below its size once, and over 500 draws each number is at each place
+    (that one is never there has a probability of 10^-47)."""
+    generator = seeded(device, 3)
+
+    drawn = torch.stack([torch.randperm(5, device=device, generator=generator).cpu() for _ in range(500)])
+
+    assert (drawn.sort(dim=1).values == torch.arange(5)).all()
+    assert [sorted(set(place)) for place in drawn.t().tolist()] == [[0, 1, 2, 3, 4]] * 5
+
+
 @pytest.mark.requires(accelerator=True, free_memory=">=24GiB")
 @pytest.mark.timeout(600)
 @pytest.mark.covers("test_cuda::TestCuda::test_randint_generation_for_large_numel")

@@ -101,3 +101,16 @@ def test_numbers_are_where_their_distribution_says(device: torch.device) -> None
     assert abs(uniform.mean() - 0.5) < 0.0095
     assert abs(normal.mean()) < 0.032
     assert abs(normal.var() - 1) < 0.045
+
+
+def test_normal_numbers_have_the_mean_and_deviation_asked_for(device: torch.device) -> None:
+    """Contract: `normal_` and `torch.normal` with a mean of 3 and a deviation of 5 draw what `randn` draws from the
+    same state, five times and three more. Within some roundings of float32."""
+    generator = torch.Generator(device=device)
+    standard = torch.randn(1000, device=device, generator=generator.manual_seed(8)).cpu()
+
+    filled = torch.empty(1000, device=device).normal_(3, 5, generator=generator.manual_seed(8))
+    made = torch.normal(3.0, 5.0, (1000,), device=device, generator=generator.manual_seed(8))
+
+    for found in (filled, made):
+        torch.testing.assert_close(found.cpu(), standard * 5 + 3, rtol=1e-5, atol=1e-5)

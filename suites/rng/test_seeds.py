@@ -118,6 +118,31 @@ def test_a_negative_seed_is_one_of_64_bits(device: torch.device, seed: int) -> N
     assert torch.equal(torch.rand(16, device=device, generator=generator.manual_seed(seed + 2**64)), drawn)
 
 
+@pytest.mark.parametrize("seed", [*SEEDS, -1, -5, -(2**63)])
+def test_the_global_seed_is_one_of_64_bits(device: torch.device, seed: int) -> None:
+    """Contract: `torch.manual_seed` takes every seed that a generator takes, negative ones too, tells it as that does,
+    and the device then draws what its generator draws from that seed."""
+    torch.manual_seed(seed)
+    drawn = torch.rand(16, device=device)
+
+    assert torch.initial_seed() == seed % 2**64
+    assert torch.equal(torch.rand(16, device=device, generator=torch.Generator(device).manual_seed(seed)), drawn)
+
+
+def test_global_seeds_from_nowhere_differ() -> None:
+    """Contract: `torch.seed` seeds with a number nobody chose, tells it, and it is another each time; the number, given
+    to `torch.manual_seed`, draws the same."""
+    told = []
+    for _ in range(3):
+        told.append(torch.seed())
+        assert torch.initial_seed() == told[-1]
+        drawn = torch.rand(16)
+        torch.manual_seed(told[-1])
+        assert torch.equal(torch.rand(16), drawn)
+
+    assert len(set(told)) == 3
+
+
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, "1", None, [1]], ids=["large", "small", "text", "none", "list"])
 def test_what_is_no_seed_is_refused(device: torch.device, seed: object) -> None:
     """Contract: a number that 64 bits do not hold, or what is no number, is an error, and the generator keeps its seed

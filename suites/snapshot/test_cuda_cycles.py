@@ -14,7 +14,9 @@ from .collecting import collect, leave_a_cycle, on_demand
 pytestmark = [
     pytest.mark.requires(device="cuda", not_={"rocm": True}),
     pytest.mark.timeout(600),
-    pytest.mark.keeps("the observer stays registered for the end of the process, and symbols of libraries are kept"),
+    pytest.mark.keeps(
+        "the observer stays registered for the end of the process, and symbols of libraries are kept", host="64MiB"
+    ),
 ]
 
 

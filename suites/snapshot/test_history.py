@@ -196,7 +196,7 @@ def test_the_context_can_change_as_it_goes(device: torch.device) -> None:
 )
 @pytest.mark.parametrize("stacks", ["python", "all"])
 @pytest.mark.timeout(600)
-@pytest.mark.keeps("what reads the symbols of libraries keeps them")
+@pytest.mark.keeps("what reads the symbols of libraries keeps them", host="64MiB")
 def test_calls_of_cpp_are_kept_when_asked_for(device: torch.device, stacks: str) -> None:
     """Contract: with `stacks="all"` the operator that allocated is in the stack, nearer to the allocation than the
     Python that called it; with "python" nothing of C++ is."""
@@ -407,7 +407,9 @@ def test_running_out_of_memory_is_recorded(device: torch.device) -> None:
 @pytest.mark.requires(triton=True)
 @of_deprecated_scripts
 @of_exact_products
-@pytest.mark.keeps("Dynamo leaves the functions that it makes for a graph break in the globals of the module")
+@pytest.mark.keeps(
+    "Dynamo leaves the functions that it makes for a graph break in the globals of the module", tensors=50, host="4MiB"
+)
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_compile_regions")
 @pytest.mark.timeout(600)
 def test_what_compiled_code_allocates_names_its_region(device: torch.device) -> None:

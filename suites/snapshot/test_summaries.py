@@ -160,6 +160,22 @@ def test_a_trace_is_told_as_a_program() -> None:
     ]
 
 
+def test_a_segment_that_is_given_back_is_told_by_its_name() -> None:
+    """Contract: when the driver gets a segment back, a line has its name and its size."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 2 * MIB)
+    paper.reserve(0x2000_0000, 20 * MIB)
+    paper.release(0x2000_0000)
+
+    lines = private.trace(paper.snapshot()).splitlines()
+
+    assert lines[2:5] == [
+        "a = cudaMalloc(268435456, 2.0MiB)",
+        "b = cudaMalloc(536870912, 20.0MiB)",
+        "cudaFree(b) # 20.0MiB",
+    ]
+
+
 def test_a_segment_from_before_is_named_by_its_number() -> None:
     """Contract: what is allocated in a segment that the trace does not have the making of is placed by its number in
     the snapshot."""

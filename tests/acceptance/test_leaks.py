@@ -219,3 +219,28 @@ def test_verdicts_are_the_same_in_any_order(make_project: MakeProject, seed: int
     assert verdicts["contaminated"] >= 2, result.tail()
     assert verdicts.keys() <= {"passed", "contaminated"}
     check_journal(result)
+
+
+def test_what_a_second_run_changes_is_not_the_next_cases(make_project: MakeProject) -> None:
+    """A suspicion has the first case run again. What that run changes of the state is put back, for no case to bear."""
+    project = make_project()
+    project.write(
+        "suites/second/test_second.py",
+        """
+import torch
+
+KEPT = []
+
+def test_lazy():
+    if KEPT:
+        torch.set_default_dtype(torch.float64)
+    else:
+        KEPT.append(torch.zeros(1 << 20))
+
+def test_next():
+    assert torch.get_default_dtype() == torch.float32
+""",
+    )
+    result = project.run("-n0")
+    assert sorted(result.verdicts.values()) == ["passed", "passed"], result.tail()
+    assert "flaky" not in result.terminal

@@ -20,6 +20,7 @@ from harness.checks.batch import (
 )
 from harness.checks.growth import COUNTED, Leak
 from harness.checks.meters.table import METERS
+from harness.keeping import Keeps
 
 KIB, MIB = 1 << 10, 1 << 20
 ALL = frozenset(meter.name for meter in METERS)
@@ -215,8 +216,19 @@ def test_a_meter_that_can_no_longer_be_read_is_left_out() -> None:
 
 
 def test_what_cases_keep_does_not_count_and_what_they_free_of_others_does() -> None:
-    kept = Kept()
-    assert kept.beyond({"heap_bytes": 5 * MIB, "tensors": -1}) == {"tensors": -1}
-    assert kept.beyond({"heap_bytes": -2 * MIB}) == {}
-    assert kept.beyond({"heap_bytes": -4 * MIB}) == {"heap_bytes": -1 * MIB}
-    assert kept.beyond({"heap_bytes": 1 * MIB, "tensors": 1}) == {}
+    kept, keeps = Kept(), Keeps("torch does", {})
+    assert kept.beyond({"heap_bytes": 5 * MIB, "tensors": -1}, keeps) == {"tensors": -1}
+    assert kept.beyond({"heap_bytes": -2 * MIB}, keeps) == {}
+    assert kept.beyond({"heap_bytes": -4 * MIB}, keeps) == {"heap_bytes": -1 * MIB}
+    assert kept.beyond({"heap_bytes": 1 * MIB, "tensors": 1}, keeps) == {}
+
+
+def test_what_cases_keep_beyond_their_limits_counts() -> None:
+    kept, keeps = Kept(), Keeps("torch does", {"host": 2 * MIB})
+    assert kept.beyond({"heap_bytes": 5 * MIB, "tensors": 1, "threads": 1}, keeps) == {
+        "heap_bytes": 3 * MIB,
+        "tensors": 1,
+        "threads": 1,
+    }
+    assert kept.beyond({"heap_bytes": -2 * MIB, "tensors": -1}, keeps) == {"tensors": -1}
+    assert kept.beyond({"heap_bytes": -1 * MIB}, keeps) == {"heap_bytes": -1 * MIB}

@@ -17,6 +17,7 @@ _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import importlib, json, sys, tempfile
 from harness.checks.rounds import Rounds
+from harness.keeping import Keeps
 
 tempfile.tempdir = sys.argv[1]
 history = sys.argv[2].split()
@@ -29,7 +30,7 @@ for number in range(WARMUP + COUNTED):
     for case in cases:
         rounds.before_case()
         case()
-        found[-1].append(rounds.after_case(keeps=getattr(case, "keeps", False)))
+        found[-1].append(rounds.after_case(keeps=Keeps("", {}) if hasattr(case, "keeps") else None))
 print(json.dumps({"rounds": found, "origins": {name: list(lines) for name, lines in rounds.origins().items()}}))
 """
 

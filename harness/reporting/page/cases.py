@@ -199,7 +199,7 @@ def _facts(finish: Finish) -> Iterable[str]:
         source = f" ({finish.ruling.source})" if finish.ruling.source else ""
         yield inert.line(f"ruled {finish.ruling.outcome}{source}: {finish.ruling.text}")
     if finish.keeps:
-        yield inert.line(f"memory growth is not checked: {finish.keeps}")
+        yield inert.line(f"the case may keep memory: {finish.keeps}")
     if finish.struck:
         yield inert.line("injected faults: " + ", ".join(f"{name} {times}" for name, times in finish.struck.items()))
     if finish.phases and finish.outcome is not Outcome.PASSED:

@@ -1,6 +1,8 @@
-"""Cases that say that what they run keeps memory: how much is nobody's concern, what else they leave is."""
+"""Cases that say that what they run keeps memory, and how much: what else they leave is looked at as ever."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import torch
@@ -10,6 +12,10 @@ EXPECTED = {
     "TestKeeping::test_of_a_class_that_says_so": "passed",
     "test_that_changes_state": "contaminated: did not restore the default dtype (now torch.float64, was torch.float32)",
     "test_that_says_nothing": "leaked: 1 more torch tensor",
+    "test_that_keeps_what_it_says": "passed",
+    "test_that_keeps_more_than_it_says": "leaked: 1 more torch tensor",
+    "test_that_keeps_what_it_does_not_name": "leaked: 1 more open file descriptor",
+    "test_that_keeps_without_limit_and_something_else": "leaked: 1 more open file descriptor",
 }
 
 KEPT: list[torch.Tensor] = []
@@ -38,3 +44,25 @@ def test_that_changes_state() -> None:
 
 def test_that_says_nothing() -> None:
     keep(1)
+
+
+@pytest.mark.keeps("a list that nobody empties", tensors=2, host="3MiB")
+def test_that_keeps_what_it_says() -> None:
+    keep(2)
+
+
+@pytest.mark.keeps("a list that nobody empties", tensors=2, host="4MiB")
+def test_that_keeps_more_than_it_says() -> None:
+    keep(3)
+
+
+@pytest.mark.keeps("a list that nobody empties", tensors=2, host="4MiB")
+def test_that_keeps_what_it_does_not_name() -> None:
+    keep(2)
+    os.open(os.devnull, os.O_RDONLY)
+
+
+@pytest.mark.keeps("a list that nobody empties")
+def test_that_keeps_without_limit_and_something_else() -> None:
+    keep(2)
+    os.open(os.devnull, os.O_RDONLY)

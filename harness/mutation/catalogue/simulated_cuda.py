@@ -1,0 +1,212 @@
+"""CUDA's interface in Python, on the simulated CUDA: streams, graphs, pools, registered memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from harness.mutation.breaks import Theme, replace
+
+_theme = broken = Theme()
+_on_cuda = functools.partial(_theme, device="simcuda")
+
+_POOLS, _GRAPH_POOLS = "suites/allocator/test_pools.py", "suites/graphs/test_pools.py"
+_CAPTURE, _REGISTER = "suites/graphs/test_capture.py", "suites/transfers/test_cuda_register.py"
+
+
+def _torch() -> Any:
+    import torch
+
+    torch.cuda.init()
+    return torch
+
+
+@_on_cuda("A snapshot of a pool never has traces.", _POOLS, shows=lambda: _traces())
+def pool_snapshots_have_no_traces() -> None:
+    import torch
+
+    def around(snapshot: Any) -> Any:
+        return lambda arguments=None: snapshot(arguments if arguments is None else (*arguments[:2], False))
+
+    replace(torch._C, "_cuda_memorySnapshot", around)
+
+
+@_on_cuda("A snapshot of a pool always has traces.", _POOLS, shows=lambda: _traces())
+def pool_snapshots_always_have_traces() -> None:
+    import torch
+
+    def around(snapshot: Any) -> Any:
+        return lambda arguments=None: snapshot(arguments if arguments is None else (*arguments[:2], True))
+
+    replace(torch._C, "_cuda_memorySnapshot", around)
+
+
+def _traces() -> object:
+    torch = _torch()
+    torch.cuda.memory._record_memory_history("all")
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.ones(4, device="cuda")
+    found = [any(torch._C._cuda_memorySnapshot((*pool.id, wanted))["device_traces"]) for wanted in (False, True)]
+    torch.cuda.memory._record_memory_history(None)
+    del x
+    return found
+
+
+@_on_cuda("A replay within a capture is left out.", _CAPTURE, shows=lambda: _nested())
+def replay_within_a_capture_is_lost() -> None:
+    import torch
+
+    def around(replay: Any) -> Any:
+        def replays(self: Any) -> None:
+            if not torch.cuda.is_current_stream_capturing():
+                replay(self)
+
+        return replays
+
+    replace(torch.cuda.CUDAGraph, "replay", around)
+
+
+def _nested() -> object:
+    torch = _torch()
+    x = torch.zeros(2, device="cuda")
+    inner, outer = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(inner):
+        x.add_(1)
+    with torch.cuda.graph(outer):
+        x.mul_(3)
+        inner.replay()
+    x.fill_(2)
+    outer.replay()
+    return x.tolist()
+
+
+@_on_cuda(
+    "A graph that is to share a pool has memory of its own, and tells the pool's id.",
+    _GRAPH_POOLS,
+    shows=lambda: _sharing(),
+)
+def graphs_share_no_pool() -> None:
+    import torch
+
+    told: dict[int, Any] = {}
+
+    def around(begin: Any) -> Any:
+        def begins(self: Any, pool: Any = None, **options: Any) -> None:
+            if pool is not None:
+                told[id(self)] = pool
+            begin(self, **options)
+
+        return begins
+
+    replace(torch.cuda.CUDAGraph, "capture_begin", around)
+    replace(torch.cuda.CUDAGraph, "pool", lambda pool: lambda self: told.get(id(self)) or pool(self))
+
+
+def _sharing() -> object:
+    torch = _torch()
+    reserved = []
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        torch.ones(1 << 20, device="cuda").clone()
+    reserved.append(torch.cuda.memory_reserved())
+    with torch.cuda.graph(second, pool=first.pool()):
+        torch.ones(1 << 20, device="cuda").clone()
+    reserved.append(torch.cuda.memory_reserved())
+    return reserved[1] > reserved[0], second.pool() == first.pool()
+
+
+@_on_cuda("A registration that is refused leaves pinned memory unusable.", _REGISTER, shows=lambda: _refused())
+def refused_registration_spoils_pinning() -> None:
+    import torch
+
+    real = torch.cuda.cudart
+
+    class Runtime:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real(), name)
+
+        def cudaHostRegister(self, *arguments: Any) -> Any:  # noqa: N802 - CUDA's name
+            found = real().cudaHostRegister(*arguments)
+            if int(found):
+                replace(torch.Tensor, "pin_memory", lambda _: _unpinnable)
+            return found
+
+    replace(torch.cuda, "cudart", lambda _: lambda: Runtime())
+
+
+def _unpinnable(self: Any, *_: Any) -> Any:
+    raise RuntimeError("the device is spoilt")
+
+
+def _refused() -> object:
+    torch = _torch()
+    runtime, x = torch.cuda.cudart(), torch.zeros(4096, dtype=torch.uint8)
+    found = [int(runtime.cudaHostRegister(x.data_ptr(), 4096, 0)) for _ in range(2)]
+    runtime.cudaHostUnregister(x.data_ptr())
+    try:
+        torch.zeros(1, device="cuda")
+    except RuntimeError:
+        found.append(-1)
+    return found, torch.ones(1).pin_memory().tolist()
+
+
+@_on_cuda(
+    "An event is done as soon as it is asked.",
+    "suites/streams/test_cuda_events.py",
+    "suites/streams/test_events.py",
+    shows=lambda: _event(),
+)
+def cuda_events_are_always_done() -> None:
+    import torch
+
+    replace(torch.cuda.Event, "query", lambda _: lambda self: True)
+
+
+def _event() -> object:
+    torch = _torch()
+    event = torch.cuda.Event()
+    torch.cuda._sleep(50_000_000)
+    event.record()
+    found = event.query()
+    torch.cuda.synchronize()
+    return found
+
+
+@_on_cuda(
+    "A stream does not wait for another stream.",
+    "suites/streams/test_cuda_streams.py",
+    "suites/streams/test_streams.py",
+    shows=lambda: _waited(),
+)
+def cuda_streams_do_not_wait() -> None:
+    import torch
+
+    replace(torch.cuda.Stream, "wait_stream", lambda _: lambda self, stream: None)
+
+
+def _waited() -> object:
+    torch = _torch()
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(first):
+        torch.cuda._sleep(50_000_000)
+    second.wait_stream(first)
+    found = second.query()
+    torch.cuda.synchronize()
+    return found
+
+
+@_on_cuda("Peaks of memory cannot be reset.", "suites/allocator/test_statistics.py", shows=lambda: _peak())
+def cuda_peaks_stay() -> None:
+    import torch
+    from torch.cuda import memory
+
+    for owner in (torch.cuda, memory):
+        replace(owner, "reset_peak_memory_stats", lambda _: lambda device=None: None)
+
+
+def _peak() -> object:
+    torch = _torch()
+    torch.ones(1 << 20, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.max_memory_allocated() > 1 << 20
