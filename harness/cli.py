@@ -11,6 +11,7 @@ import typer
 
 from harness import cli_console
 from harness.backends.table import BACKENDS
+from harness.cli_cluster import app as cluster
 from harness.cli_diff import diff
 from harness.cli_durations import durations
 from harness.cli_evidence import package, verify
@@ -53,6 +54,7 @@ class Format(StrEnum):
 
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
+app.add_typer(cluster, name="cluster")
 app.command()(diff)
 app.command()(durations)
 app.command()(kit)

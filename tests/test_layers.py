@@ -32,9 +32,10 @@ FLOORS = (
     ("zygote",),
     ("supervisor",),
     ("run", "worker"),
-    ("evidence", "kit", "matrix"),
+    ("cluster", "evidence", "kit", "matrix"),
     ("cli_console",),
     (
+        "cli_cluster",
         "cli_diff",
         "cli_durations",
         "cli_evidence",
