@@ -325,9 +325,12 @@ class ControllerHooks:
 
     def _accept(self) -> None:
         """Begin a resumed run, unless the collection has failed: pytest then reports that, and no case runs."""
-        failed = self._session is not None and self._session.testsfailed
-        if not failed or self._config.option.continue_on_collection_errors:
+        if not self._has_failed():
             self._run.accept()
+
+    def _has_failed(self) -> bool:
+        failed = self._session is not None and self._session.testsfailed
+        return bool(failed) and not self._config.option.continue_on_collection_errors
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
@@ -358,6 +361,7 @@ class ControllerHooks:
             describe=self._run.described,
             device_of=self._run.leases.take,
             stop=self._run.signals.ask,
+            failed=self._has_failed,
         )
 
     @pytest.hookimpl(tryfirst=True)

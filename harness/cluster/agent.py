@@ -70,7 +70,7 @@ class Session:
         """Start it. Raises OSError."""
         self.number = number
         self.folder = folder
-        self.ended = False
+        self.ended = self.was_ready = False
         folder.mkdir(parents=True)
         ours, theirs = socket.socketpair()
         self.socket = ours
@@ -275,6 +275,7 @@ class Agent:
         fields = {name: value for name, value in said.items() if name != "say"}
         match said["say"]:
             case "ready":
+                session.was_ready = True
                 facts = session.folder / environment.FILE_NAME
                 fields["seconds"] = tuple(float(each) for each in fields["seconds"])
                 self._say(
@@ -302,7 +303,8 @@ class Agent:
         self._send_lines(session)
         status = session.process.returncode
         self._session, self._deadline = None, None
-        self._say(SessionOver(status=status, output="" if status in (0, 1, 5) else session.output()))
+        well = session.was_ready and status in (0, 1, 5)
+        self._say(SessionOver(status=status, output="" if well else session.output()))
         session.close()
 
     def _stop(self, why: str, *, now: bool = False) -> None:

@@ -58,7 +58,7 @@ from harness.cluster.queue import (
 )
 from harness.cluster.record import RunRecord, SessionLines
 from harness.errors import HarnessError
-from harness.outcome import EXIT_OK, EXIT_RED, Outcome
+from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.reporting import environment, identity, journal
 from harness.reporting.events import Finding, Finish, Start
 from harness.scheduling.interrupted_run import unlike
@@ -217,8 +217,6 @@ class Head:
 
     def _close(self) -> None:
         for member in self._members.values():
-            if member.link.process.poll() is None:
-                member.link.kill()
             member.link.close()
         (self._wanted.run_dir / self._proof).unlink(missing_ok=True)
         self._selector.close()
@@ -272,11 +270,10 @@ class Head:
         if said is None:
             self._selector.unregister(member.link.source)
             member.closed = True
-            how = member.link.end()
             if member.link.said_bye:
                 self._ended(member)
             else:
-                self._act(self._queue.lost(name, how))
+                self._act(self._queue.lost(name, member.link.end()))
             return
         for message in said:
             self._queue.heard(name, time.monotonic())
@@ -408,7 +405,9 @@ class Head:
         last = _last_line(message.output)
         why = f"pytest ended with status {status}{f': {last}' if last else ''}"
         unexplained = status == EXIT_RED and not member.lines.red
-        if (status not in (EXIT_OK, EXIT_RED, 5) and not asked) or unexplained:
+        if member.ready is None and not asked:
+            self._finding("session", f"node {name}: the tests could not be collected: {last}", name)
+        elif (status not in (EXIT_OK, EXIT_RED, EXIT_NOTHING_RAN) and not asked) or unexplained:
             text = why if not unexplained else "pytest found something red that is no case; its output is in the folder"
             self._finding("session", f"node {name}: session {member.lines.number}: {text}", name)
         actions = self._queue.session_over(name, why, time.monotonic())
@@ -628,5 +627,7 @@ def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:
 
 
 def _last_line(text: str) -> str:
+    """The line of pytest's output that says most: the last one about an error, else the last one."""
     lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if line.startswith(("ERROR", "E  "))] or lines
     return one_line(lines[-1], 300) if lines else ""

@@ -20,8 +20,8 @@ from harness.text import exit_text, one_line
 _MOST_NOISE = 1 << 20
 #: What may wait to be sent. An agent that reads nothing for so long is lost.
 _MOST_WAITING = 64 << 20
-#: Seconds that the child has to end when its streams are closed.
-_END_LIMIT = 5.0
+#: Seconds that the child has to end when it has closed its output.
+_END_LIMIT = 2.0
 _BLOCK = 1 << 18
 
 
@@ -135,8 +135,12 @@ class Link:
         self.process.wait()
 
     def close(self) -> None:
-        """Close the streams."""
+        """Close the streams. An agent then ends by itself; one that does not is cut off."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+        try:
+            self.process.wait(_END_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.kill()

@@ -193,6 +193,7 @@ class CaseQueue:
         self._silence, self._start_limit = silence, start_limit
         self._looks_left = second_looks
         self.jobs: list[Job] = []
+        self._is_loaded = False
         self._waiting, self._looks = Waiting(), Waiting()
         self._first_ready: float | None = None
         self._now = now
@@ -205,7 +206,7 @@ class CaseQueue:
         """The cases are known. `seconds`: how long each should take. `finished`: those that have their verdict."""
         self.jobs = [Job(case, over=case in finished) for case in range(len(seconds))]
         left = [case for case in range(len(seconds)) if case not in finished]
-        self.left = len(left)
+        self.left, self._is_loaded = len(left), True
         limit = sum(seconds[case] for case in left) * LONG / max(1, sum(node.workers for node in self.nodes.values()))
         long = sorted((case for case in left if seconds[case] > limit), key=lambda case: (-seconds[case], case))
         for job in (*long, *(case for case in left if seconds[case] <= limit)):
@@ -347,7 +348,7 @@ class CaseQueue:
                 actions += [*self._deal(), *self._turn()]
         elif self.is_over:
             actions += [self._not_run(job, self.stopped) for job, each in enumerate(self.jobs) if not each.over]
-        nothing_left = bool(self.jobs) and not self.left and not self._open_looks
+        nothing_left = self._is_loaded and not self.left and not self._open_looks
         for node in self.nodes.values():
             idle = node.state in (NodeState.STARTING, NodeState.IDLE) and node.over
             if node.state not in (NodeState.QUITTING, NodeState.GONE) and (nothing_left or idle):

@@ -46,10 +46,11 @@ class PullScheduling:
         describe: Callable[[Sequence[str]], dict[str, Any]],
         device_of: Callable[[str], str],
         stop: Callable[[str, float], None],
+        failed: Callable[[], bool],
     ) -> None:
         """`describe`: what the head must know of these cases. `device_of`: the device of a worker, by its name.
 
-        `stop`: stops the workers of this session.
+        `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
         """
         self._config = config
         self._source = source
@@ -57,6 +58,7 @@ class PullScheduling:
         self._describe = describe
         self._device_of = device_of
         self._stop = stop
+        self._failed = failed
         self._workers = len(parse_tx_spec_config(config))
         self._queues: dict[WorkerController, list[int]] = {}
         self._collections: dict[WorkerController, list[str]] = {}
@@ -99,7 +101,8 @@ class PullScheduling:
         """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
         with self._lock:
             if self._ids is None:
-                if not self._is_same_everywhere():
+                if not self._is_same_everywhere() or self._failed():
+                    self.end()
                     return
                 self._ids = next(iter(self._collections.values()))
                 self._source.say("ready", workers=len(self._queues), **self._describe(self._ids))

@@ -1,0 +1,146 @@
+"""Whole cluster runs with agents on this machine: what a user sees, and what happens when something dies."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cluster.project import SLOW, Project, Running, ran_twice, stop
+
+pytestmark = pytest.mark.acceptance
+
+MIXED = """
+import os, signal
+import pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_it(number): pass
+
+def test_red(): assert 1 == 2
+def test_crash(): os.kill(os.getpid(), signal.SIGSEGV)
+
+@pytest.mark.requires(device="cuda")
+def test_gpu(): pass
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project")
+
+
+def test_one_run_directory_and_one_verdict(project: Project) -> None:
+    project.write("suites/some/test_some.py", MIXED)
+    running = project.run("--engine=local", "--nodes=2")
+    assert running.wait() == 1, running.output
+    assert running.verdicts == {
+        **{f"test_it[{number}]": "passed" for number in range(6)},
+        "test_red": "failed",
+        "test_crash": "crashed",
+        "test_gpu": "gated",
+    }
+    assert not running.ledger.findings
+    assert {line["host"] for line in running.of("finish")} == {"local0", "local1"}
+    junit = ElementTree.parse(running.run_dir / "junit.xml").getroot()
+    assert len(junit.findall(".//testcase")) == 9
+    assert (running.run_dir / "report.html").exists()
+    assert "9 cases: 1 gated, 6 passed, 1 failed, 1 crashed" in running.output
+    assert running.of("node", state="ended")
+
+
+def slow(project: Project, cases: int = 12, seconds: float = 0.6, **more: str) -> Running:
+    project.write("suites/some/test_some.py", SLOW.format(cases=cases, seconds=seconds))
+    return project.start("--engine=local", "--nodes=2", **more)  # type: ignore[arg-type]
+
+
+def at_work(running: Running, node: str) -> None:
+    running.wait_for(lambda: bool(running.of("finish", host=node)), f"a case on {node}")
+    running.wait_for(
+        lambda: len(running.of("start", host=node)) > len(running.of("finish", host=node)),
+        f"a case that runs on {node}",
+    )
+
+
+def test_a_killed_agent(project: Project) -> None:
+    """Its case in flight is lost once; all cases pass on the other node."""
+    running = slow(project)
+    at_work(running, "local1")
+    running.agent("local1").kill()
+    assert running.wait() == 1, running.output
+    assert {*running.verdicts.values()} == {"passed"}
+    lost = running.of("finish", outcome="lost")
+    assert [line["host"] for line in lost] == ["local1"]
+    assert not any(line["final"] for line in lost)
+    assert [finding.kind for finding in running.ledger.findings] == ["node_lost"]
+    assert not ran_twice(running)
+
+
+def test_a_silent_agent(project: Project) -> None:
+    """It counts as lost; when it wakes up, what it says changes nothing."""
+    running = slow(project, cases=30)
+    at_work(running, "local1")
+    agent = running.agent("local1")
+    stop(agent)
+    running.wait_for(lambda: bool(running.of("node", state="lost")), "the loss of local1")
+    agent.resume()
+    assert running.wait() == 1, running.output
+    assert {*running.verdicts.values()} == {"passed"}
+    assert running.of("late", host="local1")
+    assert not ran_twice(running)
+
+
+def test_a_killed_head_is_resumed(project: Project) -> None:
+    running = slow(project)
+    at_work(running, "local1")
+    running.process.kill()
+    running.wait()
+    before = {line["case"] for line in running.of("finish", outcome="passed")}
+    resumed = project.run("--engine=local", "--nodes=2", "--resume=run")
+    assert resumed.wait() == 0, resumed.output
+    assert {*resumed.verdicts.values()} == {"passed"}
+    again = [line for line in resumed.of("start") if line["case"] in before]
+    assert len(again) == len(before)
+    assert not ran_twice(resumed)
+    assert len(resumed.of("run")) == 2
+
+
+def test_a_stopped_run(project: Project) -> None:
+    """Running cases come to their end; the others are not run; the status is that of a stopped run."""
+    running = slow(project, cases=40)
+    at_work(running, "local1")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 2, running.output
+    found = [*running.verdicts.values()]
+    assert {*found} == {"passed", "not_run"}
+    assert running.of("stopped", by="SIGTERM")
+    assert "NOT_RUN" in running.output
+
+
+def test_a_stopped_agent(project: Project) -> None:
+    """An agent that somebody stops, as Slurm does before the time is over, gives its cases back."""
+    running = slow(project)
+    at_work(running, "local1")
+    running.agent("local1").terminate()
+    assert running.wait() == 0, running.output
+    assert {*running.verdicts.values()} == {"passed"}
+    assert running.of("node", host="local1", state="stopping")
+
+
+def test_what_cannot_be_collected(project: Project) -> None:
+    project.write("suites/some/test_some.py", "import nothing_of_that_name\n")
+    running = project.run("--engine=local", "--nodes=2")
+    assert running.wait() == 3
+    assert "the tests could not be collected: " in running.output
+    assert "nothing_of_that_name" in running.output
+
+
+def test_a_mistake_is_one_sentence(project: Project) -> None:
+    project.write("suites/some/test_some.py", MIXED)
+    running = project.run("--engine=local", arguments=("suites", "-x"))
+    assert running.wait() == 4
+    assert running.output == (
+        "harness: '-x' cannot be an argument of pytest in a cluster run: a node cannot stop the others\n"
+    )
