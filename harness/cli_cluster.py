@@ -137,6 +137,51 @@ def run(
         raise typer.Exit(status)
 
 
+@app.command("manifest")
+def manifest(
+    arguments: Annotated[
+        list[str], typer.Argument(metavar="-- PYTEST-ARGUMENTS", help="What pytest gets in each pod.")
+    ],
+    image: Annotated[str, typer.Option("--image", help="The image with Python, torch, the harness and the suites.")],
+    claim: Annotated[
+        str, typer.Option("--claim", metavar="NAME", help="The PersistentVolumeClaim for the run directories.")
+    ],
+    shards: Annotated[int, typer.Option("--shards", min=1, metavar="N", help="How many pods.")] = 2,
+    name: Annotated[str, typer.Option("--name", help="The name of the Job.")] = "conformance",
+    namespace: Annotated[str, typer.Option("--namespace", help="Its namespace.")] = "",
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each pod.")] = 1,
+    resource: Annotated[str, typer.Option("--resource", help="The name of the resource.")] = "nvidia.com/gpu",
+    folder: Annotated[str, typer.Option("--folder", metavar="DIR", help="The folder of the suites in the image.")] = "",
+    deadline: Annotated[
+        int, typer.Option("--deadline", min=0, metavar="SECONDS", help="End the Job after so long.")
+    ] = 0,
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option("--node-selector", metavar="NAME=VALUE", help="Only on nodes with this label; repeat it."),
+    ] = None,
+) -> None:
+    """Print the manifest of an indexed Job for Kubernetes: one shard of the run in each pod.
+
+    The comments at its top say what to type next.
+    """
+    from harness.cluster import manifest as manifests
+
+    wanted = manifests.Wanted(
+        image=image,
+        claim=claim,
+        arguments=tuple(arguments),
+        shards=shards,
+        name=name,
+        namespace=namespace,
+        gpus=gpus,
+        resource=resource,
+        folder=folder,
+        deadline=deadline,
+        node_selector=manifests.pairs(node_selector or ()),
+    )
+    sys.stdout.write(manifests.text(wanted))
+
+
 def _become(command: list[str]) -> None:
     """Replace this process, so that signals and the exit status are those of the allocation."""
     from harness.cluster.engine import EngineError

@@ -183,12 +183,15 @@ class Agent:
             self._say(Bye(sessions=self._number, cases=self._cases))
         return 0
 
-    def _look_after(self) -> None:
-        now = time.monotonic()
+    def _heed_signal(self) -> None:
         if self._signal:
             name, self._signal = signal.Signals(self._signal).name, 0
             self._say(Stopping(why=f"stopped by {name}"))
             self._stop(f"stopped by {name}", now=self._quitting)
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        self._heed_signal()
         if self._begin is not None and now - self._beaten >= BEAT:
             self._beaten = now
             self._say(Beat())
@@ -293,6 +296,7 @@ class Agent:
                 self._say(Done(**fields))
 
     def _send_lines(self, session: Session) -> None:
+        self._heed_signal()  # the head must know before it reads what a signal to all processes has done
         while lines := session.new_lines():
             self._say(Lines(lines=tuple(lines)))
 

@@ -351,7 +351,10 @@ class Head:
         self._queue.began(job)
         if event.devices:
             member.devices[case] = event.devices[0]
-        if isinstance(event, Finish) and event.final:
+        if isinstance(event, Finish) and self._is_lost(member, event):
+            # The queue decides whether the case runs again; the line must not be its end.
+            fields |= {"final": False, "outcome": Outcome.LOST.value}
+        elif isinstance(event, Finish) and event.final:
             outcome = event.outcome if event.ruling is None else event.ruling.outcome
             known = self._queue.jobs[job].verdict
             worst = outcome if known is None or outcome.severity > known.severity else known
@@ -360,6 +363,14 @@ class Head:
             member.lines.red = member.lines.red or outcome.is_red
         if not self._queue.jobs[job].look:
             self._record.copy(member.host.name, member.lines.number, event, fields)
+
+    def _is_lost(self, member: Member, event: Finish) -> bool:
+        """Whether an attempt says nothing about its case: the harness lost it, or who stops the node killed it.
+
+        Slurm sends SIGTERM to every process of a step.
+        """
+        is_stopped = self._queue.stopped or self._queue.nodes[member.host.name].over
+        return event.outcome is Outcome.LOST or bool(is_stopped and event.exit_status == -signal.SIGTERM)
 
     def _done(self, member: Member, case: int) -> None:
         name = member.host.name

@@ -347,7 +347,11 @@ class CaseQueue:
             if self._is_settled():
                 actions += [*self._deal(), *self._turn()]
         elif self.is_over:
-            actions += [self._not_run(job, self.stopped) for job, each in enumerate(self.jobs) if not each.over]
+            for job in [number for number, each in enumerate(self.jobs) if not each.over]:
+                if self.jobs[job].look:
+                    self._close(job)
+                else:
+                    actions.append(self._not_run(job, self.stopped))
         nothing_left = self._is_loaded and not self.left and not self._open_looks
         for node in self.nodes.values():
             idle = node.state in (NodeState.STARTING, NodeState.IDLE) and node.over

@@ -182,6 +182,8 @@ class RunRecord:
 
     def lost(self, case: str, why: str, *, final: bool) -> None:
         """The attempt at a case that was in flight is lost."""
+        if not final and self._latest.get(case, {}).get("outcome") == Outcome.LOST.value:
+            return  # the node has said so itself
         latest = self._latest.pop(case, {"attempt": self._highest.get(case, 0) + 1, "seed": self._case_seed(case)})
         kept = ("attempt", "alone", "worker", "executor", "devices", "seed", "host")
         fields = {name: latest[name] for name in kept if name in latest}

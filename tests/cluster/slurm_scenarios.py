@@ -103,9 +103,7 @@ def warned(folder: Path) -> Running:
 def killed_head(folder: Path) -> Running:
     running = _slow(folder)
     _at_work(running, 2)
-    head = next(
-        each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"][1:5] == _HEAD and each.parent()
-    )
+    head = next(each for each in psutil.process_iter(["cmdline"]) if (each.info["cmdline"] or [])[1:5] == _HEAD)
     head.kill()
     running.wait()
     left = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout
