@@ -131,7 +131,7 @@ def run(
                 raise engines.EngineError("--engine=ssh needs --hosts FILE: one destination of ssh a line")
             made = engines.Ssh(engines.read_hosts(hosts), python, words, ssh_config)
         case EngineName.LOCAL:
-            made = engines.Local(nodes, python)
+            made = engines.Local(nodes, python, words)
     status = cluster.run(asked, made, _say)
     if status:
         raise typer.Exit(status)

@@ -19,6 +19,8 @@ from typing import Protocol
 from harness.errors import HarnessError
 
 AGENT = ("-m", "harness.cluster.agent")
+#: The name of a local node.
+NODE = "CONFORMANCE_LOCAL_NODE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:\[\]-]{0,200}")
 #: Seconds for a command of Slurm that only asks.
 _ASK_LIMIT = 60.0
@@ -47,13 +49,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Several agents on this machine: for trying things out."""
+    """Several agents on this machine: for trying things out. Each has its name in a variable."""
 
     nodes: int = 2
     python: str = sys.executable
+    launcher: tuple[str, ...] = ()
 
     def hosts(self) -> Sequence[Host]:
-        return [Host(f"local{number}", (self.python, *AGENT)) for number in range(self.nodes)]
+        names = [f"local{number}" for number in range(self.nodes)]
+        return [Host(name, ("env", f"{NODE}={name}", *self.launcher, self.python, *AGENT)) for name in names]
 
 
 @dataclass(frozen=True, slots=True)

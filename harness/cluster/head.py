@@ -584,7 +584,10 @@ class Head:
         for entry in entries:
             if not entry.look:
                 self._record.lease(self._ids[entry.case])
-        cases = tuple(GivenCase(case=entry.case, avoid=entry.first) for entry in entries)
+        name = member.host.name
+        cases = tuple(
+            GivenCase(case=entry.case, avoid=entry.first if entry.first_on == name else "") for entry in entries
+        )
         self._tell(member, GiveMessage(cases=cases))
 
     def _tell(self, member: Member, message: Any) -> None:
@@ -640,5 +643,7 @@ def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:
 def _last_line(text: str) -> str:
     """The line of pytest's output that says most: the last one about an error, else the last one."""
     lines = [line for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if line.startswith(("ERROR", "E  "))] or lines
+    for sign in ("E  ", "ERROR"):
+        if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
+            return one_line(found[-1], 300)
     return one_line(lines[-1], 300) if lines else ""

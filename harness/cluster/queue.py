@@ -67,13 +67,15 @@ class Node:
 
 @dataclass(slots=True)
 class Job:
-    """`look`: a second look at a red case; `first`: the device on which it was red. `losses`: how many nodes were lost
-    while it ran. `shunned`: nodes that have given it back.
+    """`look`: a second look at a red case; `first`: the device on which it was red, on the node `first_on`.
+
+    `losses`: how many nodes were lost while it ran. `shunned`: nodes that have given it back.
     """
 
     case: int
     look: bool = False
     first: str = ""
+    first_on: str = ""
     kind: str = ""
     losses: int = 0
     begun: bool = False
@@ -374,7 +376,10 @@ class CaseQueue:
             unable = {
                 name
                 for name, node in self.nodes.items()
-                if not any(kind == entry.kind and uuid != entry.first for uuid, kind in node.kinds.items())
+                if not any(
+                    kind == entry.kind and (name, uuid) != (entry.first_on, entry.first)
+                    for uuid, kind in node.kinds.items()
+                )
             }
         else:
             unable = {name for name, node in self.nodes.items() if entry.case in node.gated}
@@ -505,7 +510,7 @@ class CaseQueue:
         kind = node.kinds.get(device)
         if kind is None or entry.verdict not in _OF_CASE or self._looks_left <= 0 or self.stopped:
             return
-        look = Job(entry.case, look=True, first=device, kind=kind)
+        look = Job(entry.case, look=True, first=device, first_on=node.name, kind=kind)
         self.jobs.append(look)
         self._open_looks += 1
         number = len(self.jobs) - 1

@@ -144,3 +144,60 @@ def test_a_mistake_is_one_sentence(project: Project) -> None:
     assert running.output == (
         "harness: '-x' cannot be an argument of pytest in a cluster run: a node cannot stop the others\n"
     )
+
+
+ROUTED = """
+import os
+import pytest
+
+pytestmark = pytest.mark.requires(device="soft")
+
+@pytest.mark.parametrize("number", range(4))
+def test_it(number): pass
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.requires(memory=">=1500MiB")
+def test_big(number): pass
+
+@pytest.mark.requires(memory=">=100GiB")
+def test_too_big(): pass
+
+@pytest.mark.parametrize("node", ["local0", "local1"])
+def test_of_one_node(node):
+    assert os.environ["CONFORMANCE_LOCAL_NODE"] == node
+
+def test_of_both():
+    assert 1 == 2
+"""
+
+LARGER = """\
+#!/bin/sh
+if [ "$CONFORMANCE_LOCAL_NODE" = local1 ]; then export SOFT_DEVICE_MEMORY=2GiB; fi
+exec "$@"
+"""
+
+
+def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
+    """A case goes to a node that can run it. What no node can run is gated. A red case is tried on a second device."""
+    project.write("suites/some/test_some.py", ROUTED)
+    project.write("node.sh", LARGER)
+    (project.folder / "node.sh").chmod(0o755)
+    running = project.run(
+        "--engine=local",
+        "--nodes=2",
+        f"--launcher={project.folder / 'node.sh'}",
+        arguments=("suites", "-n1", "--leak-check=off", "--device=soft"),
+    )
+    assert running.wait() == 1, running.output
+    found = running.verdicts
+    assert [name for name, outcome in found.items() if outcome == "gated"] == ["test_too_big"]
+    assert {line["host"] for line in running.of("finish") if "test_big" in line["case"]} == {"local1"}
+    assert found["test_of_both"] == "failed"
+    looks = {line["case"].rpartition("::")[2]: line for line in running.of("second_device")}
+    assert looks["test_of_both"]["finding"] == "red on both"
+    first = next(line["host"] for line in running.of("finish") if "test_of_both" in line["case"])
+    assert looks["test_of_both"]["host"] != first
+    for name in [name for name, outcome in found.items() if "of_one_node" in name and outcome == "failed"]:
+        assert looks[name]["finding"] == "red on this device only"
+        assert looks[name]["outcome"] == "passed"
+    assert not ran_twice(running)

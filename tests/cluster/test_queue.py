@@ -157,7 +157,7 @@ def test_a_red_case_is_tried_on_another_device_once() -> None:
     assert Open("a") in actions
     ready(found, "a")
     (look,) = jobs(found.wants("a", 1), "a")
-    assert found.jobs[look] == queue.Job(case, look=True, first="b-0", kind=KIND, shunned={"b"})
+    assert found.jobs[look] == queue.Job(case, look=True, first="b-0", first_on="b", kind=KIND, shunned={"b"})
     assert found.left == 0
     found.judged(look, Outcome.PASSED)
     actions = found.done("a", case, "a-0")
