@@ -64,6 +64,10 @@ def run(
     start_limit: Annotated[
         float, typer.Option("--start-limit", min=1, help="Seconds until the first word of an agent.")
     ] = 120.0,
+    stuck: Annotated[
+        float,
+        typer.Option("--stuck-after", min=1, help="A node that says nothing of its cases for so many seconds is lost."),
+    ] = 7200.0,
     second_device: Annotated[
         int,
         typer.Option("--second-device", min=0, metavar="N", help="Try up to N red cases on a second device."),
@@ -117,6 +121,7 @@ def run(
         grace=grace,
         silence=silence,
         start_limit=start_limit,
+        stuck=stuck,
         second_looks=second_device,
         folder=folder,
     )

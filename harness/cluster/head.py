@@ -77,7 +77,7 @@ class ClusterError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user asked for. `silence`: a node that says nothing for so long is lost."""
+    """What the user asked for. `silence`: a node that says nothing for so long is lost. Others: `CaseQueue`."""
 
     arguments: tuple[str, ...]
     argv: tuple[str, ...]
@@ -88,6 +88,8 @@ class Wanted:
     grace: float = 10.0
     silence: float = 10.0
     start_limit: float = 120.0
+    stuck: float = 7200.0
+    last_word: float = 600.0
     second_looks: int = 20
 
 
@@ -137,6 +139,8 @@ class Head:
             silence=wanted.silence,
             start_limit=wanted.start_limit,
             now=time.monotonic(),
+            stuck=wanted.stuck,
+            last_word=wanted.last_word,
             second_looks=wanted.second_looks,
         )
         self._selector = selectors.DefaultSelector()
@@ -348,7 +352,7 @@ class Head:
     def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
         """A line about an attempt at a case that the node has."""
         assert self._record is not None
-        self._queue.began(job)
+        self._queue.began(member.host.name, job)
         if event.devices:
             member.devices[case] = event.devices[0]
         if isinstance(event, Finish) and self._is_lost(member, event):

@@ -40,6 +40,7 @@ class NodeState(Enum):
 class Node:
     """What is known of a node.
 
+    `heard`, `moved`: when it said something, and something of its cases. `since`: when it was started.
     `kinds`: the kind of each of its devices, by UUID. `free`: how many more jobs it can take.
     `leased`: the job of each case that it has. `gated`: the cases that it cannot run, each with the reason.
     """
@@ -48,6 +49,7 @@ class Node:
     state: NodeState = NodeState.STARTING
     heard: float = 0.0
     since: float = 0.0
+    moved: float = 0.0
     workers: int = 1
     free: int = 0
     leased: dict[int, int] = field(default_factory=dict)
@@ -185,14 +187,23 @@ class CaseQueue:
     """The cases of a run, and the nodes that run them. Every event returns what is to be done because of it."""
 
     def __init__(
-        self, nodes: Sequence[str], *, silence: float, start_limit: float, now: float, second_looks: int = 0
+        self,
+        nodes: Sequence[str],
+        *,
+        silence: float,
+        start_limit: float,
+        now: float,
+        stuck: float = math.inf,
+        last_word: float = math.inf,
+        second_looks: int = 0,
     ) -> None:
         """`silence`: a node that says nothing for so many seconds is lost. `start_limit`: seconds to its first word.
 
-        `second_looks`: how many red cases may run again on another device.
+        `stuck`: a node with cases, of which it says nothing for so long, is lost. `last_word`: seconds that a node has
+        to end when it is told to. `second_looks`: how many red cases may run again on another device.
         """
-        self.nodes = {name: Node(name, heard=now, since=now) for name in nodes}
-        self._silence, self._start_limit = silence, start_limit
+        self.nodes = {name: Node(name, heard=now, since=now, moved=now) for name in nodes}
+        self._silence, self._start_limit, self._stuck, self._last_word = silence, start_limit, stuck, last_word
         self._looks_left = second_looks
         self.jobs: list[Job] = []
         self._is_loaded = False
@@ -282,7 +293,7 @@ class CaseQueue:
         self.stopped = self.stopped or why
         told = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
         for node in told:
-            node.state = NodeState.QUITTING
+            node.state, node.moved = NodeState.QUITTING, self._now
         return [*(Quit(node.name, why) for node in told), *self._go_on()]
 
     def tick(self, now: float) -> list[Action]:
@@ -295,6 +306,10 @@ class CaseQueue:
             limit = self._start_limit if node.heard == node.since else self._silence
             if now - node.heard > limit:
                 actions += self.lost(node.name, f"it said nothing for {now - node.heard:.0f} s")
+            elif (node.leased or node.state is NodeState.STARTING) and now - node.moved > self._stuck:
+                actions += self.lost(node.name, f"it said nothing of its cases for {now - node.moved:.0f} s")
+            elif node.state is NodeState.QUITTING and now - node.moved > self._last_word:
+                actions += self.lost(node.name, f"it did not end within {self._last_word:.0f} s")
         return [*actions, *self._go_on()]
 
     # What happens to jobs.
@@ -308,9 +323,10 @@ class CaseQueue:
             return None
         return case if self.jobs[case].over and self.jobs[case].on == name else None
 
-    def began(self, job: int) -> None:
+    def began(self, name: str, job: int) -> None:
         """An attempt of a job has begun."""
         self.jobs[job].begun = True
+        self.nodes[name].moved = self._now
 
     def judged(self, job: int, outcome: Outcome) -> None:
         """A node has a verdict on a job."""
@@ -324,6 +340,7 @@ class CaseQueue:
         job = node.leased.pop(case)
         entry = self.jobs[job]
         node.finished += 1
+        node.moved = self._now
         actions: list[Action] = []
         if entry.look:
             self._close(job, name)
@@ -358,7 +375,7 @@ class CaseQueue:
         for node in self.nodes.values():
             idle = node.state in (NodeState.STARTING, NodeState.IDLE) and node.over
             if node.state not in (NodeState.QUITTING, NodeState.GONE) and (nothing_left or idle):
-                node.state = NodeState.QUITTING
+                node.state, node.moved = NodeState.QUITTING, self._now
                 actions.append(Quit(node.name))
         return actions
 
@@ -414,6 +431,7 @@ class CaseQueue:
         entry = self.jobs[job]
         node.leased[entry.case] = job
         node.free -= 1
+        node.moved = self._now
         entry.begun, entry.verdict = False, None
 
     def _hungry(self) -> frozenset[str]:
@@ -436,6 +454,7 @@ class CaseQueue:
                 actions.append(End(node.name))
             elif node.state is NodeState.IDLE and waits:
                 node.state, node.sessions, node.free = NodeState.STARTING, node.sessions + 1, 0
+                node.moved = self._now
                 actions.append(Open(node.name))
         return actions
 

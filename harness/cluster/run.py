@@ -53,6 +53,7 @@ class Asked:
     grace: float = 10.0
     silence: float = 10.0
     start_limit: float = 120.0
+    stuck: float = 7200.0
     second_looks: int = 20
     folder: str = ""
 
@@ -100,6 +101,7 @@ def run(asked: Asked, engine: Engine, say: Callable[[str], None]) -> int:
             grace=asked.grace,
             silence=asked.silence,
             start_limit=asked.start_limit,
+            stuck=asked.stuck,
             second_looks=asked.second_looks,
         )
         hosts = engine.hosts()

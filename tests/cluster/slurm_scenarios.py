@@ -100,13 +100,22 @@ def warned(folder: Path) -> Running:
     return running
 
 
+def timed_out(folder: Path) -> Running:
+    """The time of the allocation is over, a minute after its start."""
+    running = _slow(folder, "--slurm-option=--time=1", "--slurm-option=--signal=TERM@20", cases=150)
+    running.wait()
+    return running
+
+
 def killed_head(folder: Path) -> Running:
     running = _slow(folder)
     _at_work(running, 2)
     head = next(each for each in psutil.process_iter(["cmdline"]) if (each.info["cmdline"] or [])[1:5] == _HEAD)
     head.kill()
     running.wait()
-    left = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout
+    left = subprocess.run(
+        ["squeue", "-h", "--states=RUNNING,PENDING"], capture_output=True, text=True, check=True
+    ).stdout
     (folder / "squeue").write_text(left)
     project = Project(folder)
     resumed = project.start(*SLURM, "--nodes=2", "--resume=run")

@@ -44,7 +44,7 @@ def jobs(actions: Sequence[Action], name: str) -> list[int]:
 def finish(found: CaseQueue, name: str, case: int, outcome: Outcome = Outcome.PASSED) -> list[Action]:
     job = found.job_of(name, case)
     assert job is not None
-    found.began(job)
+    found.began(name, job)
     found.judged(job, outcome)
     return found.done(name, case, f"{name}-0")
 
@@ -99,7 +99,7 @@ def test_a_lost_node_loses_only_what_ran() -> None:
     found = made()
     actions = both(found)
     first, second = jobs(actions, "b")
-    found.began(first)
+    found.began("b", first)
     actions = found.lost("b", "silent")
     assert [each for each in actions if isinstance(each, LostAttempt)] == [
         LostAttempt(first, "b", "node b was lost: silent", final=False)
@@ -122,7 +122,7 @@ def test_a_case_that_loses_two_nodes_is_lost() -> None:
     lost = []
     for _ in range(2):
         holder = next(name for name, node in found.nodes.items() if node.leased)
-        found.began(0)
+        found.began(holder, 0)
         actions = found.lost(holder, "gone")
         lost += [each.final for each in actions if isinstance(each, LostAttempt)]
         for node in found.nodes.values():
@@ -175,6 +175,21 @@ def test_sessions_that_only_fail_are_not_opened_for_ever() -> None:
         "no node is left that could run it (a: status 3)"
     ]
     assert Quit("a") in actions
+
+
+def test_a_node_that_is_stuck_is_lost() -> None:
+    """It beats, but says nothing of its cases."""
+    found = CaseQueue(("a",), silence=10, start_limit=60, now=0, stuck=100)
+    found.load([1.0])
+    ready(found, "a")
+    found.wants("a", 2)
+    for now in range(5, 200, 5):
+        found.heard("a", now)
+        actions = found.tick(now)
+        if actions:
+            break
+    assert now == 105
+    assert Drop("a", "it said nothing of its cases for 104 s") in actions
 
 
 NODES = ("a", "b", "c")
@@ -242,7 +257,7 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
         gone = node.state is NodeState.GONE
         match kind:
             case "begin" | "judge" if job is not None and held:
-                found.began(job)
+                found.began(name, job)
                 if kind == "judge":
                     found.judged(job, [Outcome.PASSED, Outcome.FAILED, Outcome.NOT_RUN, Outcome.LOST][number % 4])
             case "done":
@@ -280,7 +295,7 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
             found.heard(name, now)
             for case in list(node.leased):
                 job = node.leased[case]
-                found.began(job)
+                found.began(name, job)
                 found.judged(job, Outcome.PASSED)
                 act(found.done(name, case, f"{name}-0"))
                 act(found.wants(name, 1))

@@ -84,7 +84,7 @@ def test_what_does_not_end_a_step(name: str, tmp_path: Path) -> None:
     assert not ended.findings
 
 
-@pytest.mark.parametrize("name", ["cancelled", "warned"])
+@pytest.mark.parametrize("name", ["cancelled", "warned", "timed_out"])
 def test_the_end_of_the_allocation(name: str, tmp_path: Path) -> None:
     """What runs comes to its end, and the report says what is left."""
     ended = played(name, tmp_path)
