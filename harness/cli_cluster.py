@@ -105,6 +105,8 @@ def run(
 
     from harness.cluster import engine as engines
     from harness.cluster import run as cluster
+    from harness.errors import WriteError
+    from harness.outcome import EXIT_INTERNAL
 
     words = tuple(shlex.split(launcher))
     argv = ("harness", *sys.argv[1:])
@@ -137,7 +139,11 @@ def run(
             made = engines.Ssh(engines.read_hosts(hosts), python, words, ssh_config)
         case EngineName.LOCAL:
             made = engines.Local(nodes, python, words)
-    status = cluster.run(asked, made, _say)
+    try:
+        status = cluster.run(asked, made, _say)
+    except WriteError as error:
+        print(f"harness: {error}; make room, then type: harness cluster run … --resume DIR", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERNAL) from None
     if status:
         raise typer.Exit(status)
 

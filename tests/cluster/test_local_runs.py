@@ -197,6 +197,7 @@ def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     assert looks["test_of_both"]["finding"] == "red on both"
     first = next(line["host"] for line in running.of("finish") if "test_of_both" in line["case"])
     assert looks["test_of_both"]["host"] != first
+    assert "SECOND DEVICE suites/some/test_some.py::test_of_both - red on both" in running.output
     for name in [name for name, outcome in found.items() if "of_one_node" in name and outcome == "failed"]:
         assert looks[name]["finding"] == "red on this device only"
         assert looks[name]["outcome"] == "passed"
