@@ -109,6 +109,7 @@ class RunRecord:
         self._offset: dict[str, int] = {}
         self._latest: dict[str, dict[str, Any]] = {}
         self._seed = 0
+        self._begun = 0.0
 
     def begin(
         self,
@@ -125,9 +126,10 @@ class RunRecord:
         assert reference.run is not None
         self._seed = reference.run.seed
         self._highest = dict(attempts or {})
+        self._begun = time.time()
         line = {
             **reference.raw_run,
-            "t": time.time(),
+            "t": self._begun,
             "run_id": run_id,
             "argv": list(argv),
             "host": platform.node(),
@@ -172,6 +174,7 @@ class RunRecord:
             fields["attempt"] = event.attempt + self._offset.get(event.case, 0)
             self._highest[event.case] = max(self._highest.get(event.case, 0), fields["attempt"])
         fields["host"] = node
+        fields["t"] = min(max(event.t, self._begun), time.time())  # the clock of a node may be wrong
         if isinstance(event, Start | Finish):
             self._latest[event.case] = fields
         self._journal.append(fields)

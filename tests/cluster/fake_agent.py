@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 CASES = [f"suites/some/test_some.py::test_it[{number}]" for number in range(6)]
-_LIES = ("", "foreign", "done", "nonsense", "events", "other", "never", "stays")
+_LIES = ("", "foreign", "done", "nonsense", "events", "other", "never", "stays", "clock")
 
 
 def say(kind: str, **fields: Any) -> None:
@@ -24,8 +24,8 @@ def digest() -> str:
     return made(CASES)
 
 
-def attempt(case: str, outcome: str) -> list[str]:
-    now = time.time()
+def attempt(case: str, outcome: str, ahead: float = 0.0) -> list[str]:
+    now = time.time() + ahead
     common = {"t": now, "case": case, "attempt": 1, "worker": "gw0", "executor": "gw0-e1", "devices": ["d"], "seed": 1}
     ended = {"event": "finish", **common, "outcome": outcome, "final": True, "duration": 0.1}
     return [json.dumps({"event": "start", **common}), json.dumps(ended)]
@@ -126,7 +126,7 @@ def main(name: str, lie: str) -> None:
             if lie == "never":
                 os._exit(0)  # as srun may return 0 for a step whose node died
             for each in message["cases"]:
-                say("lines", lines=attempt(CASES[each["case"]], "failed" if lie else "passed"))
+                say("lines", lines=attempt(CASES[each["case"]], "failed" if lie else "passed", 1e6 * (lie == "clock")))
                 say("done", case=each["case"])
                 say("want", cases=1)
         elif message["say"] == "open":

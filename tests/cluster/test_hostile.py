@@ -84,7 +84,8 @@ def test_an_agent_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
     assert "it did not end" in ended.ledger.findings[0].message
 
 
-def test_times(tmp_path: Path) -> None:
+def test_times_of_an_agent_are_within_the_run(tmp_path: Path) -> None:
+    """Also if its clock is wrong."""
     begun = time.time()
-    ended = Ended(tmp_path / "run", "", "")
+    ended = Ended(tmp_path / "run", "", "clock")
     assert all(begun - 1 <= line["t"] <= time.time() + 1 for line in ended.lines)
