@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,15 +63,19 @@ class SessionLines:
 
 def read_line(text: str) -> tuple[Event | None, dict[str, Any]]:
     """The event in a line of an agent, and its fields. The line may be anything: None if it is no event."""
-    parsed = journal.line_parser(Path("of an agent"))
     try:
-        event = parsed(1, text.encode("utf-8", "backslashreplace"))
+        event = _parser()(1, text.encode("utf-8", "backslashreplace"))
         fields = json.loads(text)
     except (journal.JournalError, ValueError, RecursionError):
         return None, {}
     if isinstance(event, Damaged | Unknown) or not isinstance(fields, dict):
         return None, {}
     return event, fields
+
+
+@functools.cache
+def _parser() -> Callable[[int, bytes], Event | Damaged | Unknown]:
+    return journal.line_parser(Path("of an agent"))
 
 
 def cases_of(event: Event) -> tuple[str, ...] | None:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from harness.outcome import Outcome
 from tests.cluster.project import SLOW, Project, Running, ran_twice, stop
 
 pytestmark = pytest.mark.acceptance
@@ -127,6 +128,43 @@ def test_a_stopped_agent(project: Project) -> None:
     assert running.wait() == 0, running.output
     assert {*running.verdicts.values()} == {"passed"}
     assert running.of("node", host="local1", state="stopping")
+
+
+def test_a_killed_session(project: Project) -> None:
+    """The pytest of a node dies, its agent lives: the case in flight is lost once, and the run is red for it."""
+    running = slow(project)
+    at_work(running, "local1")
+    running.agent("local1").children()[0].kill()
+    assert running.wait() == 1, running.output
+    assert {*running.verdicts.values()} == {"passed"}
+    assert [finding.kind for finding in running.ledger.findings] == ["session"]
+    assert len(running.of("finish", outcome="lost")) == 1
+    assert not ran_twice(running)
+
+
+def test_all_nodes_are_lost(project: Project) -> None:
+    """What is left is not run, with the cause."""
+    running = slow(project)
+    at_work(running, "local1")
+    for node in ("local0", "local1"):
+        running.agent(node).kill()
+    assert running.wait() == 1, running.output
+    assert {*running.verdicts.values()} == {"passed", "not_run"}
+    left = [verdict for verdict in running.ledger.verdicts if verdict.outcome is Outcome.NOT_RUN]
+    assert all("no node is left that could run it (local0: " in verdict.message for verdict in left)
+
+
+def test_a_run_under_other_conditions_is_not_resumed(project: Project) -> None:
+    running = slow(project, cases=40)
+    at_work(running, "local1")
+    running.process.send_signal(signal.SIGINT)
+    assert running.wait() == 2
+    before = (running.run_dir / "journal.ndjson").read_bytes()
+    project.write("suites/some/test_some.py", SLOW.format(cases=39, seconds=0.1))
+    resumed = project.run("--engine=local", "--nodes=2", "--resume=run")
+    assert resumed.wait() == 4, resumed.output
+    assert "the run was started under other conditions: suite files was" in resumed.output
+    assert (running.run_dir / "journal.ndjson").read_bytes() == before
 
 
 def test_what_cannot_be_collected(project: Project) -> None:
