@@ -495,6 +495,8 @@ class Run:
         if self.zygote is not None:
             self.zygote.close()
             self.zygote = None
+        if self.queue is not None:
+            self.queue.close()
         shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
         temp_folder.remove(Path(self.context.temp_dir))
         for lock in (self._lock, self.interrupted):

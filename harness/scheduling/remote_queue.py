@@ -76,6 +76,12 @@ class RemoteQueue:
         """Have `receiver` called with all that the agent says from now on."""
         threading.Thread(target=self._listen, args=(receiver,), name="remote-queue", daemon=True).start()
 
+    def close(self) -> None:
+        """Close this end. The thread that listens ends."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
     def _listen(self, receiver: Receiver) -> None:
         rest = b""
         while True:
