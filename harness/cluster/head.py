@@ -5,21 +5,20 @@ The decisions are those of `CaseQueue`; here are their effects: processes, strea
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from harness.cluster import record as records
 from harness.cluster.engine import Host
+from harness.cluster.environments import Environments
 from harness.cluster.link import Link
 from harness.cluster.messages import (
     BEAT,
@@ -57,9 +56,9 @@ from harness.cluster.queue import (
     Reopened,
 )
 from harness.cluster.record import RunRecord, SessionLines
-from harness.errors import HarnessError
+from harness.cluster.wanted import ClusterError, Earlier, Wanted
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.reporting import environment, identity, journal
+from harness.reporting import identity, journal
 from harness.reporting.events import Finding, Finish, Start
 from harness.scheduling.interrupted_run import unlike
 from harness.scheduling.resumption import Resumption
@@ -69,39 +68,6 @@ from harness.text import counted, first_of, one_line
 PROGRESS = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOGS = "nodes"
-
-
-class ClusterError(HarnessError):
-    """A cluster run cannot begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the user asked for. `silence`: a node that says nothing for so long is lost. Others: `CaseQueue`."""
-
-    arguments: tuple[str, ...]
-    argv: tuple[str, ...]
-    folder: str
-    run_dir: Path
-    run_id: str
-    variables: Mapping[str, str] = field(default_factory=dict)
-    grace: float = 10.0
-    silence: float = 10.0
-    start_limit: float = 120.0
-    stuck: float = 7200.0
-    last_word: float = 600.0
-    second_looks: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """What a resumed run had done. `facts`: what must not have changed. `lines`: about what was in flight."""
-
-    resumption: Resumption
-    run_id: str
-    facts: Mapping[str, str]
-    lines: tuple[Mapping[str, Any], ...] = ()
-    force: bool = False
 
 
 @dataclass(slots=True)
@@ -148,7 +114,7 @@ class Head:
         self._positions: dict[str, int] = {}
         self._reference: SessionLines | None = None
         self._facts: dict[str, str] = {}
-        self._environments: dict[str, Mapping[str, Any]] = {}
+        self._environments = Environments(wanted.run_dir)
         #: What comes before the journal can begin.
         self._early: list[Callable[[], None]] = []
         self._refusal = ""
@@ -460,7 +426,7 @@ class Head:
         devices = dict.fromkeys(uuid for each in there if each.ready is not None for uuid in each.ready.devices)
         self._record = RunRecord(self._wanted.run_dir, self._known.part, self._known.findings)
         if self._earlier is not None:
-            self._keep_environment()
+            self._environments.keep_earlier(self._known.part)
         self._record.begin(
             reference,
             run_id=self._wanted.run_id if self._earlier is None else self._earlier.run_id,
@@ -519,7 +485,7 @@ class Head:
             features=list(member.host.features),
         )
         self._say(f"node {name}: ready, {counted(ready.workers, 'worker')} on {first_of([*ready.devices], 8)}")
-        self._keep_environment_of(name, ready)
+        self._environments.add(name, ready.environment)
         gated = {int(case): text for case, text in ready.gated.items() if case.isdecimal()}
         self._act(
             self._queue.ready(name, member.ready_at, workers=ready.workers, gated=gated, kinds=dict(ready.devices))
@@ -536,27 +502,6 @@ class Head:
         if not found and len(ready.seconds) != len(self._ids):
             found.append("its answer does not match its own list")
         return "; ".join(found)
-
-    def _keep_environment(self) -> None:
-        """Keep the environment.json of the part before."""
-        path = self._wanted.run_dir / environment.FILE_NAME
-        if path.exists():
-            path.rename(path.with_stem(f"{path.stem}-{self._known.part - 1}"))
-
-    def _keep_environment_of(self, name: str, ready: Ready) -> None:
-        try:
-            facts = json.loads(ready.environment)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(facts, dict):
-            return
-        self._environments[name] = facts
-        first = next(iter(self._environments.values()))
-        devices = [each for known in self._environments.values() for each in environment.devices_of(known)]
-        by_uuid = {str(each.get("uuid")): each for each in devices}
-        environment.write(
-            self._wanted.run_dir, {**first, "devices": [*by_uuid.values()], "nodes": dict(self._environments)}
-        )
 
     # Effects.
 

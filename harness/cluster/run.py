@@ -15,7 +15,8 @@ from pathlib import Path
 from harness.backends.table import BACKENDS
 from harness.cluster import record as records
 from harness.cluster.engine import Engine
-from harness.cluster.head import ClusterError, Earlier, Head, Wanted
+from harness.cluster.head import Head
+from harness.cluster.wanted import ClusterError, Earlier, Wanted
 from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from harness.reporting import identity, journal, junit, plot, terminal
 from harness.reporting.events import End, RunStarted

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.engine import Host
-from harness.cluster.head import Head, Wanted
+from harness.cluster.head import Head
+from harness.cluster.wanted import Wanted
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
 

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 GOLDEN = HERE / "job.golden.yaml"
 COMMAND = (
     "cluster manifest --image reg/conf:1 --claim results --shards 3 --gpus 8 --node-selector gpu=h200 --namespace lab "
-    "--folder /work --deadline 3600 -- suites -n auto --profile nightly"
+    "--folder /suites --deadline 3600 -- suites -n auto --profile nightly"
 )
 
 
