@@ -11,6 +11,7 @@ import typer
 
 from harness import cli_console
 from harness.backends.table import BACKENDS
+from harness.cli_cluster import app as cluster
 from harness.cli_diff import diff
 from harness.cli_durations import durations
 from harness.cli_evidence import package, verify
@@ -54,6 +55,7 @@ class Format(StrEnum):
 
 app.add_typer(waivers, name="waivers")
 app.add_typer(faults, name="faults")
+app.add_typer(cluster, name="cluster")
 app.add_typer(matrix, name="matrix")
 app.add_typer(mutate, name="mutate")
 app.command()(diff)
@@ -93,8 +95,14 @@ def devices(
             help=f"List the devices that a run with this option uses: {', '.join(_DEVICE_KINDS)}.",
         ),
     ] = "auto",
+    history: Annotated[
+        list[Path] | None,
+        typer.Option("--history", metavar="DIR", help="What the runs in this folder say of each device; repeat it."),
+    ] = None,
 ) -> None:
     """List the devices of this machine, and the capabilities of the first usable device.
+
+    With --history: no device is asked, and the list has the devices of earlier runs.
 
     This process does not initialise CUDA. A short-lived child process asks the driver where that is necessary.
     """
@@ -105,6 +113,9 @@ def devices(
     from harness.machine import DeviceError
     from harness.machine import inventory as chosen
 
+    if history:
+        _history(history, as_json=as_json)
+        return
     inventory = chosen(device)
     if examine and device in BACKENDS and BACKENDS[device].software:
         raise DeviceError("--health works on GPUs and the CPU, not on software devices: leave --health out")
@@ -122,6 +133,30 @@ def devices(
     console = cli_console.make()
     for table in tables:
         console.print(table)
+
+
+def _history(folders: list[Path], *, as_json: bool) -> None:
+    """What earlier runs say of each device, the most suspicious first."""
+    import json
+    import time
+
+    from rich.table import Table
+
+    from harness.matrix.folders import find
+    from harness.reporting import device_history, journal
+
+    found = device_history.history(journal.read_run(path / journal.FILE_NAME) for path in find(folders).runs)
+    if as_json:
+        print(json.dumps([record.as_json() for record in found], indent=2))
+        return
+    table = Table()
+    for name in ("device", "hosts", "runs", "last run", "cases", "red", "red only here", "red on both", "sick"):
+        table.add_column(name, overflow="fold")
+    for each in found:
+        last = time.strftime("%Y-%m-%d", time.gmtime(each.last))
+        numbers = (each.cases, each.red, each.only_here, each.on_both, each.sick + each.drained)
+        table.add_row(each.device, ", ".join(sorted(each.hosts)), str(each.runs), last, *map(str, numbers))
+    cli_console.make().print(table)
 
 
 def _examine(inventory: Inventory) -> None:

@@ -37,6 +37,7 @@ class RunContext:
     - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the
       ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
     - `collect_on_failure`: what is collected when a case is red, of `harness.options.DIAGNOSTICS`.
+    - `node`: the name of this node, if the session is one of a cluster run; else empty.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -76,6 +77,7 @@ class RunContext:
     only: str = ""
     resumption: str = ""
     collect_on_failure: tuple[str, ...] = ()
+    node: str = ""
 
     @property
     def journal(self) -> Path:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from harness.run import Run
+    from harness.scheduling.remote_queue import RemoteQueue
     from harness.scheduling.selection import Selection
     from harness.under import Around
     from harness.worker import Worker
@@ -131,8 +132,10 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         from harness import plan  # a worker needs neither these two nor pydantic, which they import
         from harness.run import Run
+        from harness.scheduling.remote_queue import RemoteQueue
 
-        run = Run(config, plan.inventory(config), plugin_argument=scope.named(config))
+        queue = RemoteQueue.of_this_process()
+        run = Run(config, plan.inventory(config), plugin_argument=scope.named(config), queue=queue)
         config.stash[_RUN] = run
         config.pluginmanager.register(ControllerHooks(run, config), "harness-controller")
         heeded = run.signals.heeded
@@ -322,13 +325,18 @@ class ControllerHooks:
 
     def _accept(self) -> None:
         """Begin a resumed run, unless the collection has failed: pytest then reports that, and no case runs."""
-        failed = self._session is not None and self._session.testsfailed
-        if not failed or self._config.option.continue_on_collection_errors:
+        if not self._has_failed():
             self._run.accept()
+
+    def _has_failed(self) -> bool:
+        failed = self._session is not None and self._session.testsfailed
+        return bool(failed) and not self._config.option.continue_on_collection_errors
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
         """The longest cases first, unless the user chose an order or a way to distribute cases."""
+        if self._run.queue is not None:
+            return self._pulling(config, self._run.queue)
         wanted = config.known_args_namespace
         chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
         if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
@@ -339,6 +347,21 @@ class ControllerHooks:
         handed_out = HandedOut(Path(self._run.context.temp_dir))
         return LongestFirstScheduling(
             config, self._run.expected, self._run.widths, handed_out, devices=len(self._run.devices)
+        )
+
+    def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
+        """In a session of a cluster run: the head gives out the cases."""
+        from harness.scheduling.handed_out import HandedOut
+        from harness.scheduling.pull_scheduler import PullScheduling
+
+        return PullScheduling(
+            config,
+            queue,
+            HandedOut(Path(self._run.context.temp_dir)),
+            describe=self._run.described,
+            device_of=self._run.leases.take,
+            stop=self._run.signals.ask,
+            failed=self._has_failed,
         )
 
     @pytest.hookimpl(tryfirst=True)

@@ -50,6 +50,7 @@ from harness.scheduling.durations import Durations
 from harness.scheduling.earlier_run import EarlierRun
 from harness.scheduling.interrupted_run import InterruptedRun, unlike
 from harness.scheduling.leases import LeaseBook
+from harness.scheduling.remote_queue import RemoteQueue
 from harness.scheduling.run_lock import RunLock, RunLockedError
 from harness.stop_signals import StopSignals
 from harness.supervisor import compiler_caches
@@ -75,13 +76,16 @@ _TOLD_ELSEWHERE = (
 class Run:
     """One run, in the process that controls it."""
 
-    def __init__(self, config: pytest.Config, inventory: Inventory, *, plugin_argument: bool) -> None:
-        """Make the run directory and all that the workers need.
+    def __init__(
+        self, config: pytest.Config, inventory: Inventory, *, plugin_argument: bool, queue: RemoteQueue | None = None
+    ) -> None:
+        """Make the run directory and all that the workers need. `queue`: for a session of a cluster run.
 
         Raises pytest.UsageError for options that cannot be used. Where a folder cannot be made, the session ends with
         one sentence. In both cases nothing is left behind.
         """
         self.begun = time.monotonic()
+        self.queue = queue
         self.inventory = inventory
         self.devices = inventory.usable
         self.leases = LeaseBook([device.uuid for device in self.devices])
@@ -179,6 +183,7 @@ class Run:
             slots=settings["slots"],
             shard=settings["shard"],
             collect_on_failure=settings["collect_on_failure"],
+            node="" if self.queue is None else self.queue.node,
         )
 
     def _drawn_seed(self) -> int:
@@ -309,6 +314,17 @@ class Run:
         most = len(self.devices)
         return [count if (count := devices.get(case, 0)) <= most else 0 for case in ids]
 
+    def described(self, ids: Sequence[str]) -> dict[str, Any]:
+        """What the head of a cluster run must know of this session: its list, expected seconds, gates by position."""
+        gated = CaseFacts.read(Path(self.context.temp_dir)).gated
+        return {
+            "count": len(ids),
+            "hash": journals.digest(ids),
+            "seconds": [round(seconds, 3) for seconds in self.expected(ids)],
+            "gated": {str(position): gated[case] for position, case in enumerate(ids) if case in gated},
+            "devices": {device.uuid: device.name for device in self.devices},
+        }
+
     def accept(self) -> None:
         """The cases have been collected. A resumed run begins now, if it has the same cases as before.
 
@@ -382,10 +398,13 @@ class Run:
         except JournalError as error:
             self.fail(str(error))
             return EXIT_INTERNAL
-        if status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
+        if self.queue is None and status in (EXIT_OK, EXIT_NOTHING_RAN) and (ledger.verdicts or ledger.findings):
             status = ledger.exit_status()
         elif status == EXIT_OK:
             status = EXIT_NOTHING_RAN
+        if self.queue is not None:  # the head of the cluster run judges and reports
+            self._ended(ledger, status)
+            return EXIT_INTERNAL if self.failure else status
         self.ledger = self._ended(ledger, status)
         try:
             junit.write(self.run_dir, self.ledger)
@@ -476,6 +495,8 @@ class Run:
         if self.zygote is not None:
             self.zygote.close()
             self.zygote = None
+        if self.queue is not None:
+            self.queue.close()
         shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
         temp_folder.remove(Path(self.context.temp_dir))
         for lock in (self._lock, self.interrupted):

@@ -83,10 +83,10 @@ class StopSignals:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def ask(self, reason: str) -> None:
-        """Ask workers to stop for another reason than a signal."""
-        if self._waits and not self.by:
-            self._send(Stop.after(self.grace, reason))
+    def ask(self, reason: str, grace: float | None = None) -> None:
+        """Ask workers to stop for another reason than a signal. `grace`: another one than that of the run."""
+        if self._waits and (not self.by or grace is not None):
+            self._send(Stop.after(self.grace if grace is None else grace, reason))
 
     def end(self) -> None:
         """End the signal handling with the session: ignore further signals, and stop workers that still run at once."""

@@ -239,7 +239,12 @@ class Worker:
         leased = items if self._pool.device.backend.hardware else ()
         devices = {item.stash[CASE_ID]: count for item in leased if (count := self._whole_devices(item))}
         with self._recording():
-            CaseFacts(limits, devices).write(folder)
+            CaseFacts(limits, devices, self._gated(items) if self.context.node else {}).write(folder)
+
+    def _gated(self, items: Sequence[pytest.Item]) -> dict[str, str]:
+        """Why each case that this node cannot run is gated here."""
+        gates = ((item.stash[CASE_ID], self.prepare(item).unmet) for item in items)
+        return {case: unmet.text for case, unmet in gates if unmet is not None}
 
     def _whole_devices(self, item: pytest.Item) -> int:
         """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""

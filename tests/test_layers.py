@@ -32,9 +32,10 @@ FLOORS = (
     ("zygote",),
     ("supervisor",),
     ("run", "worker"),
-    ("evidence", "kit", "matrix", "mutation"),
+    ("cluster", "evidence", "kit", "matrix", "mutation"),
     ("cli_console",),
     (
+        "cli_cluster",
         "cli_diff",
         "cli_durations",
         "cli_evidence",

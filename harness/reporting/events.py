@@ -33,6 +33,11 @@ class _Line(_Model):
     """Time of the event, in seconds since 1970-01-01 UTC."""
 
 
+class _NodeLine(_Line):
+    host: str = ""
+    """In a cluster run the node that the line comes from. Empty in other runs."""
+
+
 class RunStarted(_Line):
     """A run started. This is the first line of a journal. A run that continues an earlier one writes it again."""
 
@@ -138,7 +143,7 @@ class Waiver(_Line):
     """Where it is defined: file and line. The rulings that it causes have the same source."""
 
 
-class Start(_Line):
+class Start(_NodeLine):
     """An attempt at a case starts. `t` is the time of that; the line may be written some milliseconds later."""
 
     event: Literal["start"]
@@ -156,7 +161,7 @@ class Start(_Line):
     seed: int
 
 
-class Reopened(_Line):
+class Reopened(_NodeLine):
     """The run was resumed, and a case runs again that ended as `lost` or `not_run`. Those attempts count no more."""
 
     event: Literal["reopened"]
@@ -181,7 +186,7 @@ class Ruling(_Model):
     """Where the rule is defined: file and line, or an option."""
 
 
-class Finish(_Line):
+class Finish(_NodeLine):
     """An attempt at a case ended, normally or not."""
 
     event: Literal["finish"]
@@ -221,7 +226,7 @@ class Finish(_Line):
     ruling: Ruling | None = None
 
 
-class Executor(_Line):
+class Executor(_NodeLine):
     """An executor (a process that runs cases) started, or has certainly ended."""
 
     event: Literal["executor"]
@@ -239,7 +244,7 @@ class Executor(_Line):
     """Why the executor started or ended."""
 
 
-class Device(_Line):
+class Device(_NodeLine):
     """The health of a device, after an examination or a reading."""
 
     event: Literal["device"]
@@ -255,7 +260,7 @@ class Device(_Line):
     """How long the examination took."""
 
 
-class Confirmation(_Line):
+class Confirmation(_NodeLine):
     """A suspected leak was checked: the case ran several times in a fresh process."""
 
     event: Literal["confirmation"]
@@ -270,7 +275,7 @@ class Confirmation(_Line):
     """Why the repetitions gave no result."""
 
 
-class Levels(_Line):
+class Levels(_NodeLine):
     """The resources that a process had in use after an attempt. Only in a run that repeats its cases."""
 
     event: Literal["levels"]
@@ -282,7 +287,7 @@ class Levels(_Line):
     """Bytes or counts, by meter."""
 
 
-class Batch(_Line):
+class Batch(_NodeLine):
     """A process grew by more than its cases account for. The cases ran again in fresh processes."""
 
     event: Literal["batch"]
@@ -325,7 +330,7 @@ class Bisected(_Line):
     reproduce: str
 
 
-class Finding(_Line):
+class Finding(_NodeLine):
     """A problem that makes the run red and belongs to no single case."""
 
     event: Literal["finding"]
@@ -337,7 +342,7 @@ class Finding(_Line):
     """The command that reproduces the problem, if there is one."""
 
 
-class Wait(_Line):
+class Wait(_NodeLine):
     """A worker must wait before it can continue. This is information; no case is at fault."""
 
     event: Literal["wait"]
@@ -354,6 +359,55 @@ class Stopped(_Line):
     """The name of the signal."""
     grace: Seconds
     """Seconds that running cases got to end."""
+
+
+class Node(_Line):
+    """Only in a cluster run: what has become of one of its nodes."""
+
+    event: Literal["node"]
+    host: Name
+    """The name of the node."""
+    state: Literal["ready", "refused", "lost", "stopping", "ended"]
+    """refused: the node is not like the others. lost: it is gone, or silent. ended: it has told its last word."""
+    message: str = ""
+    session: int = Field(default=0, ge=0)
+    """The number of the pytest session on this node, from 1."""
+    folder: str = ""
+    """The run directory of that session, on the node."""
+    devices: tuple[str, ...] = ()
+    gres: str = ""
+    """The generic resources of the node, as Slurm writes them."""
+    features: tuple[str, ...] = ()
+    """The node's features in Slurm."""
+
+
+class Late(_Line):
+    """Only in a cluster run: a node said this of a case that it did not have, or had no longer. It does not count."""
+
+    event: Literal["late"]
+    host: Name
+    case: str = ""
+    what: Name
+    """The kind of the line."""
+    outcome: str = ""
+    message: str = ""
+
+
+class SecondDevice(_Line):
+    """Only in a cluster run: a red case ran again, on another device of the same kind. The verdict stays as it is."""
+
+    event: Literal["second_device"]
+    case: Name
+    first: str
+    """UUID of the device on which the case was red."""
+    second: str
+    """UUID of the other device."""
+    host: Name
+    """The node of the other device."""
+    outcome: Outcome
+    """What the case came to on the other device."""
+    finding: Literal["red on this device only", "red on both"]
+    message: str = ""
 
 
 class End(_Line):
@@ -383,6 +437,9 @@ Event = Annotated[
     | Finding
     | Wait
     | Stopped
+    | Node
+    | Late
+    | SecondDevice
     | End,
     Field(discriminator="event"),
 ]

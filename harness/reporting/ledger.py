@@ -22,6 +22,7 @@ from harness.reporting.events import (
     MustPass,
     Reopened,
     RunStarted,
+    SecondDevice,
     Start,
     Stopped,
 )
@@ -113,6 +114,7 @@ class Summary:
     bisected: tuple[Bisected, ...] = ()
     forced: tuple[str, ...] = ()
     shards: tuple[MergedShard, ...] = ()
+    second_devices: tuple[SecondDevice, ...] = ()
     oddities: Oddities = field(default_factory=Oddities)
 
     @property
@@ -235,6 +237,7 @@ class Ledger(Summary):
             bisected=summary.bisected,
             forced=summary.forced,
             shards=summary.shards,
+            second_devices=summary.second_devices,
             oddities=summary.oddities,
             verdicts=tuple(verdicts),
             levels=tuple(levels),
@@ -304,6 +307,7 @@ class Tally:
         self._end: End | None = None
         self._findings: list[Finding] = []
         self._bisected: list[Bisected] = []
+        self._second_devices: list[SecondDevice] = []
         self._forced: dict[str, None] = {}
         self.shards: list[MergedShard] = []
         self._last = 0.0
@@ -345,6 +349,8 @@ class Tally:
                 self.shards.append(event)
             case Bisected():
                 self._bisected.append(event)
+            case SecondDevice():
+                self._second_devices.append(event)
             case Finding():
                 self._findings.append(event)
 
@@ -380,6 +386,7 @@ class Tally:
             bisected=tuple(self._bisected),
             forced=tuple(self._forced),
             shards=tuple(self.shards),
+            second_devices=tuple(self._second_devices),
             oddities=oddities,
         )
 

@@ -82,6 +82,10 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     for finding in ledger.findings:
         lines.append(f"FINDING {finding.kind}: {one_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []
+    lines += [
+        f"SECOND DEVICE {each.case} - {each.finding} ({each.first}; on {each.second}: {each.outcome})"
+        for each in ledger.second_devices[:SHOWN]
+    ]
     lines += _kept(ledger)
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)

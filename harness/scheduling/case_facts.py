@@ -16,11 +16,13 @@ _FILE = "case-facts.json"
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
     """`limits`: the seconds of each case that has a time limit of its own. `devices`: how many of them each case takes
-    that takes several, or one alone where several cases may share it.
+    that takes several, or one alone where several cases may share it. `gated`: why each case cannot run on this node,
+    for a session of a cluster run.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)
+    gated: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> CaseFacts:

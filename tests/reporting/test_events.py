@@ -60,6 +60,18 @@ LINES = [
     build.activity(""),
     build.stopped(),
     build.stopped("SIGINT", 0),
+    {"event": "node", "t": 1.0, "host": "h0", "state": "lost", "message": "silent", "devices": ["GPU-0"]},
+    {"event": "late", "t": 1.0, "host": "h0", "case": "a", "what": "finish", "outcome": "passed"},
+    {
+        "event": "second_device",
+        "t": 1.0,
+        "case": "a",
+        "first": "GPU-0",
+        "second": "GPU-1",
+        "host": "h1",
+        "outcome": "passed",
+        "finding": "red on this device only",
+    },
     build.end(),
 ]
 

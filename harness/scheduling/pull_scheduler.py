@@ -1,0 +1,194 @@
+"""Hands the cases that come over a `RemoteQueue` to xdist's workers. The agent's side decides which cases come."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from xdist.report import report_collection_diff
+from xdist.workermanage import parse_tx_spec_config
+
+from harness.scheduling.handed_out import HandedOut
+from harness.scheduling.remote_queue import Given, RemoteQueue
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+#: A worker needs to know its next case before it begins one.
+LEAST = 2
+#: A worker has cases for about so many seconds, but no more than so many cases.
+AHEAD_SECONDS, MOST = 1.0, 64
+
+
+def depth(mean_seconds: float) -> int:
+    """How many cases each worker should have, if a case takes `mean_seconds`."""
+    if mean_seconds <= 0:
+        return MOST
+    return min(MOST, max(LEAST, math.ceil(AHEAD_SECONDS / mean_seconds)))
+
+
+class PullScheduling:
+    """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`).
+
+    xdist calls it in the main thread and the queue in another one, so a lock guards each method.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        source: RemoteQueue,
+        handed_out: HandedOut,
+        *,
+        describe: Callable[[Sequence[str]], dict[str, Any]],
+        device_of: Callable[[str], str],
+        stop: Callable[[str, float], None],
+        failed: Callable[[], bool],
+    ) -> None:
+        """`describe`: what the head must know of these cases. `device_of`: the device of a worker, by its name.
+
+        `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
+        """
+        self._config = config
+        self._source = source
+        self._handed_out = handed_out
+        self._describe = describe
+        self._device_of = device_of
+        self._stop = stop
+        self._failed = failed
+        self._workers = len(parse_tx_spec_config(config))
+        self._queues: dict[WorkerController, list[int]] = {}
+        self._collections: dict[WorkerController, list[str]] = {}
+        self._ids: list[str] | None = None
+        self._buffer: deque[Given] = deque()
+        self._asked = 0
+        self._ended = False
+        self._mean = math.inf
+        self._lock = threading.RLock()
+
+    @property
+    def nodes(self) -> list[WorkerController]:
+        with self._lock:
+            return list(self._queues)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        return len(self._collections) >= self._workers
+
+    @property
+    def tests_finished(self) -> bool:
+        with self._lock:
+            return self._ended and not self._buffer and all(len(queue) < LEAST for queue in self._queues.values())
+
+    @property
+    def has_pending(self) -> bool:
+        with self._lock:
+            return bool(self._buffer) or any(self._queues.values())
+
+    def add_node(self, node: WorkerController) -> None:
+        with self._lock:
+            self._queues[node] = []
+
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        if self._ids is not None and list(collection) != self._ids:
+            return  # the replacement of a dead worker found other cases: it gets none
+        self._collections[node] = list(collection)
+
+    def schedule(self) -> None:
+        """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
+        with self._lock:
+            if self._ids is None:
+                if not self._is_same_everywhere() or self._failed():
+                    self.end()
+                    return
+                self._ids = next(iter(self._collections.values()))
+                self._source.say("ready", workers=len(self._queues), **self._describe(self._ids))
+                self._source.listen(self)
+            self._fill()
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        with self._lock:
+            self._queues[node].remove(item_index)
+            self._mean = duration if math.isinf(self._mean) else 0.8 * self._mean + 0.2 * duration
+            self._source.say("done", case=item_index)
+            self._fill()
+
+    def mark_test_pending(self, item: str) -> None:
+        raise NotImplementedError("the head decides which cases run again")
+
+    def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
+        raise NotImplementedError("this scheduler takes no case back from a worker that lives")
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Forget a worker. Returns the case that it was running when it died."""
+        with self._lock:
+            queue = self._queues.pop(node)
+            self._collections.pop(node, None)
+            if not queue:
+                return None
+            assert self._ids is not None
+            running, *others = queue
+            self._buffer.extendleft(Given(case) for case in reversed(others))
+            self._source.say("done", case=running)
+            self._fill()
+            return self._ids[running]
+
+    def give(self, cases: Sequence[Given]) -> None:
+        with self._lock:
+            self._asked = max(0, self._asked - len(cases))
+            self._buffer.extend(cases)
+            self._fill()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            self._fill()
+
+    def stop(self, reason: str, grace: float) -> None:
+        self._stop(reason, grace)
+        self.end()
+
+    def _fill(self) -> None:
+        """Give workers what they need. One that gets no more is told so: otherwise its last case waits for ever."""
+        ready = [node for node in self._queues if node in self._collections and not node.shutting_down]
+        deep = depth(self._mean)
+        while self._buffer and ready:
+            node = min(ready, key=lambda each: len(self._queues[each]))
+            if len(self._queues[node]) >= max(deep, LEAST):
+                break
+            given = self._buffer.popleft()
+            others = [each for each in ready if self._device_of(each.gateway.id) != given.avoid] if given.avoid else []
+            self._send(min(others, key=lambda each: len(self._queues[each])) if others else node, given.case)
+        if self._ended and not self._buffer:
+            for node in ready:
+                self._handed_out.end(node.gateway.id)
+                node.shutdown()
+            return
+        self._ask(len(ready) * deep)
+
+    def _ask(self, capacity: int) -> None:
+        outstanding = sum(map(len, self._queues.values())) + len(self._buffer) + self._asked
+        free = capacity - outstanding
+        if not self._ended and free >= max(1, capacity // 4):
+            self._asked += free
+            self._source.say("want", cases=free)
+
+    def _send(self, node: WorkerController, case: int) -> None:
+        self._queues[node].append(case)
+        self._handed_out.tell(node.gateway.id, [case])
+        node.send_runtest_some([case])
+
+    def _is_same_everywhere(self) -> bool:
+        """Whether all workers have collected the same. If not, the difference becomes an error of the collection."""
+        (first, wanted), *others = self._collections.items()
+        differences = [
+            (node, report_collection_diff(wanted, found, first.gateway.id, node.gateway.id)) for node, found in others
+        ]
+        for node, text in differences:
+            if text:
+                report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
+                self._config.hook.pytest_collectreport(report=report)
+        return not any(text for _, text in differences)

@@ -1,0 +1,107 @@
+"""The cases of a session of a cluster run: they come from the agent of this node, as workers get free.
+
+The agent hands this process one end of a socket pair. Both sides write lines of JSON. This process says ``ready`` (what
+it has collected), ``want`` (how many cases it can take) and ``done`` (a case has ended); the agent says ``give``,
+``end`` (no more cases will come) and ``stop``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from harness import linux
+
+#: The agent sets it for its pytest alone: the descriptor, and the name of the node.
+VARIABLE = "HARNESS_NODE_SESSION"
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A case to run: its position in the list of the run. `avoid`: the UUID of a device that it should not run on."""
+
+    case: int
+    avoid: str = ""
+
+
+class Receiver(Protocol):
+    """Whoever takes what the agent says. It is called from a thread of its own."""
+
+    def give(self, cases: Sequence[Given]) -> None:
+        """These cases have come."""
+
+    def end(self) -> None:
+        """No more cases will come."""
+
+    def stop(self, reason: str, grace: float) -> None:
+        """Running cases get `grace` seconds to end, and no other case begins."""
+
+
+class RemoteQueue:
+    """This process's end of the socket pair. `node`: the name of this node in the run."""
+
+    def __init__(self, descriptor: int, node: str) -> None:
+        self.node = node
+        os.set_inheritable(descriptor, False)
+        self._socket = socket.socket(fileno=descriptor)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_this_process(cls) -> RemoteQueue | None:
+        """The queue of the session that this process was started for; None for an ordinary session.
+
+        Processes that this one starts do not inherit it. This process ends with the agent.
+        """
+        told = os.environ.pop(VARIABLE, "")
+        if not told:
+            return None
+        descriptor, agent, node = told.split(":", 2)
+        linux.die_with_parent(int(agent))
+        return cls(int(descriptor), node)
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Tell the agent. If it is gone, this process is ended by the kernel, so nothing is left to do."""
+        line = json.dumps({"say": kind, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.sendall(line)
+
+    def listen(self, receiver: Receiver) -> None:
+        """Have `receiver` called with all that the agent says from now on."""
+        threading.Thread(target=self._listen, args=(receiver,), name="remote-queue", daemon=True).start()
+
+    def close(self) -> None:
+        """Close this end. The thread that listens ends."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _listen(self, receiver: Receiver) -> None:
+        rest = b""
+        while True:
+            try:
+                data = self._socket.recv(_BLOCK)
+            except OSError:
+                return  # closed by this process, which is at its end
+            if not data:
+                receiver.end()
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                _pass_on(json.loads(line), receiver)
+
+
+def _pass_on(message: Mapping[str, Any], receiver: Receiver) -> None:
+    match message["say"]:
+        case "give":
+            receiver.give([Given(case, avoid) for case, avoid in message["cases"]])
+        case "end":
+            receiver.end()
+        case "stop":
+            receiver.stop(message["reason"], message["grace"])

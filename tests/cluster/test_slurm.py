@@ -1,0 +1,104 @@
+"""Cluster runs in a pretended Slurm: an allocation, one step a node, and what Slurm does to them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.reporting import journal
+from harness.reporting.ledger import Ledger
+from tests.cluster import slurm
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())]
+
+
+class Ended:
+    """What is left of a scenario."""
+
+    def __init__(self, folder: Path) -> None:
+        self.status = json.loads((folder / "ended.json").read_text())["status"]
+        self.output = (folder / "run.out").read_text()
+        self.ledger = Ledger.from_journal(journal.read_run(folder / "run" / journal.FILE_NAME))
+        self.lines = [json.loads(line) for line in (folder / "run" / journal.FILE_NAME).read_text().splitlines()]
+
+    @property
+    def outcomes(self) -> set[str]:
+        return {verdict.outcome.value for verdict in self.ledger.verdicts}
+
+    @property
+    def findings(self) -> list[str]:
+        return [finding.kind for finding in self.ledger.findings]
+
+    def of(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        found = [line for line in self.lines if line["event"] == event]
+        return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
+
+
+def played(name: str, folder: Path) -> Ended:
+    """Play a scenario of `tests.cluster.slurm_scenarios` in a cluster of its own."""
+    words = [sys.executable, "-m", "tests.cluster.slurm_scenarios", name, str(folder / "project")]
+    done = subprocess.run(slurm.command(words), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Ended(folder / "project")
+
+
+def test_one_command_gets_an_allocation_and_runs_on_all_nodes(tmp_path: Path) -> None:
+    ended = played("plain", tmp_path)
+    assert ended.status == 0, ended.output
+    assert ended.outcomes == {"passed"}
+    nodes = {line["host"]: (line["gres"], line["features"]) for line in ended.of("node", state="ready")}
+    assert nodes == {
+        "h0": ("gpu:h200:8", ["hopper", "nvlink"]),
+        "h1": ("gpu:h200:8", ["hopper"]),
+        "a0": ("gpu:a100:4", []),
+        "a1": ("gpu:a100:4", []),
+    }
+    assert {line["host"] for line in ended.of("finish")} == {*nodes}
+
+
+@pytest.mark.parametrize("name", ["killed_agent", "killed_node"])
+def test_a_lost_node(name: str, tmp_path: Path) -> None:
+    """Its cases in flight are lost once, and run elsewhere."""
+    ended = played(name, tmp_path)
+    assert ended.status == 1, ended.output
+    assert ended.outcomes == {"passed"}
+    assert ended.findings == ["node_lost"]
+    (lost,) = ended.of("finish", outcome="lost")
+    assert not lost["final"]
+    (again,) = [line for line in ended.of("finish", outcome="passed") if line["case"] == lost["case"]]
+    assert again["host"] != lost["host"]
+
+
+@pytest.mark.parametrize("name", ["killed_daemon", "drained_node"])
+def test_what_does_not_end_a_step(name: str, tmp_path: Path) -> None:
+    ended = played(name, tmp_path)
+    assert ended.status == 0, ended.output
+    assert ended.outcomes == {"passed"}
+    assert not ended.findings
+
+
+@pytest.mark.parametrize("name", ["cancelled", "warned", "timed_out"])
+def test_the_end_of_the_allocation(name: str, tmp_path: Path) -> None:
+    """What runs comes to its end, and the report says what is left."""
+    ended = played(name, tmp_path)
+    assert ended.status in (1, 2), ended.output
+    assert ended.outcomes == {"passed", "not_run"}
+    assert ended.of("end")
+    assert "NOT_RUN" in ended.output
+
+
+def test_a_killed_head(tmp_path: Path) -> None:
+    """The allocation is given back, and the run is resumed in another one."""
+    ended = played("killed_head", tmp_path)
+    assert ended.status == 0, ended.output
+    assert ended.outcomes == {"passed"}
+    assert (tmp_path / "project" / "squeue").read_text() == ""
+    ends = [line["case"] for line in ended.of("finish", final=True)]
+    assert len(ends) == len({*ends})

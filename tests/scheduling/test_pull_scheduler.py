@@ -1,0 +1,159 @@
+"""The scheduler of a session of a cluster run: it takes cases as they come, and asks for more as workers get free."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from harness.scheduling.handed_out import HandedOut
+from harness.scheduling.pull_scheduler import LEAST, MOST, PullScheduling, depth
+from harness.scheduling.remote_queue import VARIABLE, Given, RemoteQueue
+from tests.scheduling.test_xdist_scheduler import FakeConfig, FakeNode
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+CASES = 10
+
+
+class Session:
+    """A scheduler with two fake workers, and the agent's end of its socket."""
+
+    def __init__(self, folder: Path, *, failed: bool = False, devices: Callable[[str], str] = str) -> None:
+        self.agent, theirs = socket.socketpair()
+        self.agent.setblocking(False)
+        self.queue = RemoteQueue(theirs.detach(), "n")
+        self.stops: list[tuple[str, float]] = []
+        self.scheduler = PullScheduling(
+            cast("pytest.Config", FakeConfig()),
+            self.queue,
+            HandedOut(folder),
+            describe=lambda ids: {"count": len(ids)},
+            device_of=devices,
+            stop=lambda reason, grace: self.stops.append((reason, grace)),
+            failed=lambda: failed,
+        )
+        self.nodes = [FakeNode("gw0"), FakeNode("gw1")]
+        for node in self.nodes:
+            self.add(node)
+        self.scheduler.schedule()
+
+    def add(self, node: FakeNode) -> None:
+        worker = cast("WorkerController", node)
+        self.scheduler.add_node(worker)
+        self.scheduler.add_node_collection(worker, [f"case {number}" for number in range(CASES)])
+
+    def close(self) -> None:
+        self.agent.close()
+        self.queue.close()
+
+    def said(self) -> list[dict[str, Any]]:
+        """What the session has said since the last call."""
+        try:
+            data = self.agent.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        return [json.loads(line) for line in data.splitlines()]
+
+    def finish(self, node: FakeNode, duration: float = 10.0) -> int:
+        case = node.queue.pop(0)
+        self.scheduler.mark_test_complete(cast("WorkerController", node), case, duration)
+        return case
+
+
+Start = Callable[..., Session]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts sessions, and closes them at the end."""
+    started: list[Session] = []
+
+    def made(**options: Any) -> Session:
+        started.append(Session(tmp_path, **options))
+        return started[-1]
+
+    yield made
+    for session in started:
+        session.close()
+
+
+def give(session: Session, *cases: int, avoid: str = "") -> None:
+    session.scheduler.give([Given(case, avoid) for case in cases])
+
+
+def test_it_says_what_it_has_and_asks(start: Start) -> None:
+    session = start()
+    assert session.said() == [
+        {"say": "ready", "workers": 2, "count": CASES},
+        {"say": "want", "cases": 2 * LEAST},
+    ]
+
+
+def test_cases_go_to_the_worker_with_the_fewest(start: Start) -> None:
+    session = start()
+    give(session, 0, 1, 2, 3)
+    assert [node.sent for node in session.nodes] == [[0, 2], [1, 3]]
+    session.said()
+    assert session.finish(session.nodes[0]) == 0
+    assert session.said() == [{"say": "done", "case": 0}, {"say": "want", "cases": 1}]
+
+
+def test_workers_end_when_no_more_cases_come(start: Start) -> None:
+    session = start()
+    give(session, 0, 1)
+    assert not session.scheduler.tests_finished
+    assert not any(node.shutting_down for node in session.nodes)
+    session.scheduler.end()
+    assert all(node.shutting_down for node in session.nodes)
+    assert session.scheduler.tests_finished
+
+
+def test_a_second_look_avoids_the_first_device(start: Start) -> None:
+    session = start(devices={"gw0": "GPU-0", "gw1": "GPU-1"}.__getitem__)
+    give(session, 0, avoid="GPU-0")
+    give(session, 1, avoid="GPU-0")
+    assert [node.sent for node in session.nodes] == [[], [0, 1]]
+    give(session, 2, avoid="GPU-9")
+    assert session.nodes[0].sent == [2]
+
+
+def test_the_cases_of_a_dead_worker_go_to_others(start: Start) -> None:
+    session = start()
+    give(session, 0, 1, 2, 3)
+    session.said()
+    dead = session.nodes[0]
+    assert session.scheduler.remove_node(cast("WorkerController", dead)) == "case 0"
+    assert session.said() == [{"say": "done", "case": 0}]  # the head sees that it has no end
+    new = FakeNode("gw2")
+    session.add(new)
+    session.scheduler.schedule()
+    assert new.sent == [2]
+
+
+def test_a_collection_that_failed_runs_nothing(start: Start) -> None:
+    session = start(failed=True)
+    assert session.said() == []
+    assert all(node.shutting_down for node in session.nodes)
+
+
+def test_a_stop(start: Start) -> None:
+    session = start()
+    session.scheduler.stop("stopped by SIGTERM", 3.0)
+    assert session.stops == [("stopped by SIGTERM", 3.0)]
+    assert all(node.shutting_down for node in session.nodes)
+
+
+@pytest.mark.parametrize(("seconds", "cases"), [(0.0, MOST), (0.001, MOST), (0.1, 10), (0.4, 3), (60.0, LEAST)])
+def test_short_cases_come_in_larger_numbers(seconds: float, cases: int) -> None:
+    assert depth(seconds) == cases
+
+
+def test_an_ordinary_session_has_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert RemoteQueue.of_this_process() is None
