@@ -1,8 +1,7 @@
-"""A Slurm cluster on this host alone, for tests: two nodes that are pretended, in namespaces of their own.
+"""A Slurm of four pretended nodes with GPUs, in namespaces of its own: for tests, as root, where Slurm is installed.
 
-``python -m tests.slurm_cluster COMMAND...`` runs a command in it, and ends with the exit status of the command. It
-needs root, and the packages slurm-wlm and munge of Debian. The daemons see no other network than a loopback of their
-own. They end with the namespace of processes, whatever happens to the command.
+``python -m tests.slurm_cluster WORD...`` runs a command inside. Nodes h0 and h1 have 8 GPUs of one type, a0 and a1 4 of
+another. They are daemons on this machine, so their processes see its processors and files.
 """
 
 from __future__ import annotations
@@ -14,133 +13,148 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-NODES = ("n0", "n1")
-PARTITION = "all"
-_PROGRAMS = ("slurmctld", "slurmd", "sbatch", "sinfo", "munged", "unshare", "runuser")
-_TIMEOUT = 60.0  # for the nodes to be idle
+PROGRAMS = ("unshare", "munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "sinfo", "runuser")
+NODES = ("h0", "h1", "a0", "a1")
+_INSIDE = "--inside"
+_FIRST_PORT = 17001
+_PATIENCE = 60.0
+_SIOCSIFADDR, _SIOCSIFFLAGS, _IFF_UP = 0x8916, 0x8914, 1
 
-_SLURM = f"""\
-ClusterName=tests
-SlurmctldHost=controller(127.0.0.1)
+_CONF = """\
+ClusterName=pretended
+SlurmctldHost=pretended(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 StateSaveLocation=/var/spool/slurm/state
 SlurmdSpoolDir=/var/spool/slurm/%n
-SlurmctldPidFile=/var/spool/slurm/slurmctld.pid
 SlurmdPidFile=/var/spool/slurm/%n.pid
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
+SlurmctldPidFile=/var/spool/slurm/slurmctld.pid
 SlurmdLogFile=/var/log/slurm/%n.log
+SlurmctldLogFile=/var/log/slurm/slurmctld.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
-SchedulerParameters=sched_interval=1,batch_sched_delay=0
+SlurmdParameters=config_overrides
+GresTypes=gpu
 ReturnToService=2
+KillWait=5
+SlurmdTimeout=10
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
 MpiDefault=none
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
-NodeName={NODES[0]} NodeHostname=controller NodeAddr=127.0.0.1 Port=17001 CPUs=2
-NodeName={NODES[1]} NodeHostname=controller NodeAddr=127.0.0.1 Port=17002 CPUs=2
-PartitionName={PARTITION} Nodes={",".join(NODES)} Default=YES MaxTime=60 State=UP
 """
 
 
-def reason_not_here() -> str:
-    """Why no cluster can be made on this machine. Empty if one can."""
+def missing() -> str:
+    """Why there can be no such cluster here; empty if there can."""
+    absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    if absent:
+        return f"no {', '.join(absent)}: install slurm-wlm and munge"
     if os.geteuid() != 0:
-        return "a pretended Slurm cluster needs root"
-    missing = [name for name in _PROGRAMS if shutil.which(name, path=_path()) is None]
-    if missing:
-        return f"Slurm is not installed: there is no {', '.join(missing)}"
-    tried = subprocess.run(_unshare("true"), capture_output=True, text=True, check=False)
-    return "" if tried.returncode == 0 else f"namespaces cannot be made here: {tried.stderr.strip()}"
+        return "namespaces and daemons need root"
+    tried = subprocess.run(["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "true"], check=False)
+    return "" if tried.returncode == 0 else "this machine allows no namespaces"
 
 
 def command(*words: str) -> list[str]:
-    """The command line that runs `words` in a cluster."""
-    return _unshare(sys.executable, "-m", "tests.slurm_cluster", "--inside", *words)
-
-
-def _unshare(*words: str) -> list[str]:
-    return ["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *words]
+    """The command that runs `words` in a new cluster."""
+    spaces = ["--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return ["unshare", *spaces, sys.executable, "-m", "tests.slurm_cluster", _INSIDE, *words]
 
 
 def _path() -> str:
+    """The daemons are where not every user looks."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def _inside(words: list[str]) -> int:
-    """The first process of the namespace: makes the cluster and runs the command."""
-    os.environ["PATH"] = _path()
-    _isolate()
-    _start_munge()
-    _start_slurm()
-    _wait_for_nodes()
-    return subprocess.run(words, check=False).returncode
+def _configuration(folder: Path) -> None:
+    lines, gres = [_CONF], ["AutoDetect=off"]
+    for number, (name, kind, gpus, features) in enumerate(
+        [("h0", "h200", 8, "hopper,nvlink"), ("h1", "h200", 8, "hopper"), ("a0", "a100", 4, ""), ("a1", "a100", 4, "")]
+    ):
+        known = f" Feature={features}" if features else ""
+        lines.append(
+            f"NodeName={name} NodeHostname=pretended NodeAddr=127.0.0.1 Port={_FIRST_PORT + number} CPUs=8 "
+            f"Gres=gpu:{kind}:{gpus}{known}"
+        )
+        # Slurm sets CUDA_VISIBLE_DEVICES in steps only for character devices with such names.
+        gres.append(f"NodeName={name} Name=gpu Type={kind} File={folder}/nvidia[0-{gpus - 1}]")
+    lines.append("PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP")
+    (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
+    (folder / "gres.conf").write_text("\n".join(gres) + "\n")
+    for number in range(8):
+        os.mknod(folder / f"nvidia{number}", 0o020666, os.makedev(1, 3))
 
 
-def _isolate() -> None:
-    """Folders of daemons are empty and this namespace's own, the loopback is up, and the host has another name."""
-    _run("mount", "--make-rprivate", "/")
-    for folder in ("/etc/slurm", "/var/spool/slurm", "/var/log/slurm", "/etc/munge", "/run/munge"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        _run("mount", "-t", "tmpfs", "none", folder)
+def _network() -> None:
+    """Bring up the loopback interface, with a second address: look-ups find none if 127.0.0.1 is the only one."""
     with socket.socket() as any_socket:
-        up = struct.pack("16sH14s", b"lo", 1, b"")
-        fcntl.ioctl(any_socket, 0x8914, up)  # SIOCSIFFLAGS
-        # Slurm looks for addresses of other interfaces than the loopback, and finds no host without one.
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", _IFF_UP, b""))
         address = struct.pack("16sH2s4s8s", b"lo:1", socket.AF_INET, b"", socket.inet_aton("192.0.2.1"), b"")
-        fcntl.ioctl(any_socket, 0x8916, address)  # SIOCSIFADDR
-    socket.sethostname("controller")
-    hosts = Path("/etc/slurm/hosts")
-    hosts.write_text("127.0.0.1 localhost controller\n")
+        fcntl.ioctl(any_socket, _SIOCSIFADDR, address)
+
+
+def _run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def _start(folder: Path) -> None:
+    _run("mount", "--make-rprivate", "/")
+    for place in ("/etc/slurm", "/var/spool/slurm", "/var/log/slurm", "/run/munge", "/etc/munge"):
+        Path(place).mkdir(parents=True, exist_ok=True)
+        _run("mount", "-t", "tmpfs", "none", place)
+    _network()
+    socket.sethostname("pretended")
+    hosts = folder / "hosts"
+    hosts.write_text("127.0.0.1 localhost pretended\n")
     _run("mount", "--bind", str(hosts), "/etc/hosts")
-
-
-def _start_munge() -> None:
     key = Path("/etc/munge/munge.key")
     key.write_bytes(os.urandom(1024))
-    for path in (key, key.parent, Path("/run/munge")):
-        shutil.chown(path, "munge", "munge")
+    _run("chown", "-R", "munge:", "/etc/munge", "/run/munge")
     key.chmod(0o400)
     Path("/run/munge").chmod(0o755)
     _run("runuser", "-u", "munge", "--", "munged")
-
-
-def _start_slurm() -> None:
-    Path("/etc/slurm/slurm.conf").write_text(_SLURM)
     Path("/var/spool/slurm/state").mkdir()
+    _configuration(Path("/etc/slurm"))
     _run("slurmctld")
-    for node in NODES:
-        Path("/var/spool/slurm", node).mkdir()
-        _run("slurmd", "-N", node)
-
-
-def _wait_for_nodes() -> None:
-    end = time.monotonic() + _TIMEOUT
-    while True:
-        found = subprocess.run(
-            ["sinfo", "--noheader", "-N", "-t", "idle", "-o", "%N"], capture_output=True, text=True, check=False
-        )
-        if set(found.stdout.split()) == set(NODES):
-            return
-        if time.monotonic() > end:
+    for name in NODES:
+        Path(f"/var/spool/slurm/{name}").mkdir()
+        _run("slurmd", "-N", name)
+    deadline = time.monotonic() + _PATIENCE
+    while len(_idle()) < len(NODES):
+        if time.monotonic() > deadline:
             logs = "".join(path.read_text() for path in sorted(Path("/var/log/slurm").iterdir()))
-            raise SystemExit(f"the nodes are not idle after {_TIMEOUT:.0f} s: {found.stdout}{found.stderr}\n{logs}")
+            raise SystemExit(f"the cluster does not come up: {_run('sinfo', '-N')}\n{logs}")
         time.sleep(0.1)
 
 
-def _run(*words: str) -> None:
-    subprocess.run(words, check=True)
+def _idle() -> set[str]:
+    found = subprocess.run(["sinfo", "-h", "-N", "-t", "idle", "-o", "%N"], capture_output=True, text=True, check=False)
+    return {*found.stdout.split()}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command in a new cluster; returns its exit status."""
+    if words[:1] != [_INSIDE]:
+        return subprocess.run(command(*words), check=False).returncode
+    os.environ["PATH"] = _path()
+    with tempfile.TemporaryDirectory() as folder:
+        _start(Path(folder))
+        try:
+            return subprocess.run(words[1:], check=False).returncode
+        finally:
+            subprocess.run(["scontrol", "shutdown"], check=False, capture_output=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--inside"]:
-        sys.exit(_inside(sys.argv[2:]))
-    sys.exit(subprocess.run(command(*sys.argv[1:]), check=False).returncode)
+    sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from tests import slurm_cluster
 from tests.ci import checkout
 from tests.ci.workflow import environment
 
-REASON = slurm_cluster.reason_not_here()
+REASON = slurm_cluster.missing()
 in_a_cluster = pytest.mark.skipif(REASON != "", reason=REASON)
 TORCH = ".".join(version("torch").split(".")[:2])
 

@@ -12,11 +12,12 @@ import pytest
 
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
-from tests.cluster import slurm
+from tests import slurm_cluster
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())]
+MISSING = slurm_cluster.missing()
+pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(MISSING != "", reason=MISSING)]
 
 
 class Ended:
@@ -44,7 +45,7 @@ class Ended:
 def played(name: str, folder: Path) -> Ended:
     """Play a scenario of `tests.cluster.slurm_scenarios` in a cluster of its own."""
     words = [sys.executable, "-m", "tests.cluster.slurm_scenarios", name, str(folder / "project")]
-    done = subprocess.run(slurm.command(words), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return Ended(folder / "project")
 
