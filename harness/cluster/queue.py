@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -169,7 +169,7 @@ class Waiting:
         group = self.groups.setdefault(key, deque())
         (group.appendleft if first else group.append)(job)
 
-    def take(self, node: str, others: frozenset[str] = frozenset()) -> int | None:
+    def take(self, node: str, others: Set[str] = frozenset()) -> int | None:
         """A job for a node: of those that the fewest nodes can run, the first. `others` keep what they can run."""
         keys = [key for key, group in self.groups.items() if group and node not in key and others <= key]
         return self.groups[max(keys, key=len)].popleft() if keys else None
@@ -409,23 +409,36 @@ class CaseQueue:
 
         A worker begins a case once it knows the next one. So a node gets more than its share where only it can go on.
         """
+        if not self._waiting and not self._looks:
+            return []
         given: dict[str, list[int]] = {}
-        for fair in (True, False):
-            for node in [each for each in self.nodes.values() if each.state is NodeState.OPEN and each.takes]:
-                room, others = min(node.free, self._share(node) - len(node.leased)), frozenset[str]()
-                if not fair:
-                    room = (
-                        min(node.free, 2 * node.workers - len(node.leased)) if len(node.leased) <= node.workers else 0
-                    )
-                    others = self._hungry() - {node.name}
-                for _ in range(room):
-                    job = self._waiting.take(node.name, others)
-                    job = self._looks.take(node.name, others) if job is None else job
-                    if job is None:
-                        break
-                    self._lease(node, job)
-                    given.setdefault(node.name, []).append(job)
+        opened = [each for each in self.nodes.values() if each.state is NodeState.OPEN and each.takes]
+        share = self._shares(opened)
+        free = [node for node in opened if node.free]
+        for node in free:
+            self._fill(node, min(node.free, share[node.name] - len(node.leased)), frozenset(), given)
+        for node in free:
+            if len(node.leased) > node.workers or not node.free:
+                continue
+            hungry = (each.name for each in opened if len(each.leased) < min(share[each.name], 2 * each.workers))
+            self._fill(node, min(node.free, 2 * node.workers - len(node.leased)), {*hungry} - {node.name}, given)
         return [Give(name, tuple(jobs)) for name, jobs in given.items()]
+
+    def _fill(self, node: Node, room: int, hungry: Set[str], given: dict[str, list[int]]) -> None:
+        """Lease so many jobs to a node. `hungry`: other nodes that have less than their share, and ask for it soon."""
+        for _ in range(room):
+            job = self._waiting.take(node.name, hungry)
+            job = self._looks.take(node.name, hungry) if job is None else job
+            if job is None:
+                return
+            self._lease(node, job)
+            given.setdefault(node.name, []).append(job)
+
+    def _shares(self, opened: Sequence[Node]) -> dict[str, int]:
+        """How many jobs each open node should have: its part of what is unfinished. A lease does not change it."""
+        unfinished = len(self._waiting) + len(self._looks) + sum(len(each.leased) for each in opened)
+        workers = max(1, sum(each.workers for each in opened))
+        return {each.name: math.ceil(unfinished * each.workers / workers) for each in opened}
 
     def _lease(self, node: Node, job: int) -> None:
         entry = self.jobs[job]
@@ -433,16 +446,6 @@ class CaseQueue:
         node.free -= 1
         node.moved = self._now
         entry.begun, entry.verdict = False, None
-
-    def _hungry(self) -> frozenset[str]:
-        """The nodes that have less than their share. They ask for it soon."""
-        opened = [node for node in self.nodes.values() if node.state is NodeState.OPEN and node.takes]
-        return frozenset(node.name for node in opened if len(node.leased) < min(self._share(node), 2 * node.workers))
-
-    def _share(self, node: Node) -> int:
-        opened = [each for each in self.nodes.values() if each.state is NodeState.OPEN and each.takes]
-        unfinished = len(self._waiting) + len(self._looks) + sum(len(each.leased) for each in opened)
-        return math.ceil(unfinished * node.workers / max(1, sum(each.workers for each in opened)))
 
     def _turn(self) -> list[Action]:
         """End sessions that get no more cases, and open others where there are cases again."""
