@@ -8,6 +8,7 @@
 #   soft      the profile `soft`, on the software device, in the order of the night
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
+#   breaks    breaks of torch, each of which some case must notice (`harness mutate`)
 #   tests     all tests with cold processes, as a user starts them, and the acceptance suites in five random orders
 #
 # Variables:
@@ -21,7 +22,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-steps=(suites soft simcuda chaos tests)
+steps=(suites soft simcuda chaos breaks tests)
 seed=${NIGHTLY_SEED:-$(date -u +%Y%m%d)}
 results=${NIGHTLY_RESULTS:-nightly-results}
 cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/environments}
@@ -71,6 +72,15 @@ chaos() {
     local made
     made=$(environment plain "torch==$pinned")
     CHAOS_SEEDS=$(seq -s, "$seed" $((seed + 9))) "$made/bin/pytest" tests/chaos -n "$workers" --dist worksteal
+}
+
+breaks() {
+    local made jobs=$workers
+    made=$(environment plain "torch==$pinned")
+    if [[ $jobs == auto ]]; then jobs=$(nproc); fi
+    # Other data each night: a break that only some data show is missed now and then.
+    "$made/bin/harness" mutate run --device cpu --device soft --jobs "$jobs" --seed "$seed" \
+        --results-dir "$results/breaks" --json "$results/breaks.json"
 }
 
 tests() {

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 CI = Path(__file__).parents[1] / ".ci"
-STEPS = ["suites", "soft", "simcuda", "chaos", "tests"]
+STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "tests"]
 
 #: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest that prints
 #: its arguments and fails in the step that $BROKEN names.
-_PYTHON = """#!/bin/bash
+_PYTHON = r"""#!/bin/bash
 if [[ $1 == --version ]]; then echo "Python 3.fake"; exit; fi
 mkdir -p "$3/bin"
 echo "made $(basename "$3" | sed 's/-.*//')" >> "$LOG"
@@ -29,6 +29,7 @@ cat > "$3/bin/pytest" <<'END'
 echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
+printf '#!/bin/bash\necho "harness $*" >> "$LOG"\n' > "$3/bin/harness"
 chmod +x "$3"/bin/*
 """
 
@@ -214,6 +215,8 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest tests/chaos -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ -n 3 --dist worksteal  cold, 5 orders",
     ]
+    (breaks,) = night.calls("harness")
+    assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")
 
 
 def test_environments_are_made_once(night: Night) -> None:
