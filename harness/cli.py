@@ -51,6 +51,7 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    MARKDOWN = "markdown"
 
 
 app.add_typer(waivers, name="waivers")
@@ -218,6 +219,10 @@ def catalog(
         _keep_must_pass(entries, must_pass, update=update, description=description)
     elif format_ is Format.JSON:
         print(cases.as_json(entries))
+    elif format_ is Format.MARKDOWN:
+        from harness.reporting import suites_page
+
+        print(suites_page.page(entries, Path()), end="")
     else:
         _print_catalog(entries)
 

@@ -1,21 +1,14 @@
-"""Readings of a process, and cases repeated in forked processes, as an executor runs them.
-
-Run as a program, this file is what forks: ``python -m tests.checks.test_meters FILE NAME…`` collects FILE with pytest,
-freezes what that made, and runs each case in a child of its own: once on suspicion, then the counted repetitions.
-"""
+"""Readings of a process, and what they say of cases that are repeated."""
 
 from __future__ import annotations
 
-import gc
 import json
 import mmap
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,95 +16,13 @@ import pytest
 
 from harness.backends.cuda import CudaCounters, private_pools
 from harness.backends.nvml_memory import NvmlProcess, used_by
-from harness.checks import growth, origins
 from harness.checks.meters import process as process_meters
 from harness.checks.meters.process import Files, resident
-from harness.checks.meters.table import METERS, Meters, Reading, growths, meter_of, quantity, suspicions
+from harness.checks.meters.table import METERS, Reading, growths, meter_of, quantity, suspicions
 from harness.checks.meters.torch_memory import count_objects
+from tests.checks.examined import Examined, examine
 
 _ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """The result of a child for one case: suspicions of the first run, leaks by meter, and their origins."""
-
-    first: dict[str, int]
-    leaks: dict[str, str]
-    origins: dict[str, list[str]] = field(default_factory=dict)
-
-
-def examine(folder: Path, source: str) -> dict[str, Examined]:
-    """Examine every case of a test file with this source, each in a process of its own."""
-    path = folder / "test_cases.py"
-    path.write_text(source)
-    command = [sys.executable, "-m", "tests.checks.test_meters", str(path)]
-    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=600, check=False)
-    lines = [line for line in ran.stdout.splitlines() if line.startswith('{"case"')]
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = {}
-    for line in lines:
-        values = json.loads(line)
-        name = values.pop("case")
-        found[name] = Examined(**values)
-    return found
-
-
-class _Repeater:
-    """Takes the place of pytest's run loop."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        session.config.pluginmanager.unregister(name="terminalreporter")
-        gc.collect()
-        gc.freeze()
-        for item in session.items:
-            sys.stdout.flush()
-            pid = os.fork()
-            if pid == 0:
-                self._child(item)
-            _, status = os.waitpid(pid, 0)
-            assert status == 0, (item.name, status)
-        return True
-
-    def _child(self, item: pytest.Item) -> None:
-        status = 1
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["TMPDIR"] = folder
-                tempfile.tempdir = None
-                found = asdict(_examine_here(item, Path(folder)))
-            print(json.dumps({"case": item.name, **found}), flush=True)
-            status = 0
-        finally:
-            os._exit(status)
-
-
-def _examine_here(item: pytest.Item, folder: Path) -> Examined:
-    fast = Meters("fast", temp=folder)
-    before = fast.read()
-    item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
-    first = suspicions(growths(before, fast.read()))
-    full = Meters("full", temp=folder)
-    repeated = []
-    last = full.read()
-    for _ in range(growth.WARMUP + growth.COUNTED):
-        item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
-        now = full.read()
-        repeated.append(growths(last, now))
-        last = now
-    leaks = {leak.meter: leak.text for leak in growth.verdict(first, repeated)}
-    return Examined(first, leaks, _origins_here(item, folder, list(leaks)) if leaks else {})
-
-
-def _origins_here(item: pytest.Item, folder: Path, meters: Sequence[str]) -> dict[str, list[str]]:
-    gc.unfreeze()  # the search for holders unfreezes objects, which would then be new
-    origins.record_history(meters)
-    since = origins.Origins(temp=folder)
-    for _ in range(growth.COUNTED):
-        item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
-    return since.of(meters)
-
 
 _NO_LEAKS = """
 import concurrent.futures, functools, gc, logging, re, sys, threading
@@ -624,11 +535,6 @@ assert suspicions(growths(again, meters.read()))["tensors"] == 1
 
 def test_many_objects_are_frozen_and_nothing_is_lost_or_counted_twice() -> None:
     subprocess.run([sys.executable, "-c", _MANY], cwd=_ROOT, check=True)
-
-
-if __name__ == "__main__":
-    _OFF = ["-p", "no:cacheprovider", "-p", "no:xdist", "-s", "-q", "-c", os.devnull]
-    sys.exit(pytest.main([*_OFF, f"--rootdir={Path(sys.argv[1]).parent}", *sys.argv[1:]], plugins=[_Repeater()]))
 
 
 @pytest.mark.parametrize("cheap", [True, False])

@@ -12,7 +12,7 @@ import pytest
 from harness.checks.meters.holders import held_by
 from harness.checks.origins import MAX_FRAMES, describe_mappings, describe_stacks, new_cuda_blocks, shorten
 from harness.checks.origins import _Mapping as Mapped
-from tests.checks.test_meters import Examined, examine
+from tests.checks.examined import Examined, examine
 
 _LEAKING = """
 import ctypes, functools, gc, mmap, os, tempfile, threading

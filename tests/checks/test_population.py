@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.checks.meters.table import Meters
-from tests.checks.test_meters import examine
+from tests.checks.examined import examine
 
 _ROOT = Path(__file__).parents[2]
 

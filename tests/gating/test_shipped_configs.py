@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from harness.gating.hardware import Hardware, load_hardware, mismatches
 from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle
 from harness.gating.profiles import Profile, load_profile
+from harness.reporting import suites_page
+from harness.reporting.catalog import Entry
 from harness.simcuda import machine as simulated
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +145,16 @@ def cases() -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stdout + done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
+
+
+def test_the_page_of_suites_is_up_to_date(cases: list[dict[str, Any]]) -> None:
+    pinned = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    if version("torch").partition("+")[0] != pinned.removeprefix("torch=="):
+        pytest.skip("other releases of torch have other cases")
+    names = {field.name for field in fields(Entry)}
+    entries = [Entry(**{name: value for name, value in case.items() if name in names}) for case in cases]
+    said = "run harness catalog --format markdown > docs/suites.md"
+    assert suites_page.page(entries, ROOT) == (ROOT / "docs" / "suites.md").read_text(), said
 
 
 @pytest.mark.parametrize("name", PROFILES)
