@@ -16,6 +16,7 @@ import psutil
 
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
+from tests.warm.client import heed_signals
 
 #: Seconds after which a wait is given up: far more than any takes.
 PATIENCE = 300.0
@@ -72,6 +73,7 @@ class Project:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(temp), **(environ or {})},
+                preexec_fn=heed_signals,
             )
         return Running(process, output, self.folder / name)
 

@@ -11,8 +11,6 @@ import pytest
 from harness.outcome import Outcome
 from tests.cluster.project import SLOW, Project, Running, ran_twice, stop
 
-pytestmark = pytest.mark.acceptance
-
 MIXED = """
 import os, signal
 import pytest

@@ -17,7 +17,7 @@ from tests import slurm_cluster
 ROOT = Path(__file__).parents[2]
 
 MISSING = slurm_cluster.missing()
-pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(MISSING != "", reason=MISSING)]
+pytestmark = pytest.mark.skipif(MISSING != "", reason=MISSING)
 
 
 class Ended:
