@@ -108,7 +108,10 @@ def run(
     from harness.errors import WriteError
     from harness.outcome import EXIT_INTERNAL
 
-    words = tuple(shlex.split(launcher))
+    try:
+        words = tuple(shlex.split(launcher))
+    except ValueError as error:
+        raise engines.EngineError(f"--launcher={launcher!r}: expected words as in a shell ({error})") from None
     argv = ("harness", *sys.argv[1:])
     if engine is EngineName.SLURM and _IN_ALLOCATION not in os.environ:
         cluster.pytest_arguments(arguments, 0)  # a mistake is said before anybody waits for an allocation

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.reporting import environment
+from harness.text import clean
 
 
 class Environments:
-    """What the nodes have said of themselves. The facts of the first node are those of the run."""
+    """What the nodes have said of themselves.
 
-    def __init__(self, run_dir: Path) -> None:
+    The facts of the run are those of the node `leading`, which most others are like, with the command and the host of
+    the head, and the devices of all nodes. So they agree with the `run` line of the journal, as evidence must.
+    """
+
+    def __init__(self, run_dir: Path, argv: Sequence[str]) -> None:
+        """`argv`: the command of the whole run. Those of the nodes are with their facts."""
         self._run_dir = run_dir
+        self._command = [clean(word) for word in argv]
+        self.leading = ""
         self._known: dict[str, Mapping[str, Any]] = {}
 
     def keep_earlier(self, part: int) -> None:
@@ -32,7 +41,8 @@ class Environments:
         if not isinstance(facts, dict):
             return
         self._known[node] = facts
-        first = next(iter(self._known.values()))
+        first = self._known.get(self.leading, next(iter(self._known.values())))
         devices = [each for known in self._known.values() for each in environment.devices_of(known)]
         by_uuid = {str(each.get("uuid")): each for each in devices}
-        environment.write(self._run_dir, {**first, "devices": [*by_uuid.values()], "nodes": dict(self._known)})
+        own = {"command": self._command, "host": clean(platform.node()), "devices": [*by_uuid.values()]}
+        environment.write(self._run_dir, {**first, **own, "nodes": dict(self._known)})

@@ -114,7 +114,7 @@ class Head:
         self._positions: dict[str, int] = {}
         self._reference: SessionLines | None = None
         self._facts: dict[str, str] = {}
-        self._environments = Environments(wanted.run_dir)
+        self._environments = Environments(wanted.run_dir, wanted.argv)
         #: What comes before the journal can begin.
         self._early: list[Callable[[], None]] = []
         self._refusal = ""
@@ -421,6 +421,7 @@ class Head:
             self._act(self._queue.stop("the run cannot be resumed"))
             return
         self._reference, self._facts = reference, reference.facts
+        self._environments.leading = reference.name
         self._ids = reference.ids
         self._positions = {case: position for position, case in enumerate(self._ids)}
         devices = dict.fromkeys(uuid for each in there if each.ready is not None for uuid in each.ready.devices)

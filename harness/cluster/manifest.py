@@ -6,11 +6,12 @@ shards' run directories are on one volume, ``harness report merge`` makes one ru
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from harness.errors import HarnessError
 
@@ -98,34 +99,19 @@ def text(wanted: Wanted) -> str:
         "# A red case makes its pod, and so the job, fail. Afterwards, where the volume is, make one run of all:",
         f"#   harness report merge {shards} -o {RESULTS}/merged",
     ]
-    return "\n".join([*head, *_yaml(job(wanted), 0)]) + "\n"
+    body = yaml.dump(job(wanted), Dumper=_Dumper, sort_keys=False, width=100_000)
+    return "\n".join(head) + f"\n{body}"
 
 
-def _yaml(value: Any, depth: int) -> list[str]:
-    """Block YAML of plain values. Every text that could mean something else is quoted as in JSON."""
-    pad = "  " * depth
-    lines: list[str] = []
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if isinstance(each, dict | list) and each:
-                lines += [f"{pad}{_scalar(key)}:", *_yaml(each, depth + 1)]
-            else:
-                lines.append(f"{pad}{_scalar(key)}: {_scalar(each)}")
-        return lines
-    for each in value:
-        if isinstance(each, dict):
-            first, *rest = _yaml(each, depth + 1)
-            lines += [f"{pad}- {first.strip()}", *rest]
-        else:
-            lines.append(f"{pad}- {_scalar(each)}")
-    return lines
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that some reader of YAML could take for something else, such as 1e3, yes or null."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
 
 
-def _scalar(value: Any) -> str:
-    if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-        return value if plain else json.dumps(value)
-    return json.dumps(value)
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:

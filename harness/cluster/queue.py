@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from harness.outcome import Outcome
-from harness.scheduling.backlog import LONG
+from harness.scheduling.backlog import longest_short
 
 #: A case that was in flight on so many lost nodes does not run again: it may be what kills them.
 MOST_LOSSES = 2
@@ -220,7 +220,7 @@ class CaseQueue:
         self.jobs = [Job(case, over=case in finished) for case in range(len(seconds))]
         left = [case for case in range(len(seconds)) if case not in finished]
         self.left, self._is_loaded = len(left), True
-        limit = sum(seconds[case] for case in left) * LONG / max(1, sum(node.workers for node in self.nodes.values()))
+        limit = longest_short([seconds[case] for case in left], sum(node.workers for node in self.nodes.values()))
         long = sorted((case for case in left if seconds[case] > limit), key=lambda case: (-seconds[case], case))
         for job in (*long, *(case for case in left if seconds[case] <= limit)):
             self._waiting.put(job, self._unable(job))

@@ -56,7 +56,7 @@ class Backlog:
         #: The devices of leaders and lenders are those below this number.
         self._grouped = most * _leaders(seconds, shares, self._is_wide, workers, self._devices // most) if wide else 0
         self._left = sum(seconds)
-        limit = max(self._left / max(workers, 1) * LONG, statistics.median(seconds or [0.0]))
+        limit = longest_short(seconds, workers)
         self._is_long = [each > limit for each in seconds]
         narrow = [position for position in range(len(seconds)) if position not in self._is_wide]
         by_length = sorted(narrow, key=lambda position: (-seconds[position], position))
@@ -153,6 +153,11 @@ class Backlog:
         position = cases.popleft()
         self._left -= self._seconds[position]
         return position
+
+
+def longest_short(seconds: Sequence[float], workers: int) -> float:
+    """A case is long if it is expected to take more than so many seconds."""
+    return max(sum(seconds) / max(workers, 1) * LONG, statistics.median(seconds or [0.0]))
 
 
 def _leaders(seconds: Sequence[float], shares: Sequence[float], wide: frozenset[int], workers: int, most: int) -> int:

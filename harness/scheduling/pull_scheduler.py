@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from xdist.report import report_collection_diff
 from xdist.workermanage import parse_tx_spec_config
 
 from harness.scheduling.handed_out import HandedOut
 from harness.scheduling.remote_queue import Given, RemoteQueue
+from harness.scheduling.worker_collections import same_everywhere
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -101,7 +101,7 @@ class PullScheduling:
         """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
         with self._lock:
             if self._ids is None:
-                if not self._is_same_everywhere() or self._failed():
+                if not same_everywhere(self._config, self._collections) or self._failed():
                     self.end()
                     return
                 self._ids = next(iter(self._collections.values()))
@@ -180,15 +180,3 @@ class PullScheduling:
         self._queues[node].append(case)
         self._handed_out.tell(node.gateway.id, [case])
         node.send_runtest_some([case])
-
-    def _is_same_everywhere(self) -> bool:
-        """Whether all workers have collected the same. If not, the difference becomes an error of the collection."""
-        (first, wanted), *others = self._collections.items()
-        differences = [
-            (node, report_collection_diff(wanted, found, first.gateway.id, node.gateway.id)) for node, found in others
-        ]
-        for node, text in differences:
-            if text:
-                report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
-                self._config.hook.pytest_collectreport(report=report)
-        return not any(text for _, text in differences)

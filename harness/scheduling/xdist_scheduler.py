@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
-from xdist.report import report_collection_diff
 from xdist.workermanage import parse_tx_spec_config
 
 from harness.scheduling.backlog import Backlog
 from harness.scheduling.handed_out import HandedOut
+from harness.scheduling.worker_collections import same_everywhere
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -75,7 +75,7 @@ class LongestFirstScheduling:
     def schedule(self) -> None:
         """Begin, once all workers have collected. Later: give cases to a worker that has come after that."""
         if self._ids is None:
-            if not self._is_same_everywhere():
+            if not same_everywhere(self._config, self._collections):
                 return
             self._ids = next(iter(self._collections.values()))
             self._backlog = Backlog(
@@ -151,15 +151,3 @@ class LongestFirstScheduling:
             self._waiting[node] = self._backlog.waiting(queue)
         else:
             self._waiting[node] -= self._backlog.seconds(queue[0])
-
-    def _is_same_everywhere(self) -> bool:
-        """Whether all workers have collected the same. If not, the difference becomes an error of the collection."""
-        (first, wanted), *others = self._collections.items()
-        differences = [
-            (node, report_collection_diff(wanted, found, first.gateway.id, node.gateway.id)) for node, found in others
-        ]
-        for node, text in differences:
-            if text:
-                report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
-                self._config.hook.pytest_collectreport(report=report)
-        return not any(text for _, text in differences)

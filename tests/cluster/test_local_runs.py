@@ -7,7 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
 
+from harness.cli import app
 from harness.outcome import Outcome
 from tests.cluster.project import SLOW, Project, Running, ran_twice, stop
 
@@ -171,6 +173,24 @@ def test_what_cannot_be_collected(project: Project) -> None:
     assert running.wait() == 3
     assert "the tests could not be collected: " in running.output
     assert "nothing_of_that_name" in running.output
+
+
+def test_a_green_run_is_evidence(project: Project) -> None:
+    """Its environment.json agrees with its journal: the command and the host are those of the head."""
+    project.write("suites/some/test_some.py", SLOW.format(cases=4, seconds=0.1))
+    running = project.run("--engine=local", "--nodes=2")
+    assert running.wait() == 0, running.output
+    archive = str(running.run_dir.with_suffix(".zip"))
+    packed = CliRunner().invoke(app, ["package", str(running.run_dir), "-o", archive], catch_exceptions=False)
+    assert packed.exit_code == 0, packed.output
+    verified = CliRunner().invoke(app, ["verify", archive], catch_exceptions=False)
+    assert verified.exit_code == 0, verified.output
+
+
+def test_a_launcher_that_no_shell_could_read_is_refused(project: Project) -> None:
+    running = project.run("--engine=local", "--launcher=a 'b")
+    assert running.wait() == 4
+    assert running.output == ('harness: --launcher="a \'b": expected words as in a shell (No closing quotation)\n')
 
 
 def test_a_mistake_is_one_sentence(project: Project) -> None:

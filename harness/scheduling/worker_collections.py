@@ -1,0 +1,25 @@
+"""What xdist's workers have collected: all must have the same cases, since they are given as positions in the list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+from xdist.report import report_collection_diff
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+
+def same_everywhere(config: pytest.Config, collections: Mapping[WorkerController, Sequence[str]]) -> bool:
+    """Whether all workers have collected the same. If not, the difference becomes an error of the collection."""
+    (first, wanted), *others = collections.items()
+    differences = [
+        (node, report_collection_diff(wanted, found, first.gateway.id, node.gateway.id)) for node, found in others
+    ]
+    for node, text in differences:
+        if text:
+            report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
+            config.hook.pytest_collectreport(report=report)
+    return not any(text for _, text in differences)
