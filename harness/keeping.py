@@ -11,15 +11,16 @@ from harness.errors import HarnessError
 
 _SIZE = re.compile(r"(\d{1,9})(KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-#: Bytes of a block of Python's allocator on average, where blocks are counted and not measured.
-_BLOCK = 64
+#: Where blocks are counted and not measured, the bytes of one: on average in Python's allocator, at least in torch's.
+_BLOCKS = {"python_blocks": 64, "cuda_active_blocks": 512, "soft_active_blocks": 512}
 
-#: What can be named, and for each the meters that it is about. Threads, descriptors, files, shared memory and memory of
-#: devices are never kept.
+#: What can be named, and for each the meters that it is about. Threads, descriptors, files and shared memory are never
+#: kept. What torch's allocator has in reserve for a device follows from what tensors have there.
 METERS = {
     "tensors": ("tensors",),
     "host": ("tensor_bytes", "heap_bytes", "mapped_bytes", "python_blocks"),
     "pinned": ("pinned_bytes", "pinned_reserved"),
+    "device": ("cuda_allocated", "cuda_active_blocks", "soft_allocated", "soft_active_blocks"),
 }
 #: What is kept without a limit where the mark names nothing.
 _UNNAMED = ("tensors", "host")
@@ -47,7 +48,7 @@ class Keeps:
             if base in meters:
                 if self.most:
                     most = self.most.get(name, 0)
-                    return most // _BLOCK if base == "python_blocks" else most
+                    return most // _BLOCKS.get(base, 1)
                 return None if name in _UNNAMED else 0
         return 0
 

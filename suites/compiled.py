@@ -75,6 +75,21 @@ class Within:
 EXACTLY = Within(0.0, 0.0, "the same operations run in the same order")
 
 
+@dataclass
+class _Given:
+    """A function given to torch, which keeps it for good: `compiled_autograd/test_contexts.py` has a case for that.
+
+    `function` is taken back in the end. Otherwise torch would keep graphs, and tensors on the device that they were
+    traced with, and a leak of the case itself would not be seen among them.
+    """
+
+    function: Callable[..., Any] | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        assert self.function is not None, "torch called back after a reset of the compiler"
+        return self.function(*args, **kwargs)
+
+
 @contextmanager
 def compiled_backward(
     backend: str | Callable[..., Any] = "aot_eager", dynamic: bool | None = None, *, fullgraph: bool = True
@@ -84,6 +99,7 @@ def compiled_backward(
     `backend`, `dynamic` and `fullgraph` are those of `torch.compile`. The compiler is reset before and after.
     """
     recording = Recording()
+    given: list[_Given] = []
     inner = private.back_end(backend) if isinstance(backend, str) else backend
 
     def compile_piece(piece: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
@@ -92,14 +108,20 @@ def compiled_backward(
 
     def compile_graph(graph: torch.fx.GraphModule) -> Callable[..., Any]:
         recording.graphs.append(graph)
-        return torch.compile(graph, backend=compile_piece, dynamic=dynamic, fullgraph=fullgraph)
+        return give(torch.compile(graph, backend=compile_piece, dynamic=dynamic, fullgraph=fullgraph))
+
+    def give(function: Callable[..., Any]) -> _Given:
+        given.append(_Given(function))
+        return given[-1]
 
     private.reset_compiler()
     try:
-        with private.enable(compile_graph):
+        with private.enable(give(compile_graph)):
             yield recording
     finally:
         private.reset_compiler()
+        for each in given:
+            each.function = None
 
 
 @contextmanager
