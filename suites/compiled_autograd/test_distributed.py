@@ -17,7 +17,7 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 #: What each script begins and ends with: two processes that form a group. They end without taking the interpreter down:
 #: torch 2.13 aborts there now and then (a thread that nobody joined), after both have said what they found, and how a
 #: process with a group ends is not what these cases are about.
-#: What takes seconds to import is imported before the fork, once for both: no import of these starts a thread of Python.
+#: What takes seconds to import is imported before the fork, once for both. None of it starts a thread of Python.
 BEGIN = """
 import os
 import torch
