@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -59,16 +60,32 @@ def _module(path: Path) -> str:
 MODULES = {_module(path): path for path in sorted(HARNESS.rglob("*.py"))}
 
 
+@functools.cache
+def _statements(path: Path) -> tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]:
+    """The imports of a file, and whether each is at the top: needed to import the file itself."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    top = set(tree.body)
+    # An import is a statement: what is inside expressions need not be looked at.
+    waiting: list[ast.AST] = [tree]
+    found = []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, node in top))
+        else:
+            blocks = (getattr(node, name, ()) for name in ("body", "orelse", "finalbody", "handlers", "cases"))
+            waiting += [child for block in blocks if isinstance(block, list) for child in block]
+    return tuple(found)
+
+
 def _imports(path: Path, modules: Mapping[str, Path], *, at_start: bool) -> Iterator[str]:
     """Those of `modules` that a file imports; `at_start`: only those that it needs to be imported itself."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes: list[ast.AST] = list(ast.walk(tree))
-    if at_start:
-        nodes = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in nodes:
+    for node, at_top in _statements(path):
+        if at_start and not at_top:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif node.module is not None:
             whole = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name for name in whole if name in modules)
             if node.module in modules and not all(name in modules for name in whole):

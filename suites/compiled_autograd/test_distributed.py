@@ -17,12 +17,16 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 #: What each script begins and ends with: two processes that form a group. They end without taking the interpreter down:
 #: torch 2.13 aborts there now and then (a thread that nobody joined), after both have said what they found, and how a
 #: process with a group ends is not what these cases are about.
+#: What takes seconds to import is imported before the fork, once for both. None of it starts a thread of Python.
 BEGIN = """
 import os
-rank = 0 if (other := os.fork()) else 1
 import torch
+import torch._dynamo
 import torch.distributed as dist
+import torch.nn.parallel
+from torch.distributed import tensor
 
+rank = 0 if (other := os.fork()) else 1
 dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://" + {store!r})
 torch.manual_seed(3)
 """

@@ -325,10 +325,11 @@ def test_long_texts_keep_head_and_tail() -> None:
         assert re.search(r"\[\.\.\. \d+ of \d+ characters cut \.\.\.\]", text)
 
 
-def test_ten_thousand_noisy_cases_stay_within_what_readers_take() -> None:
+def test_noisy_cases_stay_within_what_readers_take() -> None:
+    # Their texts come to several times what readers take. More of them would only take longer.
     # Control characters and markup grow when written: what counts is the size of the file.
     noise = "<&>" * 2_000 + "\x00é" * 1_000 + "the last words"
-    ids = [f"suites/s{n % 10}/test_noise.py::test_{n}" for n in range(10_000)]
+    ids = [f"suites/s{n % 10}/test_noise.py::test_{n}" for n in range(1_000)]
     lines: list[build.Line] = [build.run(), build.collected(*ids)]
     for n, case in enumerate(ids):
         outcome = Outcome.FAILED if n % 2 else Outcome.PASSED
@@ -340,9 +341,9 @@ def test_ten_thousand_noisy_cases_stay_within_what_readers_take() -> None:
     assert 0 < limit < MOST_TEXT
     assert len(data) > junit.MOST_BYTES / 8, "not cut more than needed"
     root = ElementTree.fromstring(data)
-    assert root.attrib["tests"] == "10000"
+    assert root.attrib["tests"] == "1000"
     failures = root.findall("testsuite/testcase/failure")
-    assert len(failures) == 5000
+    assert len(failures) == 500
     assert all("reproduce: pytest x" in (failure.text or "") for failure in failures)
     assert all((failure.text or "").endswith("the last words") for failure in failures)
 
