@@ -312,8 +312,8 @@ class Head:
         if isinstance(event, Start | Finish):
             self._attempt(member, event, fields, positions[0], jobs[0] or 0)
             return
-        if any(self._queue.jobs[job].look for job in jobs if job is not None):
-            return
+        if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
+            return  # a second look decides nothing
         self._record.copy(name, member.lines.number, event, fields)
 
     def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
@@ -334,6 +334,8 @@ class Head:
             member.lines.red = member.lines.red or outcome.is_red
         if not self._queue.jobs[job].look:
             self._record.copy(member.host.name, member.lines.number, event, fields)
+        elif isinstance(event, Start):
+            self._record.second_start(member.host.name, member.lines.number, event)
 
     def _is_lost(self, member: Member, event: Finish) -> bool:
         """Whether an attempt says nothing about its case: the harness lost it, or who stops the node killed it.
@@ -384,7 +386,7 @@ class Head:
         node = self._queue.nodes[name]
         status = message.status
         asked = node.state in (NodeState.CLOSING, NodeState.QUITTING) or node.over or member.lost
-        last = _last_line(message.output)
+        last = message.last_line
         why = f"pytest ended with status {status}{f': {last}' if last else ''}"
         unexplained = status == EXIT_RED and not member.lines.red
         if member.ready is None and not asked:
@@ -589,12 +591,3 @@ def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:
     """What sessions of one run have in common."""
     assert member.ready is not None
     return tuple(sorted(member.lines.facts.items())), member.ready.hash
-
-
-def _last_line(text: str) -> str:
-    """The line of pytest's output that says most: the last one about an error, else the last one."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    for sign in ("E  ", "ERROR"):
-        if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
-            return one_line(found[-1], 300)
-    return one_line(lines[-1], 300) if lines else ""
