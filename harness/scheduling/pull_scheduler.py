@@ -184,17 +184,18 @@ class PullScheduling:
             given = self._buffer.popleft()
             others = [each for each in ready if self._device_of(each.gateway.id) != given.avoid] if given.avoid else []
             self._send(min(others, key=lambda each: len(self._queues[each])) if others else node, given.case)
-        if self._ended and not self._waiting:
-            for node in ready:
-                self._handed_out.end(node.gateway.id)
-                node.shutdown()
+        if self._ended:
+            for node in ready if not self._buffer else ():
+                if not (self._wide and node is leader):
+                    self._handed_out.end(node.gateway.id)
+                    node.shutdown()
             return
         self._ask(len(ready) * deep)
 
     def _ask(self, capacity: int) -> None:
         outstanding = sum(map(len, self._queues.values())) + self._waiting + self._asked
         free = capacity - outstanding
-        if not self._ended and free >= max(1, capacity // 4):
+        if free >= max(1, capacity // 4):
             self._asked += free
             self._source.say("want", cases=free)
 

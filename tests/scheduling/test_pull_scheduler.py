@@ -138,7 +138,7 @@ def test_one_worker_runs_the_cases_for_several_devices(start: Start) -> None:
     assert [node.sent for node in session.nodes] == [[0, 1], [4, 5]]
     session.finish(session.nodes[1])
     session.scheduler.end()
-    assert not any(node.shutting_down for node in session.nodes)
+    assert [node.shutting_down for node in session.nodes] == [False, True]
     session.finish(session.nodes[0])
     session.finish(session.nodes[0])
     assert session.nodes[0].sent == [0, 1, 2, 3]
