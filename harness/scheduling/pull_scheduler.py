@@ -49,8 +49,8 @@ class PullScheduling:
         stop: Callable[[str, float], None],
         failed: Callable[[], bool],
     ) -> None:
-        """`describe`: what the head must know of these cases. `widths`: how many devices each takes that takes more than
-        a worker's slot; 0 for all others. `device_of`: the device of a worker, by its name.
+        """`describe`: what the head must know of these cases. `widths`: how many devices each of them takes that takes
+        more than a worker's slot; 0 for all others. `device_of`: the device of a worker, by its name.
 
         `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
         """

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.outcome import Outcome
+from harness.softdevice import build
 from tests.cluster.project import SLOW, Project, Running, ran_twice, stop
 
 MIXED = """
@@ -249,6 +250,7 @@ exec "$@"
 
 def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     """A case goes to a node that can run it. What no node can run is gated. A red case is tried on a second device."""
+    build.build()  # the nodes would build it, and that is no part of the run that is waited for
     project.write("suites/some/test_some.py", ROUTED)
     project.write("node.sh", LARGER)
     (project.folder / "node.sh").chmod(0o755)

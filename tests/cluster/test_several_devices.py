@@ -1,4 +1,4 @@
-"""Cases for several devices, on nodes with different numbers of fake GPUs: the real pynvml loads a fake NVML library."""
+"""Cases for several devices, on nodes with different numbers of fake GPUs, which the real pynvml finds."""
 
 from __future__ import annotations
 
