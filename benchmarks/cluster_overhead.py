@@ -2,7 +2,8 @@
 
     python -m tests.slurm_cluster python benchmarks/cluster_overhead.py
 
-runs this in a pretended Slurm of this host. The cases do nothing, and all is measured in one run. See README.md in this folder.
+runs this in a pretended Slurm of this host. The cases do nothing, and all is measured in one run. See README.md in this
+folder.
 """
 
 from __future__ import annotations

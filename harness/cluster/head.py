@@ -117,7 +117,8 @@ class Head:
         self._environments = Environments(wanted.run_dir, wanted.argv)
         #: What comes before the journal can begin.
         self._early: list[Callable[[], None]] = []
-        self._refusal = ""
+        #: Why the run did not begin; empty if it did.
+        self.refusal = ""
         self._counts: Counter[str] = Counter()
         self._signals: list[int] = []
         #: The name of the first signal; empty without one.
@@ -155,11 +156,6 @@ class Head:
     def has_begun(self) -> bool:
         """Whether the run has a journal."""
         return self._record is not None
-
-    @property
-    def refusal(self) -> str:
-        """Why a run did not begin; empty if it did."""
-        return self._refusal
 
     def run(self) -> None:
         """Work until all nodes have ended. Raises WriteError if the journal cannot be written."""
@@ -332,10 +328,18 @@ class Head:
             self._queue.judged(job, worst)
             member.finishes[case] = event
             member.lines.red = member.lines.red or outcome.is_red
+        if isinstance(event, Finish) and event.gate is not None:
+            fields["notes"] = [*fields.get("notes", ()), *self._gates(case)]
         if not self._queue.jobs[job].look:
             self._record.copy(member.host.name, member.lines.number, event, fields)
         elif isinstance(event, Start):
             self._record.second_start(member.host.name, member.lines.number, event)
+
+    def _gates(self, case: int) -> list[str]:
+        """Why each node cannot run a case, where they have different reasons."""
+        gates = self._queue.gates(case) if len(self._queue.gates(case)) > 1 else {}
+        hosts = {reason: [self._members[name].host.text for name in names] for reason, names in gates.items()}
+        return [f"on {first_of(names, 8)}: {reason}" for reason, names in hosts.items()]
 
     def _is_lost(self, member: Member, event: Finish) -> bool:
         """Whether an attempt says nothing about its case: the harness lost it, or who stops the node killed it.
@@ -419,7 +423,7 @@ class Head:
             return
         reference = self._usual(there)
         if self._earlier is not None and (changed := self._changes(self._earlier, reference)):
-            self._refusal = unlike(changed)
+            self.refusal = unlike(changed)
             self._act(self._queue.stop("the run cannot be resumed"))
             return
         self._reference, self._facts = reference, reference.facts
@@ -574,7 +578,7 @@ class Head:
 
     def _finding(self, kind: str, message: str, node: str) -> None:
         if self._record is None:
-            self._refusal = self._refusal or message
+            self.refusal = self.refusal or message
             self._early.append(partial(self._finding, kind, message, node))
         else:
             self._record.finding(kind, message, node)

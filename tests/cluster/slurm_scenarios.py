@@ -46,6 +46,14 @@ def plain(folder: Path) -> Running:
     return running
 
 
+def refused(folder: Path) -> Running:
+    """A type of GPU that no node has."""
+    project = Project(folder)
+    running = project.start("--engine=slurm", "--slurm-option=--gres=gpu:b200:1")
+    running.wait()
+    return running
+
+
 def killed_agent(folder: Path) -> Running:
     running = _slow(folder)
     running.agent(_at_work(running, 2)[-1]).kill()

@@ -264,6 +264,8 @@ def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     found = running.verdicts
     assert [name for name, outcome in found.items() if outcome == "gated"] == ["test_too_big"]
     assert {line["host"] for line in running.of("finish") if "test_big" in line["case"]} == {"local1"}
+    (gated,) = [line for line in running.of("finish") if line["case"].endswith("test_too_big")]
+    assert [note.partition(": ")[0] for note in gated["notes"]] == ["on local0", "on local1"]
     assert found["test_of_both"] == "failed"
     looks = {line["case"].rpartition("::")[2]: line for line in running.of("second_device")}
     assert looks["test_of_both"]["finding"] == "red on both"

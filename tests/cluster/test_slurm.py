@@ -68,6 +68,16 @@ def test_one_command_gets_an_allocation_and_runs_on_all_nodes(tmp_path: Path) ->
     assert {line["host"] for line in ended.of("finish")} == {*nodes}
 
 
+def test_what_no_node_has_is_refused_at_once(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.cluster.slurm_scenarios", "refused", str(tmp_path / "project")]
+    subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, check=True)
+    assert json.loads((tmp_path / "project" / "ended.json").read_text()) == {"status": 4}
+    assert (tmp_path / "project" / "run.out").read_text() == (
+        "harness: --gres=gpu:b200:1: no node of partition 'all' can meet that, and 2 nodes are wanted: "
+        "a0, a1 (gpu:a100:4); h0 (gpu:h200:8, hopper, nvlink); h1 (gpu:h200:8, hopper)\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["killed_agent", "killed_node"])
 def test_a_lost_node(name: str, tmp_path: Path) -> None:
     """Its cases in flight are lost once, and run elsewhere."""
