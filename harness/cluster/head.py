@@ -359,12 +359,11 @@ class Head:
         finish = member.finishes.pop(case, None)
         if entry.look:
             self._second_device(member, job, device, finish)
-        actions = self._queue.done(name, case, device)
+        self._act(self._queue.done(name, case, device))
         if entry.over and not entry.look:
             self._record.done(self._ids[case])
             member.done += 1
             self._counts["red" if entry.verdict is not None and entry.verdict.is_red else "other"] += 1
-        self._act(actions)
 
     def _second_device(self, member: Member, job: int, device: str, finish: Finish | None) -> None:
         entry = self._queue.jobs[job]
