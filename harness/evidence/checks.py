@@ -362,6 +362,10 @@ def _devices(record: Record) -> Iterator[str]:
     nodes = (event for event in record.contents.events if isinstance(event, Node) and event.state == "ready")
     later = (uuid for event in nodes for uuid in event.devices)  # a node may join after the run began
     devices = tuple(dict.fromkeys((*run.devices, *later)))
+    described = {uuid for known in record.environments.values() for uuid in device_rows(known)}
+    for uuid in devices:
+        if uuid not in described and uuid not in run.devices and uuid != "cpu":
+            yield f"no environment file has device {uuid}, which a node of the run names"
     kinds: dict[str, list[str]] = {}
     for uuid in devices:
         backend = backend_of(uuid)

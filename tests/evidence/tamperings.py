@@ -197,6 +197,7 @@ TAMPERINGS: list[tuple[str, Tamper, str]] = [
     ("a renamed case", journal(lambda e: [each.update(case="suites/a/test_a.py::test_x") for each in e if each.get("case") == B]), "is not that of suites/a/test_a.py::test_x in a run with seed 7"),
     ("no end of an executor", journal(lambda e: e.pop(-2)), "executor gw0-1 started, but its end is not in the journal"),
     ("a node that was lost, without the finding", journal(insert(9, {**LOST_NODE}), junit=False), "journal line 10: node n1 was lost, but the journal has no finding about that"),
+    ("a device of a node that nobody described", journal(insert(9, {**LOST_NODE, "state": "ready", "devices": ["GPU-9"]}), junit=False), "no environment file has device GPU-9, which a node of the run names"),
     ("a second device without an attempt", journal(insert(9, *second_device()[1:])), f"journal line 10: {B} is passed on device {GPUS[1]} of n1, but never started there"),
     ("a second device in no executor", journal(insert(9, *second_device("gw9-1"))), f"journal line 10: {B} ran in executor gw9-1, which never started"),
     ("no executor", journal(drop("executor")), f"journal line 6: {A} ran in executor gw0-1, which never started"),
