@@ -17,9 +17,10 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.cluster.fake_agent import attempt, open_session, say
 
 _WORKERS = 8
 #: A case of `suites/` takes so many seconds on average: see docs/results.
@@ -48,56 +49,6 @@ def ids(count: int) -> list[str]:
 # A pretended node.
 
 
-def say(kind: str, **fields: Any) -> None:
-    data = memoryview((json.dumps({"say": kind, **fields}) + "\n").encode())
-    while data:
-        data = data[os.write(1, data) :]
-
-
-def begin(name: str, cases: list[str]) -> None:
-    from harness.reporting.journal import digest
-
-    run = {
-        "event": "run",
-        "t": time.time(),
-        "schema": 2,
-        "run_id": "r",
-        "argv": ["pytest"],
-        "seed": 1,
-        "isolation": "batch",
-        "host": name,
-        "pid": os.getpid(),
-        "devices": [name],
-        "fail_on_flaky": False,
-        "rootdir": "/",
-        "identity": {"torch": "2"},
-    }
-    collected = {"event": "collected", "t": time.time(), "worker": "gw0", "count": len(cases), "ids": cases}
-    say("lines", lines=[json.dumps(run), json.dumps({**collected, "hash": digest(cases)})])
-    say(
-        "ready",
-        session=1,
-        folder="/",
-        workers=_WORKERS,
-        count=len(cases),
-        hash=digest(cases),
-        seconds=[0.1] * len(cases),
-        gated={},
-        devices={name: "kind"},
-        environment="{}",
-    )
-    say("want", cases=2 * _WORKERS)
-
-
-def attempt(name: str, case: str) -> list[str]:
-    common = {"t": time.time(), "case": case, "attempt": 1, "worker": "gw0", "executor": "gw0-e1", "devices": [name]}
-    started = {"event": "start", **common, "seed": 1}
-    return [
-        json.dumps(started),
-        json.dumps({**started, "event": "finish", "outcome": "passed", "final": True, "duration": 0.1}),
-    ]
-
-
 def node(name: str, count: int) -> None:
     """Answer the head until it says that this is all."""
     cases, data = ids(count), b""
@@ -114,10 +65,10 @@ def node(name: str, count: int) -> None:
                 say(
                     "hello", version=message["version"], token=message["token"], host=name, pid=os.getpid(), harness="0"
                 )
-                begin(name, cases)
+                open_session(name, cases, workers=_WORKERS, device=name)
             case "give":
                 for each in message["cases"]:
-                    say("lines", lines=attempt(name, cases[each["case"]]))
+                    say("lines", lines=attempt(cases[each["case"]], "passed", device=name))
                     say("done", case=each["case"])
                 say("want", cases=len(message["cases"]))
             case "end":

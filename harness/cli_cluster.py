@@ -115,6 +115,7 @@ def run(
     argv = ("harness", *sys.argv[1:])
     if engine is EngineName.SLURM and _IN_ALLOCATION not in os.environ:
         cluster.pytest_arguments(arguments, 0)  # a mistake is said before anybody waits for an allocation
+        engines.check_request(nodes, slurm_option or ())
         command = engines.allocate(nodes, slurm_option or (), [sys.executable, "-m", "harness.cli", *sys.argv[1:]])
         _become(command)
     asked = cluster.Asked(

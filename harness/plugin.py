@@ -359,6 +359,7 @@ class ControllerHooks:
             queue,
             HandedOut(Path(self._run.context.temp_dir)),
             describe=self._run.described,
+            widths=self._run.widths,
             device_of=self._run.leases.take,
             stop=self._run.signals.ask,
             failed=self._has_failed,

@@ -135,6 +135,8 @@ class Worker:
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
         #: What the controller hands out; None in a session without xdist, which goes by its list.
         self._handed_out = None if workerinput is None else HandedOutList(Path(context.temp_dir), name)
+        #: Whether the run has cases that take several devices, once that is known.
+        self._has_wide: bool | None = None
         self._order = RunOrder(lambda item: CASE_ID in item.stash, self._handed_out)
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
@@ -246,6 +248,18 @@ class Worker:
         gates = ((item.stash[CASE_ID], self.prepare(item).unmet) for item in items)
         return {case: unmet.text for case, unmet in gates if unmet is not None}
 
+    def _may_be_waited_for(self) -> bool:
+        """Whether this worker might keep devices while it waits for cases, and another one waits for these devices.
+
+        Only between cases does a worker see that. In a cluster run the next case may be given out only when the other
+        worker has ended its own.
+        """
+        if not self.context.node or self._supervisor is None or self._supervisor.has_begun or not self._order.starves:
+            return False
+        if self._has_wide is None:
+            self._has_wide = bool(CaseFacts.read(Path(self.context.temp_dir)).devices)
+        return self._has_wide
+
     def _whole_devices(self, item: pytest.Item) -> int:
         """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
         try:
@@ -273,6 +287,8 @@ class Worker:
             with self._recording():
                 if finished is None:
                     self._supervisor.run(item, nextitem, self._order.ahead)
+                    if self._may_be_waited_for():
+                        self._supervisor.finish()
                 else:
                     pytest_reports.log(item, replay.shown(item, finished))
                     if nextitem is None:

@@ -19,6 +19,7 @@ ACCEPTANCE = (
     "tests/ci/test_slurm.py",
     "tests/ci/test_workflow.py",
     "tests/cluster/test_local_runs.py",
+    "tests/cluster/test_several_devices.py",
     "tests/cluster/test_slurm.py",
     "tests/cluster/test_ssh.py",
     "tests/devices/test_health.py",

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from harness.cluster import allocation
 from harness.errors import HarnessError
 
 AGENT = ("-m", "harness.cluster.agent")
@@ -24,6 +25,7 @@ NODE = "CONFORMANCE_LOCAL_NODE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:\[\]-]{0,200}")
 #: Seconds for a command of Slurm that only asks.
 _ASK_LIMIT = 60.0
+_SHOW = ("scontrol", "--oneliner", "show")
 
 
 class EngineError(HarnessError):
@@ -38,6 +40,12 @@ class Host:
     command: tuple[str, ...]
     gres: str = ""
     features: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The name, and what the engine knows of the node."""
+        known = ", ".join(filter(None, [self.gres, *self.features]))
+        return f"{self.name} ({known})" if known else self.name
 
 
 class Engine(Protocol):
@@ -134,6 +142,15 @@ class Slurm:
             _value(known.get("Gres", "")),
             tuple(each for each in _value(features).split(",") if each),
         )
+
+
+def check_request(nodes: int, options: Sequence[str]) -> None:
+    """Say at once what no node of the partition has. Raises EngineError."""
+    known = [allocation.SlurmNode.of(record(line)) for line in _ask(*_SHOW, "nodes").splitlines() if line.strip()]
+    partitions = [record(line) for line in _ask(*_SHOW, "partitions").splitlines()]
+    usual = next((each.get("PartitionName", "") for each in partitions if each.get("Default") == "YES"), "")
+    if why := allocation.objection(allocation.Request.of(nodes, options), known, usual):
+        raise EngineError(why)
 
 
 def allocate(nodes: int, options: Sequence[str], command: Sequence[str]) -> list[str]:

@@ -117,7 +117,8 @@ class Head:
         self._environments = Environments(wanted.run_dir, wanted.argv)
         #: What comes before the journal can begin.
         self._early: list[Callable[[], None]] = []
-        self._refusal = ""
+        #: Why the run did not begin; empty if it did.
+        self.refusal = ""
         self._counts: Counter[str] = Counter()
         self._signals: list[int] = []
         #: The name of the first signal; empty without one.
@@ -155,11 +156,6 @@ class Head:
     def has_begun(self) -> bool:
         """Whether the run has a journal."""
         return self._record is not None
-
-    @property
-    def refusal(self) -> str:
-        """Why a run did not begin; empty if it did."""
-        return self._refusal
 
     def run(self) -> None:
         """Work until all nodes have ended. Raises WriteError if the journal cannot be written."""
@@ -312,8 +308,8 @@ class Head:
         if isinstance(event, Start | Finish):
             self._attempt(member, event, fields, positions[0], jobs[0] or 0)
             return
-        if any(self._queue.jobs[job].look for job in jobs if job is not None):
-            return
+        if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
+            return  # a second look decides nothing
         self._record.copy(name, member.lines.number, event, fields)
 
     def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
@@ -332,8 +328,18 @@ class Head:
             self._queue.judged(job, worst)
             member.finishes[case] = event
             member.lines.red = member.lines.red or outcome.is_red
+        if isinstance(event, Finish) and event.gate is not None:
+            fields["notes"] = [*fields.get("notes", ()), *self._gates(case)]
         if not self._queue.jobs[job].look:
             self._record.copy(member.host.name, member.lines.number, event, fields)
+        elif isinstance(event, Start):
+            self._record.second_start(member.host.name, member.lines.number, event)
+
+    def _gates(self, case: int) -> list[str]:
+        """Why each node cannot run a case, where they have different reasons."""
+        gates = self._queue.gates(case) if len(self._queue.gates(case)) > 1 else {}
+        hosts = {reason: [self._members[name].host.text for name in names] for reason, names in gates.items()}
+        return [f"on {first_of(names, 8)}: {reason}" for reason, names in hosts.items()]
 
     def _is_lost(self, member: Member, event: Finish) -> bool:
         """Whether an attempt says nothing about its case: the harness lost it, or who stops the node killed it.
@@ -353,12 +359,11 @@ class Head:
         finish = member.finishes.pop(case, None)
         if entry.look:
             self._second_device(member, job, device, finish)
-        actions = self._queue.done(name, case, device)
+        self._act(self._queue.done(name, case, device))
         if entry.over and not entry.look:
             self._record.done(self._ids[case])
             member.done += 1
             self._counts["red" if entry.verdict is not None and entry.verdict.is_red else "other"] += 1
-        self._act(actions)
 
     def _second_device(self, member: Member, job: int, device: str, finish: Finish | None) -> None:
         entry = self._queue.jobs[job]
@@ -384,7 +389,7 @@ class Head:
         node = self._queue.nodes[name]
         status = message.status
         asked = node.state in (NodeState.CLOSING, NodeState.QUITTING) or node.over or member.lost
-        last = _last_line(message.output)
+        last = message.last_line
         why = f"pytest ended with status {status}{f': {last}' if last else ''}"
         unexplained = status == EXIT_RED and not member.lines.red
         if member.ready is None and not asked:
@@ -417,7 +422,7 @@ class Head:
             return
         reference = self._usual(there)
         if self._earlier is not None and (changed := self._changes(self._earlier, reference)):
-            self._refusal = unlike(changed)
+            self.refusal = unlike(changed)
             self._act(self._queue.stop("the run cannot be resumed"))
             return
         self._reference, self._facts = reference, reference.facts
@@ -572,7 +577,7 @@ class Head:
 
     def _finding(self, kind: str, message: str, node: str) -> None:
         if self._record is None:
-            self._refusal = self._refusal or message
+            self.refusal = self.refusal or message
             self._early.append(partial(self._finding, kind, message, node))
         else:
             self._record.finding(kind, message, node)
@@ -589,12 +594,3 @@ def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:
     """What sessions of one run have in common."""
     assert member.ready is not None
     return tuple(sorted(member.lines.facts.items())), member.ready.hash
-
-
-def _last_line(text: str) -> str:
-    """The line of pytest's output that says most: the last one about an error, else the last one."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    for sign in ("E  ", "ERROR"):
-        if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
-            return one_line(found[-1], 300)
-    return one_line(lines[-1], 300) if lines else ""

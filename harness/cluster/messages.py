@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.errors import HarnessError
+from harness.text import one_line
 
 #: The longest line. The ids of 100,000 cases fit.
 LONGEST = 32 << 20
@@ -148,6 +149,15 @@ class SessionOver(_Model):
     say: Literal["session_over"] = "session_over"
     status: int
     output: Annotated[str, Field(max_length=20_000)] = ""
+
+    @property
+    def last_line(self) -> str:
+        """The line of the output that says most: the last one about an error, else the last one."""
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        for sign in ("E  ", "ERROR"):
+            if found := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
+                return one_line(found[-1], 300)
+        return one_line(lines[-1], 300) if lines else ""
 
 
 class Stopping(_Model):

@@ -323,6 +323,14 @@ class CaseQueue:
             return None
         return case if self.jobs[case].over and self.jobs[case].on == name else None
 
+    def gates(self, case: int) -> dict[str, list[str]]:
+        """By reason, the nodes that cannot run a case."""
+        found: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
+            if case in node.gated:
+                found.setdefault(node.gated[case], []).append(name)
+        return found
+
     def began(self, name: str, job: int) -> None:
         """An attempt of a job has begun."""
         self.jobs[job].begun = True

@@ -179,7 +179,7 @@ class RunRecord:
             fields["attempt"] = event.attempt + self._offset.get(event.case, 0)
             self._highest[event.case] = max(self._highest.get(event.case, 0), fields["attempt"])
         fields["host"] = node
-        fields["t"] = min(max(event.t, self._begun), time.time())  # the clock of a node may be wrong
+        fields["t"] = self._moment(event.t)
         if isinstance(event, Start | Finish):
             self._latest[event.case] = fields
         self._journal.append(fields)
@@ -189,10 +189,13 @@ class RunRecord:
         self._latest.pop(case, None)
 
     def lost(self, case: str, why: str, *, final: bool) -> None:
-        """The attempt at a case that was in flight is lost."""
-        if not final and self._latest.get(case, {}).get("outcome") == Outcome.LOST.value:
-            return  # the node has said so itself
-        latest = self._latest.pop(case, {"attempt": self._highest.get(case, 0) + 1, "seed": self._case_seed(case)})
+        """The attempt at a case that was in flight is lost, or the one that was to follow."""
+        latest = self._latest.pop(case, {})
+        if "outcome" in latest:  # that attempt has ended, so nothing is lost but what was to follow
+            if not final:
+                return
+            latest = {}
+        latest = latest or {"attempt": self._highest.get(case, 0) + 1, "seed": self._case_seed(case)}
         kept = ("attempt", "alone", "worker", "executor", "devices", "seed", "host")
         fields = {name: latest[name] for name in kept if name in latest}
         self._finish(case, {**fields, "outcome": Outcome.LOST.value, "final": final, "message": why})
@@ -227,6 +230,15 @@ class RunRecord:
             }
         )
 
+    def second_start(self, node: str, session: int, event: Start) -> None:
+        """An attempt at a red case starts on a second device. It is no attempt of the run."""
+        prefix = self.prefix(node, session)
+        kept = event.model_dump(mode="json", include={"case", "attempt", "devices", "seed"})
+        line = {"event": "second_start", "t": self._moment(event.t), **kept, "host": node}
+        line["worker"] = f"{prefix}{event.worker}" if event.worker else ""
+        line["executor"] = f"{prefix}{event.executor}" if event.executor else None
+        self._journal.append(line)
+
     def second_device(self, case: str, **fields: Any) -> None:
         """A red case ran again on another device."""
         self._journal.append({"event": "second_device", "case": case, **fields})
@@ -249,6 +261,10 @@ class RunRecord:
         self._highest[case] = max(self._highest.get(case, 0), int(fields["attempt"]))
         line = {"event": "finish", "t": time.time(), "case": case, **fields, "duration": 0.0}
         self._journal.append(line)
+
+    def _moment(self, said: float) -> float:
+        """The time of a line of a node, whose clock may be wrong."""
+        return min(max(said, self._begun), time.time())
 
     def _case_seed(self, case: str) -> int:
         return case_seed(self._seed, case)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeGuard
 
 from harness.backends import simcuda
 from harness.backends.table import BACKENDS, backend_of, labels
@@ -21,9 +22,13 @@ from harness.reporting.events import (
     End,
     Event,
     Executor,
+    Finding,
     Finish,
     MustPass,
+    Node,
     RunStarted,
+    SecondDevice,
+    SecondStart,
     Start,
 )
 from harness.shard import Shard
@@ -182,7 +187,10 @@ def _times(record: Record) -> Iterator[str]:
 
 
 def _attempts(record: Record) -> Iterator[str]:
-    """Each attempt starts once and ends once, in an executor that lives."""
+    """Each attempt starts once and ends once, in an executor that lives.
+
+    A case that no node could run any more ends without a start. An attempt on a second device needs no end.
+    """
     starts: dict[Attempt, Number] = {}
     finishes: dict[Attempt, Number] = {}
     executors: set[str] = set()
@@ -199,7 +207,7 @@ def _attempts(record: Record) -> Iterator[str]:
             if key in finishes:
                 lines = f"journal lines {finishes[key]} and {number}"
                 yield f"{lines} are two verdicts on attempt {event.attempt} at {event.case}"
-            elif event.gate is None and key not in starts:
+            elif event.gate is None and key not in starts and not _never_came(event):
                 yield f"journal line {number}: attempt {event.attempt} at {event.case} ended, but never started"
             finishes.setdefault(key, number)
             if event.executor and event.executor not in executors:
@@ -207,20 +215,44 @@ def _attempts(record: Record) -> Iterator[str]:
     for key, number in starts.items():
         if key not in finishes:
             yield f"journal line {number}: attempt {key[1]} at {key[0]} started, but never ended"
+    yield from _second_devices(record, executors)
+
+
+def _never_came(event: Finish) -> bool:
+    """Whether the line ends a case because nothing is left that could run it, and not an attempt."""
+    return event.final and event.executor is None and event.outcome in (Outcome.NOT_RUN, Outcome.LOST)
+
+
+def _second_devices(record: Record, executors: Set[str]) -> Iterator[str]:
+    """What is said of a second device was seen there. `executors`: those that started."""
+    seen: set[tuple[str, str, str]] = set()
+    for number, event in record.numbered():
+        if isinstance(event, SecondStart):
+            seen.update((event.case, event.host, uuid) for uuid in event.devices)
+            if event.executor and event.executor not in executors:
+                yield f"journal line {number}: {event.case} ran in executor {event.executor}, which never started"
+        elif isinstance(event, SecondDevice) and (event.case, event.host, event.second) not in seen:
+            where = f"device {event.second} of {event.host}"
+            yield f"journal line {number}: {event.case} is {event.outcome} on {where}, but never started there"
 
 
 def _executors(record: Record) -> Iterator[str]:
     """An executor counts its attempts itself, and its end is recorded.
 
-    It is not if its worker died, which is a finding, or if the run was interrupted and resumed, also as a shard.
+    It is not if its worker, its session or its node died, which is a finding, or if the run was interrupted and
+    resumed, also as a shard.
     """
-    found = Counter(event.executor for event in record.contents.events if isinstance(event, Start))
+    found = Counter(event.executor for event in record.contents.events if isinstance(event, Start | SecondStart))
     alive: dict[str, Number] = {}
+    nodes: dict[str, str] = {}
     for number, event in record.numbered():
         if isinstance(event, RunStarted):
             alive.clear()
+        if _ends_all_on(event):
+            alive = {name: line for name, line in alive.items() if nodes[name] != event.host}
         if not isinstance(event, Executor):
             continue
+        nodes[event.executor] = event.host
         if event.state == "started":
             alive[event.executor] = number
             continue
@@ -235,12 +267,25 @@ def _executors(record: Record) -> Iterator[str]:
             yield f"journal line {number}: executor {executor} started, but its end is not in the journal"
 
 
+def _ends_all_on(event: Event) -> TypeGuard[Finding]:
+    """Whether a line says that all processes on a node of a cluster run are gone, or that nobody knows of them."""
+    return isinstance(event, Finding) and event.kind in ("node_lost", "session") and event.host != ""
+
+
+def _nodes(record: Record) -> Iterator[str]:
+    """A node that was lost makes the run red."""
+    told = {event.host for event in record.contents.events if isinstance(event, Finding) and event.kind == "node_lost"}
+    for number, event in record.numbered():
+        if isinstance(event, Node) and event.state == "lost" and event.host not in told:
+            yield f"journal line {number}: node {event.host} was lost, but the journal has no finding about that"
+
+
 def _contradictions(record: Record) -> Iterator[str]:
     """What one line says of itself."""
     # The traceback of a process that broke in a repetition, of a case that had passed.
     broke = {event.case for event in record.contents.events if isinstance(event, Confirmation) and event.failure}
     for number, event in record.numbered():
-        if isinstance(event, Start | Finish) and event.seed != case_seed(record.run.seed, event.case):
+        if isinstance(event, Start | Finish | SecondStart) and event.seed != case_seed(record.run.seed, event.case):
             expected = f"{event.case} in a run with seed {record.run.seed}"
             yield f"journal line {number}: seed {event.seed} is not that of {expected}"
         if isinstance(event, Finish) and event.outcome is Outcome.PASSED and event.detail and event.case not in broke:
@@ -314,8 +359,15 @@ def _plain(waiver: Event) -> dict[str, object]:
 
 def _devices(record: Record) -> Iterator[str]:
     run = record.run
+    nodes = (event for event in record.contents.events if isinstance(event, Node) and event.state == "ready")
+    later = (uuid for event in nodes for uuid in event.devices)  # a node may join after the run began
+    devices = tuple(dict.fromkeys((*run.devices, *later)))
+    described = {uuid for known in record.environments.values() for uuid in device_rows(known)}
+    for uuid in devices:
+        if uuid not in described and uuid not in run.devices and uuid != "cpu":
+            yield f"no environment file has device {uuid}, which a node of the run names"
     kinds: dict[str, list[str]] = {}
-    for uuid in run.devices:
+    for uuid in devices:
         backend = backend_of(uuid)
         kinds.setdefault(backend.kind if backend else "unknown", []).append(uuid)
     if "unknown" in kinds:
@@ -325,7 +377,7 @@ def _devices(record: Record) -> Iterator[str]:
         yield f"the run mixes kinds of devices: {each}"
     rows = device_rows(record.environment)
     models: dict[str, list[str]] = {}
-    for uuid in run.devices:
+    for uuid in devices:
         if uuid in rows:
             models.setdefault(rows[uuid]["model"], []).append(uuid)
     if len(models) > 1 and len(kinds) == 1:
@@ -333,9 +385,9 @@ def _devices(record: Record) -> Iterator[str]:
         yield f"the run mixes models of devices, so nothing is said of any one: {each}"
     strangers: dict[str, Number] = {}
     for number, event in record.numbered():
-        if isinstance(event, Start | Finish | Executor):
+        if isinstance(event, Start | Finish | Executor | SecondStart):
             for uuid in event.devices:
-                if uuid not in run.devices:
+                if uuid not in devices:
                     strangers.setdefault(uuid, number)
     for uuid, number in strangers.items():
         yield f"journal line {number}: something ran on device {uuid}, which is not a device of the run"
@@ -452,6 +504,7 @@ _WRONG: tuple[_Check, ...] = (
     _times,
     _attempts,
     _executors,
+    _nodes,
     _contradictions,
     _collected,
     _status,

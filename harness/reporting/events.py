@@ -393,6 +393,23 @@ class Late(_Line):
     message: str = ""
 
 
+class SecondStart(_NodeLine):
+    """Only in a cluster run: an attempt at a red case on a second device starts. It decides nothing.
+
+    What it comes to is in a `second_device` line. Without one, the attempt ended without a verdict: its node was lost,
+    or the run was stopped.
+    """
+
+    event: Literal["second_start"]
+    case: Name
+    attempt: int = Field(ge=1)
+    """Counted anew on the second device."""
+    worker: str = ""
+    executor: str | None = None
+    devices: tuple[str, ...] = ()
+    seed: int
+
+
 class SecondDevice(_Line):
     """Only in a cluster run: a red case ran again, on another device of the same kind. The verdict stays as it is."""
 
@@ -408,6 +425,11 @@ class SecondDevice(_Line):
     """What the case came to on the other device."""
     finding: Literal["red on this device only", "red on both"]
     message: str = ""
+
+    @property
+    def text(self) -> str:
+        """The finding and the two devices, in the words of every report."""
+        return f"{self.finding} ({self.first}; on {self.second} of {self.host}: {self.outcome})"
 
 
 class End(_Line):
@@ -439,6 +461,7 @@ Event = Annotated[
     | Stopped
     | Node
     | Late
+    | SecondStart
     | SecondDevice
     | End,
     Field(discriminator="event"),

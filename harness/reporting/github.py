@@ -72,6 +72,7 @@ class _RedCase:
         if attempt is not None:
             devices = " ".join(attempt.devices) or "none"
             facts = (f"device {devices}, seed {attempt.seed}, executor {attempt.executor or 'none'}", *attempt.notes)
+        facts = (*(f"second device: {each.text}" for each in verdict.second_devices), *facts)
         detail = "" if attempt is None else attempt.detail
         return cls(
             case=verdict.case,

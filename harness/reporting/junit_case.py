@@ -73,6 +73,7 @@ class CaseWriter:
     def _result(self, tag: str, verdict: Verdict) -> str:
         # The text repeats the message, because GitLab shows only the text, and only the first lines of a long text.
         lines = [verdict.message or str(verdict.outcome), *_command(verdict.reproduce)]
+        lines += [f"second device: {each.text}" for each in verdict.second_devices]
         attempt = verdict.decided or next(reversed(verdict.finishes), None)
         if attempt is not None:
             lines += _facts(attempt)

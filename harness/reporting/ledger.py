@@ -222,7 +222,14 @@ class Ledger(Summary):
         verdicts = []
         for case in ids | mentioned:
             found = cases.get(case, nothing)
-            verdict = decide(case, found, collected=case in ids, stopped=tally.stopped, ended=tally.ended.get)
+            verdict = decide(
+                case,
+                found,
+                collected=case in ids,
+                stopped=tally.stopped,
+                ended=tally.ended.get,
+                second_devices=tally.second_devices.get(case, ()),
+            )
             tally.count(verdict, found)
             verdicts.append(verdict)
         doubled = sum(found.doubled for found in cases.values())
@@ -295,8 +302,8 @@ class Tally:
     """Adds up what follows from a run beyond single cases: give it all events, then each verdict.
 
     It keeps nothing of cases that are neither unlisted nor on a must-pass list, so its size does not grow with them.
-    `runs`, `shards` and `stopped` are known once all events were given, like `ended`: how each executor ended, unless
-    `keep_ended` is False because somebody else keeps it.
+    `runs`, `shards`, `stopped` and `second_devices` (by case) are known once all events were given, like `ended`: how
+    each executor ended, unless `keep_ended` is False because somebody else keeps it.
     """
 
     def __init__(self, *, keep_ended: bool = True) -> None:
@@ -307,7 +314,7 @@ class Tally:
         self._end: End | None = None
         self._findings: list[Finding] = []
         self._bisected: list[Bisected] = []
-        self._second_devices: list[SecondDevice] = []
+        self.second_devices: dict[str, list[SecondDevice]] = {}
         self._forced: dict[str, None] = {}
         self.shards: list[MergedShard] = []
         self._last = 0.0
@@ -350,7 +357,8 @@ class Tally:
             case Bisected():
                 self._bisected.append(event)
             case SecondDevice():
-                self._second_devices.append(event)
+                known = self.second_devices.setdefault(event.case, [])
+                known += [event] if event not in known else []
             case Finding():
                 self._findings.append(event)
 
@@ -386,7 +394,7 @@ class Tally:
             bisected=tuple(self._bisected),
             forced=tuple(self._forced),
             shards=tuple(self.shards),
-            second_devices=tuple(self._second_devices),
+            second_devices=tuple(each for known in self.second_devices.values() for each in known),
             oddities=oddities,
         )
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.outcome import Outcome
+from harness.reporting import events
 from harness.reporting.events import Finish, Gate, Ruling
 from harness.reporting.ledger import Results, Summary
 from harness.reporting.place import Places
@@ -137,6 +138,21 @@ class Attempt(_Model):
     ruling: Ruling | None = None
 
 
+class SecondDevice(_Model):
+    """What a red case came to on another device of the same kind. It changes nothing of the verdict."""
+
+    first: str
+    """UUID of the device on which the case was red."""
+    second: str
+    """UUID of the other device."""
+    host: str
+    """The node of the other device."""
+    outcome: Outcome
+    """What the case came to on the other device."""
+    finding: Literal["red on this device only", "red on both"]
+    message: str = ""
+
+
 class Case(_Model):
     """A case with its verdict."""
 
@@ -155,6 +171,8 @@ class Case(_Model):
     collected: bool
     """False for a case that is in no list of collected cases."""
     attempts: tuple[Attempt, ...]
+    second_devices: tuple[SecondDevice, ...] = ()
+    """Only of a red case of a cluster run, and only if it was tried on another device."""
 
 
 class Report(_Model):
@@ -285,6 +303,18 @@ def _case(verdict: Verdict, places: Places, summary: Summary) -> dict[str, Any]:
         "reproduce": verdict.reproduce,
         "collected": verdict.collected,
         "attempts": [_attempt(each) for each in verdict.finishes],
+        **({"second_devices": [*map(_second, verdict.second_devices)]} if verdict.second_devices else {}),
+    }
+
+
+def _second(line: events.SecondDevice) -> dict[str, Any]:
+    return {
+        "first": line.first,
+        "second": line.second,
+        "host": line.host,
+        "outcome": line.outcome.value,
+        "finding": line.finding,
+        **({"message": line.message} if line.message else {}),
     }
 
 

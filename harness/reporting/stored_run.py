@@ -128,7 +128,14 @@ class StoredRun:
         for case, collected, events in self._events(first=first):
             if not collected and not events.mentioned:
                 continue
-            verdict = decide(case, events, collected=collected, stopped=self._tally.stopped, ended=self._executor)
+            verdict = decide(
+                case,
+                events,
+                collected=collected,
+                stopped=self._tally.stopped,
+                ended=self._executor,
+                second_devices=self._tally.second_devices.get(case, ()),
+            )
             doubled += events.doubled
             if first:
                 self._tally.count(verdict, events)

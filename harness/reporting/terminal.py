@@ -82,10 +82,9 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     for finding in ledger.findings:
         lines.append(f"FINDING {finding.kind}: {one_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []
-    lines += [
-        f"SECOND DEVICE {each.case} - {each.finding} ({each.first}; on {each.second}: {each.outcome})"
-        for each in ledger.second_devices[:SHOWN]
-    ]
+    lines += [f"SECOND DEVICE {each.case} - {each.text}" for each in ledger.second_devices[:SHOWN]]
+    if len(ledger.second_devices) > SHOWN:
+        lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
     lines += _kept(ledger)
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)

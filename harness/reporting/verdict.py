@@ -9,7 +9,7 @@ from typing import Any
 from harness.caseid import suite_of
 from harness.outcome import Outcome
 from harness.reporting import decision as decisions
-from harness.reporting.events import Executor, Finish, Levels, Reopened, Start
+from harness.reporting.events import Executor, Finish, Levels, Reopened, SecondDevice, Start
 from harness.text import exit_text
 
 CaseEvent = Start | Finish | Levels | Reopened
@@ -22,7 +22,7 @@ class Verdict:
     `finishes` are all ended attempts in order. `decided` is the attempt that gave the outcome, or to which a rule of
     the run was applied; None for `lost` and `not_run`. `message` is one line, "" for a plain pass. `devices` are those
     of the deciding attempt, otherwise of the latest one. `collected` is False for a case that has events but is in no
-    collected list.
+    collected list. `second_devices`: what came of a red case on other devices; it changes nothing of the verdict.
     """
 
     case: str
@@ -34,6 +34,7 @@ class Verdict:
     started: int
     devices: tuple[str, ...]
     collected: bool
+    second_devices: tuple[SecondDevice, ...] = ()
 
     @property
     def ran(self) -> bool:
@@ -124,10 +125,12 @@ def decide(
     collected: bool,
     stopped: str = "",
     ended: Callable[[str], Executor | None] = lambda _: None,
+    second_devices: Sequence[SecondDevice] = (),
 ) -> Verdict:
     """The verdict on a case.
 
-    `stopped`: the signal that stopped the run. `ended`: how an executor ended, by its name.
+    `stopped`: the signal that stopped the run. `ended`: how an executor ended, by its name. `second_devices`: what the
+    journal has of the case on other devices.
     """
     starts, finishes = events.starts, events.finishes
     decision = decisions.decide(finishes, len(starts))
@@ -155,6 +158,7 @@ def decide(
         started=len(starts),
         devices=() if latest is None else latest.devices,
         collected=collected,
+        second_devices=tuple(second_devices),
     )
 
 

@@ -44,11 +44,13 @@ class PullScheduling:
         handed_out: HandedOut,
         *,
         describe: Callable[[Sequence[str]], dict[str, Any]],
+        widths: Callable[[Sequence[str]], Sequence[int]],
         device_of: Callable[[str], str],
         stop: Callable[[str, float], None],
         failed: Callable[[], bool],
     ) -> None:
-        """`describe`: what the head must know of these cases. `device_of`: the device of a worker, by its name.
+        """`describe`: what the head must know of these cases. `widths`: how many devices each of them takes that takes
+        more than a worker's slot; 0 for all others. `device_of`: the device of a worker, by its name.
 
         `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
         """
@@ -56,6 +58,7 @@ class PullScheduling:
         self._source = source
         self._handed_out = handed_out
         self._describe = describe
+        self._widths = widths
         self._device_of = device_of
         self._stop = stop
         self._failed = failed
@@ -64,6 +67,10 @@ class PullScheduling:
         self._collections: dict[WorkerController, list[str]] = {}
         self._ids: list[str] | None = None
         self._buffer: deque[Given] = deque()
+        #: Those that take several devices wait here. One worker runs all of them: of several, each would wait for the
+        #: devices of the others again and again, with a new executor for each.
+        self._wide: deque[Given] = deque()
+        self._is_wide: frozenset[int] = frozenset()
         self._asked = 0
         self._ended = False
         self._mean = math.inf
@@ -81,12 +88,12 @@ class PullScheduling:
     @property
     def tests_finished(self) -> bool:
         with self._lock:
-            return self._ended and not self._buffer and all(len(queue) < LEAST for queue in self._queues.values())
+            return self._ended and not self._waiting and all(len(queue) < LEAST for queue in self._queues.values())
 
     @property
     def has_pending(self) -> bool:
         with self._lock:
-            return bool(self._buffer) or any(self._queues.values())
+            return bool(self._waiting) or any(self._queues.values())
 
     def add_node(self, node: WorkerController) -> None:
         with self._lock:
@@ -105,6 +112,8 @@ class PullScheduling:
                     self.end()
                     return
                 self._ids = next(iter(self._collections.values()))
+                widths = self._widths(self._ids)
+                self._is_wide = frozenset(case for case, width in enumerate(widths) if width)
                 self._source.say("ready", workers=len(self._queues), **self._describe(self._ids))
                 self._source.listen(self)
             self._fill()
@@ -131,7 +140,8 @@ class PullScheduling:
                 return None
             assert self._ids is not None
             running, *others = queue
-            self._buffer.extendleft(Given(case) for case in reversed(others))
+            for case in reversed(others):
+                self._buffer_of(case).appendleft(Given(case))
             self._source.say("done", case=running)
             self._fill()
             return self._ids[running]
@@ -139,7 +149,8 @@ class PullScheduling:
     def give(self, cases: Sequence[Given]) -> None:
         with self._lock:
             self._asked = max(0, self._asked - len(cases))
-            self._buffer.extend(cases)
+            for each in cases:
+                self._buffer_of(each.case).append(each)
             self._fill()
 
     def end(self) -> None:
@@ -151,10 +162,21 @@ class PullScheduling:
         self._stop(reason, grace)
         self.end()
 
+    @property
+    def _waiting(self) -> int:
+        """How many cases no worker has."""
+        return len(self._buffer) + len(self._wide)
+
+    def _buffer_of(self, case: int) -> deque[Given]:
+        return self._wide if case in self._is_wide else self._buffer
+
     def _fill(self) -> None:
         """Give workers what they need. One that gets no more is told so: otherwise its last case waits for ever."""
         ready = [node for node in self._queues if node in self._collections and not node.shutting_down]
         deep = depth(self._mean)
+        leader = min(ready, key=_number, default=None)
+        while self._wide and leader is not None and len(self._queues[leader]) < LEAST:
+            self._send(leader, self._wide.popleft().case)
         while self._buffer and ready:
             node = min(ready, key=lambda each: len(self._queues[each]))
             if len(self._queues[node]) >= max(deep, LEAST):
@@ -162,17 +184,18 @@ class PullScheduling:
             given = self._buffer.popleft()
             others = [each for each in ready if self._device_of(each.gateway.id) != given.avoid] if given.avoid else []
             self._send(min(others, key=lambda each: len(self._queues[each])) if others else node, given.case)
-        if self._ended and not self._buffer:
-            for node in ready:
-                self._handed_out.end(node.gateway.id)
-                node.shutdown()
+        if self._ended:
+            for node in ready if not self._buffer else ():
+                if not (self._wide and node is leader):
+                    self._handed_out.end(node.gateway.id)
+                    node.shutdown()
             return
         self._ask(len(ready) * deep)
 
     def _ask(self, capacity: int) -> None:
-        outstanding = sum(map(len, self._queues.values())) + len(self._buffer) + self._asked
+        outstanding = sum(map(len, self._queues.values())) + self._waiting + self._asked
         free = capacity - outstanding
-        if not self._ended and free >= max(1, capacity // 4):
+        if free >= max(1, capacity // 4):
             self._asked += free
             self._source.say("want", cases=free)
 
@@ -180,3 +203,9 @@ class PullScheduling:
         self._queues[node].append(case)
         self._handed_out.tell(node.gateway.id, [case])
         node.send_runtest_some([case])
+
+
+def _number(node: WorkerController) -> tuple[int, str]:
+    """By what workers are in the order of their numbers."""
+    name = node.gateway.id
+    return len(name), name

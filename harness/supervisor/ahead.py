@@ -63,6 +63,16 @@ class RunOrder:
         return found
 
     @property
+    def starves(self) -> bool:
+        """Whether the next case waits for another one to be handed out: pytest begins a case once it knows what
+        follows it.
+        """
+        if self._handed_out is None or not self._items:
+            return False
+        self._refresh(self._items[0].session, 2)
+        return not self._handed_out.ended and len(self._items) < self._position + 2
+
+    @property
     def _is_whole(self) -> bool:
         """Whether nothing comes behind the last known item."""
         return self._handed_out is None or self._handed_out.ended

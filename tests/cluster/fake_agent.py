@@ -7,6 +7,7 @@ import os
 import select
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 CASES = [f"suites/some/test_some.py::test_it[{number}]" for number in range(6)]
@@ -14,24 +15,33 @@ _LIES = ("", "foreign", "done", "nonsense", "events", "other", "never", "stays",
 
 
 def say(kind: str, **fields: Any) -> None:
-    sys.stdout.write(json.dumps({"say": kind, **fields}) + "\n")
-    sys.stdout.flush()
+    data = memoryview((json.dumps({"say": kind, **fields}) + "\n").encode())
+    while data:
+        data = data[os.write(1, data) :]
 
 
-def digest() -> str:
-    from harness.reporting.journal import digest as made
-
-    return made(CASES)
-
-
-def attempt(case: str, outcome: str, ahead: float = 0.0) -> list[str]:
+def attempt(case: str, outcome: str, ahead: float = 0.0, device: str = "d") -> list[str]:
+    """The two lines about an attempt at a case."""
     now = time.time() + ahead
-    common = {"t": now, "case": case, "attempt": 1, "worker": "gw0", "executor": "gw0-e1", "devices": ["d"], "seed": 1}
+    common = {
+        "t": now,
+        "case": case,
+        "attempt": 1,
+        "worker": "gw0",
+        "executor": "gw0-e1",
+        "devices": [device],
+        "seed": 1,
+    }
     ended = {"event": "finish", **common, "outcome": outcome, "final": True, "duration": 0.1}
     return [json.dumps({"event": "start", **common}), json.dumps(ended)]
 
 
-def begin(name: str, lie: str, session: int) -> None:
+def open_session(
+    name: str, cases: Sequence[str], *, session: int = 1, torch: str = "2", workers: int = 1, device: str = "d"
+) -> None:
+    """Say what a session says at its start: it has these cases, and takes two for each worker."""
+    from harness.reporting.journal import digest
+
     run = {
         "event": "run",
         "t": time.time(),
@@ -42,27 +52,31 @@ def begin(name: str, lie: str, session: int) -> None:
         "isolation": "batch",
         "host": name,
         "pid": os.getpid(),
-        "devices": ["d"],
+        "devices": [device],
         "fail_on_flaky": False,
         "rootdir": "/",
-        "identity": {"torch": "1" if lie == "other" else "2"},
+        "identity": {"torch": torch},
     }
-    collected = {"event": "collected", "t": time.time(), "worker": "gw0", "count": len(CASES)}
-    collected |= {"hash": digest(), "ids": CASES}
+    collected = {"event": "collected", "t": time.time(), "worker": "gw0", "count": len(cases)}
+    collected |= {"hash": digest(cases), "ids": [*cases]}
     say("lines", lines=[json.dumps(run), json.dumps(collected)])
     say(
         "ready",
         session=session,
         folder="/",
-        workers=1,
-        count=len(CASES),
-        hash=digest(),
-        seconds=[0.1] * len(CASES),
+        workers=workers,
+        count=len(cases),
+        hash=digest(cases),
+        seconds=[0.1] * len(cases),
         gated={},
-        devices={"d": "kind"},
+        devices={device: "kind"},
         environment="{}",
     )
-    say("want", cases=2)
+    say("want", cases=2 * workers)
+
+
+def begin(name: str, lie: str, session: int) -> None:
+    open_session(name, CASES, session=session, torch="1" if lie == "other" else "2")
 
 
 def lies(lie: str) -> None:

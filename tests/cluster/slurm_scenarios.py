@@ -46,6 +46,14 @@ def plain(folder: Path) -> Running:
     return running
 
 
+def refused(folder: Path) -> Running:
+    """A type of GPU that no node has."""
+    project = Project(folder)
+    running = project.start("--engine=slurm", "--slurm-option=--gres=gpu:b200:1")
+    running.wait()
+    return running
+
+
 def killed_agent(folder: Path) -> Running:
     running = _slow(folder)
     running.agent(_at_work(running, 2)[-1]).kill()
@@ -110,8 +118,7 @@ def timed_out(folder: Path) -> Running:
 def killed_head(folder: Path) -> Running:
     running = _slow(folder)
     _at_work(running, 2)
-    head = next(each for each in psutil.process_iter(["cmdline"]) if (each.info["cmdline"] or [])[1:5] == _HEAD)
-    head.kill()
+    kill_head()
     running.wait()
     left = subprocess.run(
         ["squeue", "-h", "--states=RUNNING,PENDING"], capture_output=True, text=True, check=True
@@ -121,6 +128,13 @@ def killed_head(folder: Path) -> Running:
     resumed = project.start(*SLURM, "--nodes=2", "--resume=run")
     resumed.wait()
     return resumed
+
+
+def kill_head() -> None:
+    """Kill the head of the run, which is a child of salloc."""
+    heads = [each for each in psutil.process_iter(["cmdline"]) if (each.info["cmdline"] or [])[1:5] == _HEAD]
+    for head in heads:
+        head.kill()
 
 
 _HEAD = ["-m", "harness.cli", "cluster", "run"]

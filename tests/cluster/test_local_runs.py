@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.outcome import Outcome
+from harness.softdevice import build
 from tests.cluster.project import SLOW, Project, Running, ran_twice, stop
 
 MIXED = """
@@ -65,6 +66,15 @@ def at_work(running: Running, node: str) -> None:
     )
 
 
+def is_evidence(running: Running) -> None:
+    """Pack a run, and verify it."""
+    archive = str(running.run_dir.with_suffix(".zip"))
+    packed = CliRunner().invoke(app, ["package", str(running.run_dir), "-o", archive], catch_exceptions=False)
+    assert packed.exit_code == 0, packed.output
+    verified = CliRunner().invoke(app, ["verify", archive], catch_exceptions=False)
+    assert verified.exit_code == 0, verified.output
+
+
 def test_a_killed_agent(project: Project) -> None:
     """Its case in flight is lost once; all cases pass on the other node."""
     running = slow(project)
@@ -77,6 +87,7 @@ def test_a_killed_agent(project: Project) -> None:
     assert not any(line["final"] for line in lost)
     assert [finding.kind for finding in running.ledger.findings] == ["node_lost"]
     assert not ran_twice(running)
+    is_evidence(running)
 
 
 def test_a_silent_agent(project: Project) -> None:
@@ -91,6 +102,7 @@ def test_a_silent_agent(project: Project) -> None:
     assert {*running.verdicts.values()} == {"passed"}
     assert running.of("late", host="local1")
     assert not ran_twice(running)
+    is_evidence(running)
 
 
 def test_a_killed_head_is_resumed(project: Project) -> None:
@@ -106,6 +118,7 @@ def test_a_killed_head_is_resumed(project: Project) -> None:
     assert len(again) == len(before)
     assert not ran_twice(resumed)
     assert len(resumed.of("run")) == 2
+    is_evidence(resumed)
 
 
 def test_a_stopped_run(project: Project) -> None:
@@ -128,6 +141,7 @@ def test_a_stopped_agent(project: Project) -> None:
     assert running.wait() == 0, running.output
     assert {*running.verdicts.values()} == {"passed"}
     assert running.of("node", host="local1", state="stopping")
+    is_evidence(running)
 
 
 def test_a_killed_session(project: Project) -> None:
@@ -140,6 +154,7 @@ def test_a_killed_session(project: Project) -> None:
     assert [finding.kind for finding in running.ledger.findings] == ["session"]
     assert len(running.of("finish", outcome="lost")) == 1
     assert not ran_twice(running)
+    is_evidence(running)
 
 
 def test_all_nodes_are_lost(project: Project) -> None:
@@ -180,11 +195,7 @@ def test_a_green_run_is_evidence(project: Project) -> None:
     project.write("suites/some/test_some.py", SLOW.format(cases=4, seconds=0.1))
     running = project.run("--engine=local", "--nodes=2")
     assert running.wait() == 0, running.output
-    archive = str(running.run_dir.with_suffix(".zip"))
-    packed = CliRunner().invoke(app, ["package", str(running.run_dir), "-o", archive], catch_exceptions=False)
-    assert packed.exit_code == 0, packed.output
-    verified = CliRunner().invoke(app, ["verify", archive], catch_exceptions=False)
-    assert verified.exit_code == 0, verified.output
+    is_evidence(running)
 
 
 def test_a_launcher_that_no_shell_could_read_is_refused(project: Project) -> None:
@@ -239,6 +250,7 @@ exec "$@"
 
 def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     """A case goes to a node that can run it. What no node can run is gated. A red case is tried on a second device."""
+    build.build()  # the nodes would build it, and that is no part of the run that is waited for
     project.write("suites/some/test_some.py", ROUTED)
     project.write("node.sh", LARGER)
     (project.folder / "node.sh").chmod(0o755)
@@ -252,6 +264,8 @@ def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     found = running.verdicts
     assert [name for name, outcome in found.items() if outcome == "gated"] == ["test_too_big"]
     assert {line["host"] for line in running.of("finish") if "test_big" in line["case"]} == {"local1"}
+    (gated,) = [line for line in running.of("finish") if line["case"].endswith("test_too_big")]
+    assert [note.partition(": ")[0] for note in gated["notes"]] == ["on local0", "on local1"]
     assert found["test_of_both"] == "failed"
     looks = {line["case"].rpartition("::")[2]: line for line in running.of("second_device")}
     assert looks["test_of_both"]["finding"] == "red on both"
@@ -262,3 +276,9 @@ def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
     assert looks["test_of_the_first_node"]["finding"] == "red on this device only"
     assert looks["test_of_the_first_node"]["outcome"] == "passed"
     assert not ran_twice(running)
+    assert {line["host"] for line in running.of("second_start")} == {line["host"] for line in looks.values()}
+    report = (running.run_dir / "junit.xml").read_text()
+    for case, line in looks.items():
+        first, second = line["first"], f"{line['second']} of {line['host']}: {line['outcome']}"
+        assert f"second device: {line['finding']} ({first}; on {second})" in report, case
+    is_evidence(running)

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from harness.evidence import checks
+from harness.evidence import record as evidence
 from harness.reporting import journal
+from harness.reporting.events import Finish
 from harness.reporting.ledger import Ledger
 from tests import slurm_cluster
+from tests.chaos.soundness import each_seed
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +68,16 @@ def test_one_command_gets_an_allocation_and_runs_on_all_nodes(tmp_path: Path) ->
     assert {line["host"] for line in ended.of("finish")} == {*nodes}
 
 
+def test_what_no_node_has_is_refused_at_once(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.cluster.slurm_scenarios", "refused", str(tmp_path / "project")]
+    subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, check=True)
+    assert json.loads((tmp_path / "project" / "ended.json").read_text()) == {"status": 4}
+    assert (tmp_path / "project" / "run.out").read_text() == (
+        "harness: --gres=gpu:b200:1: no node of partition 'all' can meet that, and 2 nodes are wanted: "
+        "a0, a1 (gpu:a100:4); h0 (gpu:h200:8, hopper, nvlink); h1 (gpu:h200:8, hopper)\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["killed_agent", "killed_node"])
 def test_a_lost_node(name: str, tmp_path: Path) -> None:
     """Its cases in flight are lost once, and run elsewhere."""
@@ -93,6 +107,33 @@ def test_the_end_of_the_allocation(name: str, tmp_path: Path) -> None:
     assert ended.outcomes == {"passed", "not_run"}
     assert ended.of("end")
     assert "NOT_RUN" in ended.output
+
+
+@each_seed
+def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
+    """No case is left without a verdict or a cause. Resumed, each passes, exactly once, and the run is evidence."""
+    folder = tmp_path / "project"
+    words = [sys.executable, "-m", "tests.cluster.slurm_chaos", str(seed), str(folder)]
+    done = subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = json.loads((folder / "ended.json").read_text())
+    output = (folder / "run.out").read_text() + (folder / "resumed.out").read_text()
+    before = Ledger.from_journal(journal.read_run(folder / "first.ndjson"))
+    if before.end is not None:
+        assert ended["first"] in (0, 1, 2), output
+        left = [verdict for verdict in before.verdicts if verdict.outcome.value != "passed"]
+        assert {verdict.outcome.value for verdict in left} <= {"not_run", "lost"}, output
+        assert all(verdict.message for verdict in left), output
+    record = evidence.read(
+        {path.name: path.read_bytes() for path in (folder / "run").iterdir() if path.is_file()}, folder
+    )
+    assert ended["status"] == record.ledger.exit_status(), output
+    assert {verdict.outcome.value for verdict in record.ledger.verdicts} == {"passed"}, output
+    assert {finding.kind for finding in record.ledger.findings} <= {"node_lost", "session", "worker"}, output
+    passed = [event.case for event in record.contents.events if isinstance(event, Finish) and event.outcome == "passed"]
+    assert len(passed) == len({*passed}), output
+    assert [problem.text for problem in checks.of_run(record)] == [], output
 
 
 def test_a_killed_head(tmp_path: Path) -> None:

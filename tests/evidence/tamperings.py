@@ -24,6 +24,7 @@ from tests.evidence.forge import (
     lines,
     report,
     sealed,
+    seeds,
     zipped,
 )
 from tests.reporting import build
@@ -125,6 +126,17 @@ def device_row(**changes: Any) -> list[dict[str, Any]]:
 
 JUST_AN_END = b'{"event":"end","t":1.0,"exit_status":0,"duration":1.0}\n'
 
+LOST_NODE: Line = {"event": "node", "t": 1_760_000_000.5, "host": "n1", "state": "lost", "message": "it was silent"}
+
+
+def second_device(executor: str = "gw0-1") -> tuple[Line, Line]:
+    """The lines about B on a second device."""
+    facts = {"t": 1_760_000_000.5, "case": B, "host": "n1"}
+    start = {**facts, **seeds(B), "event": "second_start", "attempt": 1, "executor": executor, "devices": [GPUS[1]]}
+    end = {**facts, "event": "second_device", "first": GPUS[0], "second": GPUS[1], "outcome": "passed"}
+    return start, {**end, "finding": "red on this device only"}
+
+
 TAMPERINGS: list[tuple[str, Tamper, str]] = [
     # Files
     ("a file was edited", lambda f: f.file("run/files/gw0-1/out.txt", b"OUT\n"), "run/files/gw0-1/out.txt was edited: it has"),
@@ -184,6 +196,10 @@ TAMPERINGS: list[tuple[str, Tamper, str]] = [
     ("two starts", journal(lambda e: e.insert(8, line(e, "start", B))), f"journal lines 8 and 9 start attempt 1 at {B} twice"),
     ("a renamed case", journal(lambda e: [each.update(case="suites/a/test_a.py::test_x") for each in e if each.get("case") == B]), "is not that of suites/a/test_a.py::test_x in a run with seed 7"),
     ("no end of an executor", journal(lambda e: e.pop(-2)), "executor gw0-1 started, but its end is not in the journal"),
+    ("a node that was lost, without the finding", journal(insert(9, {**LOST_NODE}), junit=False), "journal line 10: node n1 was lost, but the journal has no finding about that"),
+    ("a device of a node that nobody described", journal(insert(9, {**LOST_NODE, "state": "ready", "devices": ["GPU-9"]}), junit=False), "no environment file has device GPU-9, which a node of the run names"),
+    ("a second device without an attempt", journal(insert(9, *second_device()[1:])), f"journal line 10: {B} is passed on device {GPUS[1]} of n1, but never started there"),
+    ("a second device in no executor", journal(insert(9, *second_device("gw9-1"))), f"journal line 10: {B} ran in executor gw9-1, which never started"),
     ("no executor", journal(drop("executor")), f"journal line 6: {A} ran in executor gw0-1, which never started"),
     ("a list of cases that was edited", journal(edit("collected", ids=[A, B, C])), "the lists of cases contradict each other: the list that gw0 collected does not match"),
     ("a verdict by no waiver", journal(edit("finish", B, ruling={"outcome": "waived", "text": "so", "source": "mine.yaml:1"})), f"journal line 9: {B} is waived by 'mine.yaml:1', which is no waiver of the run"),

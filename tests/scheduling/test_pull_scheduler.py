@@ -24,7 +24,14 @@ CASES = 10
 class Session:
     """A scheduler with two fake workers, and the agent's end of its socket."""
 
-    def __init__(self, folder: Path, *, failed: bool = False, devices: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        failed: bool = False,
+        devices: Callable[[str], str] = str,
+        wide: frozenset[int] = frozenset(),
+    ) -> None:
         self.agent, theirs = socket.socketpair()
         self.agent.setblocking(False)
         self.queue = RemoteQueue(theirs.detach(), "n")
@@ -34,6 +41,7 @@ class Session:
             self.queue,
             HandedOut(folder),
             describe=lambda ids: {"count": len(ids)},
+            widths=lambda ids: [2 * (case in wide) for case in range(len(ids))],
             device_of=devices,
             stop=lambda reason, grace: self.stops.append((reason, grace)),
             failed=lambda: failed,
@@ -121,6 +129,28 @@ def test_a_second_look_avoids_the_first_device(start: Start) -> None:
     assert [node.sent for node in session.nodes] == [[], [0, 1]]
     give(session, 2, avoid="GPU-9")
     assert session.nodes[0].sent == [2]
+
+
+def test_one_worker_runs_the_cases_for_several_devices(start: Start) -> None:
+    """The others go on with what takes one. The end comes when both are done."""
+    session = start(wide=frozenset({0, 1, 2, 3}))
+    give(session, 0, 1, 2, 3, 4, 5)
+    assert [node.sent for node in session.nodes] == [[0, 1], [4, 5]]
+    session.finish(session.nodes[1])
+    session.scheduler.end()
+    assert [node.shutting_down for node in session.nodes] == [False, True]
+    session.finish(session.nodes[0])
+    session.finish(session.nodes[0])
+    assert session.nodes[0].sent == [0, 1, 2, 3]
+    assert all(node.shutting_down for node in session.nodes)
+
+
+def test_another_worker_takes_up_the_cases_for_several_devices(start: Start) -> None:
+    session = start(wide=frozenset({0, 1, 2}))
+    give(session, 0, 1, 2)
+    dead = session.nodes[0]
+    assert session.scheduler.remove_node(cast("WorkerController", dead)) == "case 0"
+    assert session.nodes[1].sent == [1, 2]
 
 
 def test_the_cases_of_a_dead_worker_go_to_others(start: Start) -> None:

@@ -70,6 +70,8 @@ class Case:
     duration: float
     reproduce: str = ""
     ruled: str = ""
+    #: What came of it on second devices, a line each.
+    second: tuple[str, ...] = ()
 
     @property
     def has_texts(self) -> bool:
@@ -145,6 +147,7 @@ def _case(
         duration=verdict.duration,
         reproduce=verdict.reproduce or "",
         ruled=decided.ruling.source if decided is not None and decided.ruling is not None else "",
+        second=tuple(inert.line(each.text) for each in verdict.second_devices),
     )
 
 

@@ -98,6 +98,7 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
         "suites": suites.texts,
         "cases": rows,
         "more": more,
+        "second": {case.index: case.second for case in page.cases if case.second},
         "reproduce": _commands(page),
         "lives": [
             [

@@ -170,6 +170,7 @@
   }
   function fillPanel(cell, each) {
     if (each.message) cell.append(put(make("p", "message"), each.message));
+    for (const line of data.second[each.index] || []) cell.append(put(make("p"), `Second device: ${line}`));
     const command = data.reproduce[each.index];
     if (command) {
       const line = make("div", "reproduce", put(make("code"), command));
