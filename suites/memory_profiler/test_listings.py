@@ -17,7 +17,7 @@ from .recordings import Recording, record
 from .scenes import Scene, Tensors
 from .values import Names, flow_listing, timeline_listing
 
-pytestmark = pytest.mark.requires(torch=">=2.11,<2.14")
+pytestmark = pytest.mark.requires(torch=">=2.11")
 
 FLOW = "test_memory_profiler::TestDataFlow::test"
 CATEGORIES = "test_memory_profiler::TestMemoryProfilerE2E::test_categories_e2e"
