@@ -35,7 +35,7 @@ def utilities(name: str) -> Any:
 
 
 def filled(name: str, newer: dict[str, Any], **values: Any) -> Any:
-    """One of the dataclasses of the decisions, with these values, and those of `newer` that this release has a field for."""
+    """A dataclass of the decisions with these values, and of `newer` those that the release has a field for."""
     kind = utilities(name)
     fields = {field.name for field in dataclasses.fields(kind)}
     return kind(**values, **{field: value for field, value in newer.items() if field in fields})

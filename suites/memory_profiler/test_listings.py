@@ -1,7 +1,7 @@
 """Whole data flows, and a timeline, as text: on top of the properties, what a change in torch does, seen at a glance.
 
-The texts are in `listings/`, each by the name of a scene of `scenes.py`. They hold for the releases named here, and for
-the CPU: elsewhere operators are made of other operators. To write one anew, take the text from the failure.
+The texts are in `listings/`, each by the name of a scene of `scenes.py`. They hold from the release named here on, and
+for the CPU: elsewhere operators are made of other operators. To write one anew, take the text from the failure.
 """
 
 from __future__ import annotations
