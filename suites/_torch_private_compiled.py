@@ -26,7 +26,7 @@ Compiler: TypeAlias = Callable[[torch.fx.GraphModule], Compiled]
 
 _OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
     (r"The \.grad attribute of a Tensor that is not a leaf", UserWarning),
-    (r"`torch\.jit\.", DeprecationWarning),
+    (r"`torch\.jit\.", Warning),
     (r"The CUDA Graph is empty", UserWarning),
     (r"TensorFloat32 tensor cores", UserWarning),  # inductor's advice on every GPU that has them
     (r"<class 'torch\.autograd\.function\.Function'> should not", DeprecationWarning),

@@ -15,7 +15,7 @@ of_graphed_callables = pytest.mark.filterwarnings("ignore:The AccumulateGrad nod
 of_empty_graphs = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
 
 #: Inductor imports modules that use torch.jit, which torch has deprecated, when it is first used.
-of_deprecated_scripts = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+of_deprecated_scripts = pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 
 #: Inductor advises once a process to let products of matrices be less exact, where the device can compute them faster.
 of_exact_products = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")

@@ -92,6 +92,10 @@ def test_an_operator_that_changes_an_input(engine: Engine, device: torch.device)
     engine.still_works()
 
 
+#: Up to torch 2.13 compiled autograd does not keep two of these contracts.
+BEFORE_2_14 = torch.__version__ < (2, 14)
+NOT_COUNTED = Known("gradients of an operator are not counted", LIST, pytest.fail.Exception, BEFORE_2_14)
+
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 ERRORS: dict[str, tuple[type[Exception], str]] = {
@@ -102,7 +106,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
 
 
 @pytest.mark.covers(ROW)
-@each("what", ERRORS, {"too few": Known("gradients of an operator are not counted", LIST, pytest.fail.Exception)})
+@each("what", ERRORS, {"too few": NOT_COUNTED})
 def test_a_formula_that_does_not_keep_its_part(what: str, engine: Engine, device: torch.device) -> None:
     """Contract: a formula that returns too few gradients or one of a wrong shape is an error, and what it raises comes
     out as it is; nothing is written."""
@@ -128,7 +132,8 @@ def test_opcheck_passes_a_right_operator(engine: Engine, device: torch.device) -
 
 
 @pytest.mark.covers(ROW)
-@waived(Known("a pass within a trace cannot be captured", LIST, Exception))  # OpCheckError, which is not public
+@waived(Known("a pass within a trace cannot be captured", LIST, Exception, BEFORE_2_14))  # OpCheckError is not public
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # 2.14, of itself
 def test_opcheck_traces_a_right_operator(engine: Engine, device: torch.device) -> None:
     """Contract: `opcheck` traces forward and backward of a right operator, and finds the gradients of running it."""
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)

@@ -18,7 +18,7 @@ from suites.compiled import WRAPPED_SUITES
 from .engines import Engine
 
 #: Forward mode's table of decompositions is made of `torch.jit` functions, when it is first needed.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
 
 def wave(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ settings. A release that lacks a name makes the case *skipped*, with the name in
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
 import sys
@@ -31,6 +32,13 @@ def trees() -> ModuleType:
 def utilities(name: str) -> Any:
     """One of the plain decisions that trees, inductor and the back end "cudagraphs" share."""
     return reach(f"torch._inductor.cudagraph_utils.{name}")
+
+
+def filled(name: str, newer: dict[str, Any], **values: Any) -> Any:
+    """A dataclass of the decisions with these values, and of `newer` those that the release has a field for."""
+    kind = utilities(name)
+    fields = {field.name for field in dataclasses.fields(kind)}
+    return kind(**values, **{field: value for field, value in newer.items() if field in fields})
 
 
 def reset_trees() -> None:

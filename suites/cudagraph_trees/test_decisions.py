@@ -17,6 +17,13 @@ from .trees import watched
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
 
 
+#: Fields of a function to record that torch has since 2.15: what happens when an input of the trees moves.
+RECORDED_AGAIN = {"cudagraph_managed_input_rerecord_limit": 1, "cudagraph_managed_input_rerecord_action": "copy"}
+
+#: With torch 2.14 an output of a part can be several outputs of the graph; before, it is one or none.
+SEVERAL_OUTPUTS = torch.__version__ >= (2, 14)
+
+
 def placeholder(name: str, line: str | None = None, change: str | None = None) -> Any:
     return private.utilities("PlaceholderInfo")(name, line, [], change)
 
@@ -86,7 +93,9 @@ def test_which_changes_can_be_recorded(
     without, each change is. The reason has the line of the first."""
     inputs = [torch.ones(1) for _ in range(3)]
     own = [inputs[index] for index in recorded]
-    function = private.utilities("WrappedFunction")(
+    function = private.filled(
+        "WrappedFunction",
+        RECORDED_AGAIN,
         model=lambda found: found,
         static_input_idxs=static,
         id=private.utilities("FunctionID")(1),
@@ -290,9 +299,12 @@ def test_the_reason_for_recording_again_names_the_input() -> None:
 @pytest.mark.covers(f"{ROW}test_graph_partition")
 def test_a_part_knows_its_share_of_the_graph() -> None:
     """Contract: a part's inputs, outputs and constants are numbered anew; what the graph knows of those that are its
-    own (static, changed, lines) goes along, and those that are made inside are nobody's."""
+    own (static, changed, lines, and since torch 2.14 what its user sees) goes along, and those that are made inside are
+    nobody's."""
     utilities = private.utilities
-    graph = utilities("CudagraphMetadata")(
+    graph = private.filled(
+        "CudagraphMetadata",
+        {"user_visible_output_idxs": {1}},
         placeholders=[placeholder("a"), placeholder("b"), placeholder("c")],
         static_input_idxs={0, 2},
         mutated_input_idxs={2},
@@ -302,7 +314,7 @@ def test_a_part_knows_its_share_of_the_graph() -> None:
     part_map = reach("torch._inductor.utils.GraphPartitionMap")(
         id=3,
         input_index_mapping=[2, None, 1],
-        output_index_mapping=[None, 1],
+        output_index_mapping=[[], [1]] if SEVERAL_OUTPUTS else [None, 1],
         constant_names=["l"],
     )
     part = utilities("get_partition_cudagraph_metadata")(part_map, graph)
@@ -312,6 +324,8 @@ def test_a_part_knows_its_share_of_the_graph() -> None:
     assert set(part.mutated_input_idxs) == {0}
     assert part.stack_traces == [None, "second line"]
     assert list(part.constants) == ["l"]
+    if SEVERAL_OUTPUTS:
+        assert set(part.user_visible_output_idxs) == {1}
 
 
 @pytest.mark.requires(device="cpu")

@@ -1,7 +1,7 @@
 """Whole data flows, and a timeline, as text: on top of the properties, what a change in torch does, seen at a glance.
 
-The texts are in `listings/`, each by the name of a scene of `scenes.py`. They hold for the releases named here, and for
-the CPU: elsewhere operators are made of other operators. To write one anew, take the text from the failure.
+The texts are in `listings/`, each by the name of a scene of `scenes.py`. They hold from the release named here on, and
+for the CPU: elsewhere operators are made of other operators. To write one anew, take the text from the failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .recordings import Recording, record
 from .scenes import Scene, Tensors
 from .values import Names, flow_listing, timeline_listing
 
-pytestmark = pytest.mark.requires(torch=">=2.11,<2.14")
+pytestmark = pytest.mark.requires(torch=">=2.11")
 
 FLOW = "test_memory_profiler::TestDataFlow::test"
 CATEGORIES = "test_memory_profiler::TestMemoryProfilerE2E::test_categories_e2e"

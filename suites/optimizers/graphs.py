@@ -30,7 +30,7 @@ def captured(device: torch.device, work: Callable[[], object]) -> Any:
 
 
 def accelerator_graph() -> Any:
-    """A `torch.accelerator.Graph`; None where torch has none for CUDA, as 2.13 and releases before it."""
+    """A `torch.accelerator.Graph`; None where torch has none for CUDA, as 2.11 to 2.15."""
     make: Any = getattr(torch.accelerator, "Graph", None)
     if make is None:
         return None

@@ -182,7 +182,7 @@ def test_the_file_has_memory_only_when_asked_for(tmp_path: Path) -> None:
 
 def test_frames_name_the_frame_above_them(tmp_path: Path) -> None:
     """Contract: each frame has a number of its own and that of its parent, within which it lies; the names along that
-    line are those of the tree."""
+    line are those of the tree. The outermost has none: null, and since torch 2.14 the field is left out."""
     prof = profile_of(workloads.plain_code(), with_stack=True)
 
     trace = exported(prof, tmp_path)
@@ -191,11 +191,11 @@ def test_frames_name_the_frame_above_them(tmp_path: Path) -> None:
     assert len(frames) == len(trace.of("python_function"))
     lines: Counter[tuple[str, ...]] = Counter()
     for span in frames.values():
-        line, above = [span], span.args["Python parent id"]
+        line, above = [span], span.args.get("Python parent id")
         while above in frames:
             assert frames[above] not in line, f"{span} is its own ancestor"
             line.append(frames[above])
-            above = frames[above].args["Python parent id"]
+            above = frames[above].args.get("Python parent id")
         for inner, outer in pairwise(line):
             assert outer.start_ns <= inner.start_ns <= inner.end_ns <= outer.end_ns, f"{inner} not within {outer}"
         lines[tuple(fold_name(frame.name) for frame in line)] += 1
@@ -238,7 +238,9 @@ def test_what_was_asked_for_is_in_the_file(tmp_path: Path) -> None:
 
 
 QUOTES = pytest.mark.xfail(
-    raises=chrome.TraceError, reason="https://github.com/pytorch/pytorch/issues/146900: quotes in names are not escaped"
+    torch.__version__ < (2, 14),
+    raises=chrome.TraceError,
+    reason="https://github.com/pytorch/pytorch/issues/146900: quotes in names are not escaped, up to torch 2.13",
 )
 
 
@@ -273,7 +275,7 @@ def test_any_name_of_a_scope_leaves_the_file_valid(name: str, tmp_path: Path) ->
     scope, operator = trace.of(*chrome.HOST)
     assert chrome.indented([scope, operator]) == [(0, scope.name), (1, "aten::sin")]
     if name.isascii() and name.isprintable() and "\\" not in name:
-        assert scope.name == name
+        assert scope.name in (name, name.replace('"', "'"))  # as torch 2.14 has it
 
 
 def test_a_packed_file_has_the_same_events(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_snapshot_from_cpp_is_plain(native: ModuleType) -> None:
 
 
 @pytest.mark.requires(device="cuda")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cpp_memory_snapshot_pickle")
 @pytest.mark.parametrize("with_stacks", [False, True])
 def test_a_recording_from_cpp_has_the_stacks(native: ModuleType, device: torch.device, with_stacks: bool) -> None:

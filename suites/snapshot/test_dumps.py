@@ -113,6 +113,8 @@ DEFAULTS = {
     "global_record_annotations": False,
     "skip_actions": [],
 }
+if torch.__version__ >= (2, 14):  # the history of pinned memory, and of the host alone
+    DEFAULTS |= {"record_pinned_host_memory": False, "record_cuda": True}
 
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
     "nothing": ((), {}, {}),

@@ -213,7 +213,7 @@ def test_calls_of_cpp_are_kept_when_asked_for(device: torch.device, stacks: str)
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_calls_of_torchscript_are_kept(device: torch.device) -> None:
     """Contract: what TorchScript allocates is kept under its function's name, before the Python that called it."""
     compiled = torch.jit.script(scripts.filled_by_a_script)

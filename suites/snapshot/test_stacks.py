@@ -98,7 +98,7 @@ def test_without_a_kind_of_call_there_is_none() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_calls_of_torchscript_are_told() -> None:
     """Contract: a function in TorchScript that is running is in the stack, under its name and with the file and line
     it came from, before the Python that called it; not asked for, it is not.

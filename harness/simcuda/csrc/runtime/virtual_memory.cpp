@@ -253,9 +253,9 @@ SIMCUDA_EXPORT CUresult simcudaMemSetAccess(CUdeviceptr address, size_t size, co
     check_driver(access != nullptr && count != 0);
     unsigned flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     for (size_t i = 0; i < count; ++i) {
-      const auto& [type, id] = access[i].location;
-      check_driver(type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].flags <= CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-      check_driver(id >= 0 && id < device_count(), CUDA_ERROR_INVALID_DEVICE);
+      const CUmemLocation& at = access[i].location;  // its id is in a union since CUDA 13.2
+      check_driver(at.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].flags <= CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      check_driver(at.id >= 0 && at.id < device_count(), CUDA_ERROR_INVALID_DEVICE);
       flags |= access[i].flags;
     }
     const std::lock_guard lock(state().mutex);
