@@ -195,7 +195,11 @@ class TestRuns:
         project = make_project()
         project.write("suites/cuda/test_cuda.py", _CASES)
         for arguments, env, words in (
-            (["--inject=slow"], {}, "only the software device has faults; use --device=soft"),
+            (
+                ["--inject=record_stream_ignored"],
+                {},
+                "expected the name of a fault of simcuda, not 'record_stream_ignored'",
+            ),
             ([], {"SIMCUDA_DEVICE_COUNT": "no"}, "SIMCUDA_DEVICE_COUNT='no': expected a number from 1 to 64"),
             ([], {"CUDA_VISIBLE_DEVICES": ""}, "hides every GPU; unset CUDA_VISIBLE_DEVICES"),
             (["--isolation=none", "-p", "torch"], {}, "cannot be loaded into a process that has imported torch"),
