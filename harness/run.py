@@ -234,7 +234,7 @@ class Run:
             seed=context.seed,
             isolation=context.isolation,
             rootdir=Path(context.rootdir),
-            software_device=software.facts if software else None,
+            software_device=(software.facts or None) if software else None,
             under=context.under,
         )
         self._line = self._run_line()

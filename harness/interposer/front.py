@@ -58,8 +58,9 @@ def before(device: Provided | None, backend: Backend, inject: Sequence[str], *, 
             "--inject needs processes that are started for it: leave out --isolation=none, --pdb and -s, or use "
             "--device=simcuda"
         )
-    device = device or Provided(None, {})
-    wanted = variables(inject, device.variables)
+    wanted = variables(inject, device.variables if device else {})
+    if device is None:
+        return Provided(None, {}, wanted)
     return replace(device, facts={**device.facts, "interposer": wanted[PRELOAD].partition(":")[0]}, variables=wanted)
 
 

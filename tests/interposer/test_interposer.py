@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends import cuda
+from harness.backends import cuda, simcuda, soft
 from harness.interposer import build
 from harness.interposer.build import ROOT
-from harness.interposer.front import PRELOAD, InterposerError, check, variables
+from harness.interposer.front import PRELOAD, InterposerError, before, check, variables
 from harness.native import faults
+from harness.native.provider import Provided
 from harness.native.toolchain import BuildError
 from harness.simcuda import build as simulated
 
@@ -99,6 +100,29 @@ def test_it_comes_first_and_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(build, "build", lambda **_: Path("/my cache/libcudafaults.so"))
     with pytest.raises(BuildError, match="allows neither spaces nor colons"):
         variables(("slow",), {}, {})
+
+
+def test_a_run_on_gpus_needs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "build", lambda **_: Path("/cache/libcudafaults.so"))
+    monkeypatch.delenv(PRELOAD, raising=False)
+    assert before(None, cuda.BACKEND, (), inline=True) is None
+    assert before(None, cuda.BACKEND, ("slow",), inline=False) == Provided(
+        None,
+        {},
+        {"LD_PRELOAD": "/cache/libcudafaults.so", "CUDA_INJECT": "slow"},
+    )
+    with pytest.raises(InterposerError, match="leave out --isolation=none"):
+        before(None, cuda.BACKEND, ("slow",), inline=True)
+
+
+def test_a_run_on_the_simulated_cuda_has_it_in_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "build", lambda **_: Path("/cache/libcudafaults.so"))
+    device = Provided("operators.so", {"key": "k"}, {"LD_PRELOAD": "/cache/libcudart.so.13", "Y": "2"})
+    found = before(device, simcuda.BACKEND, ("slow",), inline=True)
+    assert found is not None
+    assert found.library == "operators.so"
+    assert found.variables["LD_PRELOAD"] == "/cache/libcudafaults.so:/cache/libcudart.so.13"
+    assert before(device, soft.BACKEND, ("slow",), inline=True) is device
 
 
 def test_a_process_without_it_may_not_run_cases() -> None:
