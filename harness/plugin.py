@@ -64,7 +64,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
         try:
             wanted = provider.of(backend).provide().variables
             if backend.faults_variable == cuda.INJECT:
-                wanted = front.variables(options.get(options.EarlyConfig(early_config), "inject"), wanted)
+                wanted = front.preload(options.get(options.EarlyConfig(early_config), "inject"), wanted)
             provider.of(backend).prepare(wanted)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={backend.kind}: {error}") from None

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from harness import linux
+from harness.backends import cuda
 from harness.caseid import case_seed
 from harness.collection import description
 from harness.collection.description import Description, DescriptionError
@@ -33,6 +34,7 @@ from harness.gating import policy as rules
 from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
+from harness.interposer import front
 from harness.native import faults, provider
 from harness.options import OptionError, case_limit
 from harness.outcome import Ruling
@@ -173,6 +175,8 @@ class Worker:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
             provider.of(self._pool.device.backend).prepare(variables)
+            if cuda.INJECT in variables:
+                front.inject_here(self.context.inject)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 

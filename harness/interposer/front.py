@@ -27,8 +27,18 @@ def variables(
 ) -> dict[str, str]:
     """`before` with what injects these faults into every process that has it; `before` itself without injections.
 
-    `before`: what the environment of these processes must have in addition to `environ`. The library comes in front of
-    all others. It is built now if it is not in the cache. Raises BuildError.
+    `before`: what the environment of these processes must have in addition to `environ`. Raises BuildError.
+    """
+    wanted = preload(injections, before, environ)
+    return {**wanted, cuda.INJECT: faults.joined(injections)} if injections else wanted
+
+
+def preload(
+    injections: Sequence[str], before: Mapping[str, str], environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """`before` with the library in front of all others, if there are injections. It injects nothing as yet.
+
+    The library is built now if it is not in the cache. Raises BuildError.
     """
     if not injections:
         return dict(before)
@@ -39,11 +49,17 @@ def variables(
             "$HARNESS_CACHE_DIR to another folder"
         )
     others = before.get(PRELOAD, environ.get(PRELOAD, ""))
-    return {
-        **before,
-        PRELOAD: f"{library}:{others}" if others else library,
-        cuda.INJECT: faults.joined(injections),
-    }
+    return {**before, PRELOAD: f"{library}:{others}" if others else library}
+
+
+def inject_here(injections: Sequence[str]) -> None:
+    """Inject the faults into this process, where the interposer was loaded before they were in the environment.
+
+    Raises InterposerError if it was not loaded.
+    """
+    library = simulation.interposer()
+    if library is None or library.interposerInject(faults.joined(injections).encode()):
+        raise InterposerError("the library that injects faults is not in this process, or does not know them")
 
 
 def before(device: Provided | None, backend: Backend, inject: Sequence[str], *, inline: bool) -> Provided | None:
