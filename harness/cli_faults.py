@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.backends import soft
+from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED
 
@@ -20,25 +21,30 @@ if TYPE_CHECKING:
 SUITES = "suites"
 
 app = typer.Typer(
-    help="Faults of the software device: list them, and find out which cases detect them.",
+    help="Faults of devices: list them, and find out which cases detect them.",
     no_args_is_help=True,
 )
 
 
 class NothingToRunError(HarnessError):
-    """A campaign cannot start: no cases, an unknown fault, or an existing results folder."""
+    """A campaign cannot start: no cases, an unknown device or fault, or an existing results folder."""
+
+
+_Device = Annotated[
+    str,
+    typer.Option("--device", metavar="KIND", help="soft (software device), simcuda (simulated CUDA) or cuda (GPUs)."),
+]
 
 
 @app.command("list")
 def list_(
+    device: _Device = soft.BACKEND.kind,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: what each fault breaks, by name.")] = False,
 ) -> None:
     """List the faults that --inject accepts, and what each breaks."""
     import json
 
-    from harness.softdevice import faults
-
-    known = faults.catalogue()
+    known = _faults(device)
     if as_json:
         print(json.dumps(dict(known), indent=2))
         return
@@ -54,10 +60,11 @@ def run(
         typer.Argument(
             metavar="[-- PYTEST_ARGUMENTS]",
             help="Arguments for pytest after --: cases, or options such as -n 2. Default: all suites that have cases "
-            "for accelerators.",
+            "for the device.",
             show_default=False,
         ),
     ] = None,
+    device: _Device = soft.BACKEND.kind,
     names: Annotated[
         str, typer.Option("--faults", metavar="NAME,...", help="Only these faults. NAME:probability is also accepted.")
     ] = "",
@@ -73,27 +80,29 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Folder for the results. Default: results/faults-<time>.")
     ] = None,
 ) -> None:
-    """Run cases on the software device: once without faults, then once with each fault. Print which cases catch which.
+    """Run cases on a device: once without faults, then once with each fault. Print which cases catch which.
 
     Exit status 1 if no case catches a fault, or if a case is red without a fault.
     """
     from harness.diagnosis import campaign
-    from harness.softdevice import faults
+    from harness.native import faults
 
+    known = _faults(device)
     try:
-        chosen = [faults.parse(name) for name in names.split(",")] if names else []
+        chosen = [faults.parse(name, device) for name in names.split(",")] if names else []
     except faults.InjectionError as error:
         raise NothingToRunError(f"--faults={names!r}: expected {error}") from None
     given = list(arguments or [])
-    cases = [] if any(_names_cases(argument) for argument in given) else _suites()
+    cases = [] if any(_names_cases(argument) for argument in given) else _suites(device)
     results = (results_dir or Path("results") / f"faults-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     if results.exists():
         raise NothingToRunError(f"--results-dir={str(results)!r} exists already: name a new folder")
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}"]
     found = campaign.conduct(
-        chosen or [faults.Injection(name) for name in faults.catalogue()],
-        campaign.Runs((*cases, *given, *options), results).run,
+        chosen or [faults.Injection(name) for name in known],
+        campaign.Runs((*cases, *given, *options), results, device).run,
         results,
+        device=device,
         first=first,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -108,17 +117,26 @@ def _names_cases(argument: str) -> bool:
     return not argument.startswith("-") and Path(argument.partition("::")[0]).exists()
 
 
-def _suites() -> list[str]:
-    """The folders of the suites with cases for accelerators. Raises NothingToRunError if there are none."""
+def _faults(device: str) -> Mapping[str, str]:
+    """The faults of a kind of device, and what each breaks. Raises NothingToRunError if it has none."""
+    from harness.native import faults
+
+    if device not in faults.injectable_kinds():
+        raise NothingToRunError(f"--device={device!r}: expected one of {', '.join(faults.injectable_kinds())}")
+    return faults.catalogue(device)
+
+
+def _suites(device: str) -> list[str]:
+    """The folders of the suites with cases for the device. Raises NothingToRunError if there are none."""
     from harness.reporting import catalog
 
     entries = catalog.catalog([SUITES])
-    folders = sorted({f"{SUITES}/{entry.suite}" for entry in entries if _for_accelerators(entry)})
+    folders = sorted({f"{SUITES}/{entry.suite}" for entry in entries if _is_for(entry, device)})
     if not folders:
         raise NothingToRunError(f"no suite in {SUITES} has cases that require an accelerator: name cases after --")
     return folders
 
 
-def _for_accelerators(entry: Entry) -> bool:
+def _is_for(entry: Entry, device: str) -> bool:
     wanted: Sequence[object] = [mark.get(name) for mark in entry.requires for name in ("accelerator", "device")]
-    return True in wanted or soft.BACKEND.kind in wanted
+    return True in wanted or bool({device, BACKENDS[device].torch_type} & set(wanted))

@@ -13,7 +13,7 @@ from harness.errors import HarnessError
 from harness.native.toolchain import BuildError
 from harness.simcuda import machine as simulated
 from harness.simcuda import toolchain
-from harness.softdevice import faults, machine
+from harness.softdevice import machine
 
 
 class DeviceError(HarnessError):
@@ -28,6 +28,10 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
     `environ` defaults to ``os.environ``. Raises DeviceError, and MachineError for invalid variables.
     """
     environ = os.environ if environ is None else environ
+    if variable := next((name for name in (soft.INJECT, cuda.INJECT) if environ.get(name)), None):
+        raise DeviceError(
+            f"{variable} is set: unset it and use --inject or HARNESS_INJECT, so that the run records the faults"
+        )
     if wanted == soft.BACKEND.kind:
         return _software_devices(environ)
     if wanted == simcuda.BACKEND.kind:
@@ -43,10 +47,6 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
 
 
 def _software_devices(environ: Mapping[str, str]) -> Inventory:
-    if environ.get(faults.VARIABLE):
-        raise DeviceError(
-            f"{faults.VARIABLE} is set: unset it and use --inject or HARNESS_INJECT, so that the run records the faults"
-        )
     visible, hidden = machine.devices(environ)
     if not visible:
         raise DeviceError(f"--device=soft: {soft.MASK}={environ.get(soft.MASK)!r} hides all software devices; unset it")

@@ -13,9 +13,9 @@ import pytest
 
 from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
+from harness.native import faults
 from harness.outcome import Outcome
 from harness.shard import Shard
-from harness.softdevice import faults
 from harness.under import WRAPPERS
 
 DEVICES = ("auto", *BACKENDS)
@@ -108,7 +108,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _injections(text: str) -> tuple[str, ...]:
-    """Faults for the software device, each in its short form."""
+    """Faults, each in its short form. Whether the device of the run has them is known later."""
     try:
         return tuple(str(injection) for injection in faults.parse_all(text))
     except faults.InjectionError as error:
@@ -194,7 +194,8 @@ OPTIONS = {
             "--inject",
             _injections,
             (),
-            "with --device=soft: inject a fault into the device, NAME[:probability][,seed=N]; may be repeated",
+            "with --device=soft, simcuda or cuda: inject a fault into the device, NAME[:probability][,seed=N]; may be "
+            "repeated",
             "FAULT",
             separator=faults.SEPARATOR,
         ),

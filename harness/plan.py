@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from harness import machine, options
-from harness.backends.table import BACKENDS
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import Inventory
 from harness.errors import HarnessError
 from harness.gating import mustpass, policy, requirements, waivers
 from harness.gating.mustpass import MustPass
 from harness.gating.policy import Policy
+from harness.native import faults
 
 if TYPE_CHECKING:
     from harness.gating.configfile import Loaded
@@ -149,11 +149,7 @@ def _make(config: pytest.Config) -> Plan:
     settings = {option: options.get(config, option, preset.get(option)) for option in options.OPTIONS}
     for option in ("waivers", "must_pass"):  # an option adds to the profile's files and does not replace them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
-    if settings["inject"] and not _is_injectable(settings["device"]):
-        raise options.OptionError(
-            f"--inject={'; '.join(settings['inject'])!r}: only the software device has faults; "
-            + ("add --device=soft" if settings["device"] == "auto" else "use --device=soft")
-        )
+    _expect_faults(settings["inject"], settings["device"])
     kind = _load_hardware(settings["hardware"], folder, base) if settings["hardware"] else None
     return Plan(
         settings=settings,
@@ -168,8 +164,20 @@ def _make(config: pytest.Config) -> Plan:
     )
 
 
-def _is_injectable(kind: str) -> bool:
-    return kind in BACKENDS and BACKENDS[kind].injectable
+def _expect_faults(injections: Sequence[str], kind: str) -> None:
+    """Raises OptionError unless the kind of device has these faults."""
+    if not injections:
+        return
+    if kind not in faults.injectable_kinds():
+        known = ", ".join(f"--device={each}" for each in faults.injectable_kinds())
+        raise options.OptionError(
+            f"--inject={'; '.join(injections)!r}: --device={kind} has no faults; name a device that has: {known}"
+        )
+    for text in injections:
+        try:
+            faults.parse(text, kind)
+        except faults.InjectionError as error:
+            raise options.OptionError(f"--inject={text!r}: expected {error}") from None
 
 
 def _preset(profile: Profile) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import fixtures, options, scope
+from harness.backends import cuda
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
@@ -57,10 +58,14 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
     backend = _needed_from_start(options.EarlyConfig(early_config))
     if backend is not None:
+        from harness.interposer import front
         from harness.native import provider
 
         try:
-            provider.of(backend).prepare(provider.of(backend).provide().variables)
+            wanted = provider.of(backend).provide().variables
+            if backend.faults_variable == cuda.INJECT:
+                wanted = front.preload(options.get(options.EarlyConfig(early_config), "inject"), wanted)
+            provider.of(backend).prepare(wanted)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
     return (yield)

@@ -31,6 +31,7 @@ from harness.devices import capabilities
 from harness.devices.device import Device, Inventory
 from harness.errors import HarnessError, WriteError, writing
 from harness.gating import patterns
+from harness.interposer import front
 from harness.native import provider
 from harness.native.provider import Provided
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
@@ -115,7 +116,7 @@ class Run:
             undo.callback(temp_folder.remove, temp)
             machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
             self.plan.refuse_mismatches(machine)
-            software = _software_device(self.devices)
+            software = _provided(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = self._identify(config)
             self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
             try:
@@ -233,7 +234,7 @@ class Run:
             seed=context.seed,
             isolation=context.isolation,
             rootdir=Path(context.rootdir),
-            software_device=software.facts if software else None,
+            software_device=(software.facts or None) if software else None,
             under=context.under,
         )
         self._line = self._run_line()
@@ -569,16 +570,17 @@ def _make_temp_folder(config: pytest.Config) -> Path:
         pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
 
 
-def _software_device(devices: Sequence[Device]) -> Provided | None:
-    """Build the software device that the run is on unless that was done before. None for a run on others.
+def _provided(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -> Provided | None:
+    """Build what the run needs besides torch unless that was done before: its software device, what injects faults.
 
-    Raises pytest.UsageError.
+    None if that is nothing. Raises pytest.UsageError.
     """
-    backend = next((device.backend for device in devices if device.backend.software), None)
+    backend = next((device.backend for device in devices if device.backend.accelerator), None)
     if backend is None:
         return None
     try:
-        return provider.of(backend).provide()
+        device = provider.of(backend).provide() if backend.software else None
+        return front.before(device, backend, inject, inline=inline)
     except HarnessError as error:
         raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from harness import linux
+from harness.backends import cuda
 from harness.caseid import case_seed
 from harness.collection import description
 from harness.collection.description import Description, DescriptionError
@@ -33,7 +34,8 @@ from harness.gating import policy as rules
 from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.waivers import Waiver
-from harness.native import provider
+from harness.interposer import front
+from harness.native import faults, provider
 from harness.options import OptionError, case_limit
 from harness.outcome import Ruling
 from harness.reporting.journal import Journal, JournalWriteError, digest
@@ -44,7 +46,6 @@ from harness.scheduling.handed_out import HandedOutList
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.selection import Selection, read_ids
 from harness.scheduling.stop_request import StopListener
-from harness.softdevice import faults
 from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
 from harness.supervisor.ahead import RunOrder
 from harness.supervisor.case import Case
@@ -168,7 +169,7 @@ class Worker:
         elif self._pool.device.backend.accelerator or context.device == CPU.kind:
             os.environ.update(masks_for([self._pool.device]))
             if self._pool.device.backend.injectable:
-                os.environ[faults.VARIABLE] = faults.joined(context.inject)
+                os.environ[self._pool.device.backend.faults_variable] = faults.joined(context.inject)
             if context.variables:
                 self._prepare_process(context.variables)
 
@@ -176,6 +177,8 @@ class Worker:
         """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
             provider.of(self._pool.device.backend).prepare(variables)
+            if cuda.INJECT in variables:
+                front.inject_here(self.context.inject)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 
@@ -473,7 +476,7 @@ class Worker:
         visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
         visible |= self.context.variables
         if devices[0].backend.injectable:
-            visible[faults.VARIABLE] = faults.joined(self.context.inject) or None
+            visible[devices[0].backend.faults_variable] = faults.joined(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)
         return Binding(
             devices=tuple(device.uuid for device in devices),

@@ -25,6 +25,7 @@ ACCEPTANCE = (
     "tests/devices/test_health.py",
     "tests/devices/test_present.py",
     "tests/gating/test_shipped_configs.py",
+    "tests/interposer/test_interposer.py",
     "tests/kit/test_kit.py",
     "tests/matrix/test_browser.py",
     "tests/mutation/test_breaks.py",

@@ -20,6 +20,7 @@ FLOORS = (
     ("devices",),
     ("native",),
     ("simcuda", "softdevice"),
+    ("interposer",),
     ("fixtures", "machine", "options", "rootdir"),
     ("scope",),
     ("ignored_marks",),

@@ -40,7 +40,8 @@ class Backend:
     - `software`: this project builds and loads it. Every process has its own devices.
     - `provider`: of a software device, the module that builds and loads it (`harness.native.provider`).
     - `from_start`: it must be in a process from its start on, or from before an import of torch.
-    - `injectable`: faults can be injected.
+    - `faults`: the list of the faults that can be injected, relative to the folder of the package; empty if there are
+      none. `faults_variable` has the injections of a process, separated by semicolons.
     - `implied`: the conditions that hold on a machine of this kind, beside those that it declares.
 
     Functions:
@@ -76,7 +77,8 @@ class Backend:
     software: bool = False
     provider: str = ""
     from_start: bool = False
-    injectable: bool = False
+    faults: str = ""
+    faults_variable: str = ""
     implied: Mapping[str, Any] = field(default_factory=dict)
     in_use: Callable[[], bool] = lambda: False
     is_initialized: Callable[[ModuleType], bool] = lambda _: False
@@ -94,6 +96,11 @@ class Backend:
     def first_device(self, torch: ModuleType) -> Any:
         """The `torch.device` of the first visible device of this kind."""
         return torch.device(self.torch_type, 0) if self.accelerator else torch.device(self.torch_type)
+
+    @property
+    def injectable(self) -> bool:
+        """Whether faults can be injected."""
+        return bool(self.faults)
 
     @property
     def accelerator(self) -> bool:

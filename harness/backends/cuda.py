@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from harness.backends.nvml_memory import DriverMemory
 
 MASK = "CUDA_VISIBLE_DEVICES"
+INJECT = "CUDA_INJECT"
+#: The faults of CUDA's interface, be the runtime behind it real or simulated.
+FAULTS = "interposer/csrc/faults.def"
 
 #: The path of each device counter in `torch.cuda.memory_stats_as_nested_dict`.
 _DEVICE_COUNTERS = {
@@ -107,12 +110,15 @@ BACKEND = Backend(
     mask=MASK,
     device_nodes=("/dev/nvidia-uvm",),
     hardware=True,
+    faults=FAULTS,
+    faults_variable=INJECT,
     implied={"silicon": True},
     is_initialized=is_initialized,
     device_count=lambda torch: int(torch.cuda.device_count()),
     synchronize=lambda torch, index: torch.cuda.synchronize(index),
     seed=lambda torch, seed: torch.cuda.manual_seed_all(seed),
     empty_cache=lambda torch: torch.cuda.empty_cache(),
+    faults_struck=lambda _: simulation.faults_struck(),
     counters=CudaCounters,
     objects={"cuda_streams": "streams", "cuda_events": "events", "cuda_graphs": "graphs", "cuda_mempools": "mempools"},
 )

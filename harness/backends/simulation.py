@@ -1,4 +1,7 @@
-"""Whether the CUDA of this process is the simulated one. The process itself tells, whatever its environment says."""
+"""Whether the CUDA of this process is the simulated one, and whether faults are injected in front of it.
+
+The process itself tells, whatever its environment says.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,30 @@ import ctypes
 _OWN = "simcudaIsInitialized"
 
 
+#: A function that only the interposer exports, which stands in front of a CUDA runtime in runs with injected faults.
+_FAULTS = "interposerFaultCount"
+
+
 def runtime() -> ctypes.CDLL | None:
     """The simulated CUDA runtime that is loaded into this process; None if there is none."""
     symbols = ctypes.CDLL(None)
     return symbols if hasattr(symbols, _OWN) else None
+
+
+def interposer() -> ctypes.CDLL | None:
+    """The library that injects faults in front of the CUDA runtime of this process; None if there is none."""
+    symbols = ctypes.CDLL(None)
+    return symbols if hasattr(symbols, _FAULTS) else None
+
+
+def faults_struck() -> dict[str, int]:
+    """How often each fault has struck in this process, by name; empty without an interposer."""
+    library = interposer()
+    if library is None:
+        return {}
+    library.interposerFaultName.restype = ctypes.c_char_p
+    library.interposerTimesStruck.restype = ctypes.c_ulonglong
+    struck = {
+        library.interposerFaultName(i): library.interposerTimesStruck(i) for i in range(library.interposerFaultCount())
+    }
+    return {name.decode(): times for name, times in struck.items() if times}

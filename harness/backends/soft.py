@@ -11,6 +11,7 @@ from harness.backends.backend import Backend
 MASK = "SOFT_VISIBLE_DEVICES"
 COUNT = "SOFT_DEVICE_COUNT"
 MEMORY = "SOFT_DEVICE_MEMORY"
+INJECT = "SOFT_INJECT"
 
 #: The key of each device counter in `torch.accelerator.memory_stats`.
 _COUNTERS = {
@@ -66,7 +67,8 @@ BACKEND = Backend(
     variables=(COUNT, MEMORY),
     software=True,
     provider="harness.softdevice.provider",
-    injectable=True,
+    faults="softdevice/csrc/faults.def",
+    faults_variable=INJECT,
     implied={"accelerator": True, "accelerator_graphs": True},
     is_initialized=is_initialized,
     device_count=lambda torch: int(_module(torch).device_count()),

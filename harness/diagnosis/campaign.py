@@ -1,6 +1,6 @@
-"""The fault campaign: which cases catch which fault of the software device, and which faults no case catches.
+"""The fault campaign: which cases catch which fault of a device, and which faults no case catches.
 
-The cases run once on the software device without a fault, then once with each fault. A case catches a fault if it
+The cases run once on the device without a fault, then once with each fault. A case catches a fault if it
 passed without the fault and is red with it. `lost` and `not_run` do not count: the case itself saw nothing.
 """
 
@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.backends import soft
+from harness.backends import cuda, simcuda, soft
 from harness.diagnosis.order import inherited
 from harness.errors import HarnessError
+from harness.native.faults import Injection, catalogue
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.ledger import Ledger
-from harness.softdevice.faults import Injection, catalogue
 from harness.text import counted, one_line
 
 #: Name of the run without a fault. The other runs are named after their fault.
@@ -31,6 +31,11 @@ TABLE, RECORD = "faults.txt", "faults.json"
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 #: Outcomes with which the case itself saw nothing.
 NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
+_NOUNS = {
+    soft.BACKEND.kind: "the software device",
+    cuda.BACKEND.kind: "GPUs",
+    simcuda.BACKEND.kind: "the simulated CUDA",
+}
 
 
 class CampaignError(HarnessError):
@@ -65,11 +70,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases."""
+    """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases.
+
+    `device`: the kind of device that the cases ran on.
+    """
 
     passed: int
     wrong: Mapping[str, str]
     rows: tuple[Row, ...]
+    device: str = soft.BACKEND.kind
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -109,7 +118,8 @@ def as_text(campaign: Campaign) -> str:
     lines = [f"{fault:{widths[0]}}  {count:>{widths[1]}}  {names}".rstrip() for fault, count, names in cells]
     lines += [
         "",
-        f"on the software device without a fault: {counted(campaign.passed, 'case')} passed, {len(campaign.wrong)} red",
+        f"on {_NOUNS[campaign.device]} without a fault: {counted(campaign.passed, 'case')} passed, "
+        f"{len(campaign.wrong)} red",
     ]
     lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
     caught = len(campaign.rows) - len(campaign.missed)
@@ -120,7 +130,7 @@ def as_text(campaign: Campaign) -> str:
 def as_json(campaign: Campaign) -> str:
     """The whole result as JSON."""
     values = {
-        "device": soft.BACKEND.kind,
+        "device": campaign.device,
         "passed_without_fault": campaign.passed,
         "red_without_fault": dict(campaign.wrong),
         "faults": [asdict(each) for each in campaign.rows],
@@ -190,13 +200,15 @@ def conduct(
     run: Callable[..., Ledger],
     results: Path,
     *,
+    device: str,
     first: bool,
     tell: Callable[[str], object],
 ) -> Campaign:
     """Run the cases without a fault and with each fault, and write the record to `results`.
 
-    `run` takes the name of a run and options for pytest. With `first`, a run with a fault ends at its first red case.
-    `tell` gets a line about each run. Raises CampaignError if no case passes without a fault.
+    `run` takes the name of a run and options for pytest. The faults are those of this kind of device. With `first`, a
+    run with a fault ends at its first red case. `tell` gets a line about each run. Raises CampaignError if
+    no case passes without a fault.
     """
     clean = tally(run(CLEAN))
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
@@ -205,10 +217,10 @@ def conduct(
     rows = []
     for injection in injections:
         ledger = run(injection.name, f"--inject={injection}", *(["--maxfail=1"] if first else []))
-        breaks = catalogue()[injection.name]
+        breaks = catalogue(device)[injection.name]
         rows.append(row(str(injection), breaks, clean, tally(ledger, injection.name)))
         tell(f"{injection}: caught by {len(rows[-1].caught_by)}" if rows[-1].caught else f"{injection}: MISSED")
-    campaign = Campaign(len(clean.passed), clean.wrong, tuple(rows))
+    campaign = Campaign(len(clean.passed), clean.wrong, tuple(rows), device)
     write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
     write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
     return campaign

@@ -412,6 +412,8 @@ def _software(record: Record) -> Iterator[str]:
     wanted = str(run.settings.get("device") or "")
     if is_software(wanted):
         yield f"the run claims a GPU, but was started with --device={wanted}, which is {BACKENDS[wanted].label}"
+    if injected := run.settings.get("inject"):
+        yield f"the run claims a GPU, but faults were injected into it: {injected}"
     if known.get("software_device") is not None:
         yield "the run claims a GPU, but environment.json describes the library of a software device"
     names = {simcuda.NAME, *(each.label for each in BACKENDS.values() if each.software)}

@@ -15,9 +15,11 @@ from typing import NoReturn
 from harness import linux
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
+from harness.errors import HarnessError
 from harness.executor import failure, streams
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
+from harness.interposer import front
 from harness.native import provider
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
 from harness.protocol.wire import Channel, Message
@@ -70,6 +72,7 @@ def _become(
         collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     if cold:
         channel.send({"op": "ready"})
+    _check_faults()
     if order["library"] is not None:
         _enter_software_device(BACKENDS[order["kind"]], order["library"])
     return Executor(
@@ -80,6 +83,16 @@ def _become(
         leak_check=order["leak_check"],
         snapshots=None if order["snapshots"] is None else Path(order["snapshots"]),
     )
+
+
+def _check_faults() -> None:
+    """Without the faults that the run says it has, no case may run: the process ends, because no case is the cause."""
+    try:
+        front.check()
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(EXIT_NO_DEVICE)
 
 
 def _enter_software_device(backend: Backend, library: str) -> None:

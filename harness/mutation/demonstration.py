@@ -67,8 +67,15 @@ def unusable(names: Sequence[str], device: str, catalogue: Path | None) -> Mappi
     if not names:
         return {}
     backend = BACKENDS[device]
-    provided = provider.of(backend).provide() if backend.software else Provided("", {})
-    command = [sys.executable, "-m", "harness.mutation.demonstration", str(catalogue or ""), device, provided.library]
+    provided = provider.of(backend).provide() if backend.software else Provided(None, {})
+    command = [
+        sys.executable,
+        "-m",
+        "harness.mutation.demonstration",
+        str(catalogue or ""),
+        device,
+        provided.library or "",
+    ]
     environment = {**inherited(os.environ), **provided.variables}
     done = subprocess.run(
         [*command, *names], env=environment, capture_output=True, text=True, errors="replace", check=False

@@ -17,11 +17,11 @@ from harness.backends.backend import Backend
 class Provided:
     """What a run needs of a software device.
 
-    `library`: what executors load. `facts`: how it was built, for reports. `variables`: what the environment of every
-    process that runs cases must have from its start on.
+    `library`: what executors load; None for a device that they have anyway. `facts`: how it was built, for reports.
+    `variables`: what the environment of every process that runs cases must have from its start on.
     """
 
-    library: str
+    library: str | None
     facts: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
 

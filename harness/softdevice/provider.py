@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from harness.backends import soft
 from harness.native.provider import Provided
-from harness.softdevice import build, faults
+from harness.softdevice import build
 
 
 def provide() -> Provided:
@@ -20,7 +21,7 @@ def enter(library: str) -> None:
     from harness.softdevice import loading, warming  # they need torch
 
     loading.load(library)
-    warming.warm(os.environ.get(faults.VARIABLE, ""))
+    warming.warm(os.environ.get(soft.INJECT, ""))
 
 
 def enter_inline(library: str) -> None:

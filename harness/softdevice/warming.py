@@ -12,7 +12,7 @@ from typing import Any
 def warm(injections: str) -> None:
     """Run one piece of work on every visible device, then free memory and reset statistics.
 
-    No faults are injected meanwhile. The faults of `injections` (syntax of `harness.softdevice.faults`) are injected
+    No faults are injected meanwhile. The faults of `injections` (syntax of `harness.native.faults`) are injected
     afterwards, so their random sequences start at the beginning.
     """
     import torch

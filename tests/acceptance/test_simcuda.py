@@ -55,6 +55,34 @@ def test_needs_a_real_gpu():
     raise AssertionError("ran on a simulated one")
 """
 
+_EVENTS = """
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.requires(device="cuda")
+
+_SCRIPT = (
+    "import torch; event, stream = torch.cuda.Event(), torch.cuda.Stream(); torch.cuda.set_stream(stream); "
+    "torch.cuda._sleep(1_000_000_000); event.record(); done = event.query(); stream.synchronize(); print(done)"
+)
+
+def test_an_event_waits_for_its_stream():
+    event, stream = torch.cuda.Event(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(1_000_000_000)
+        event.record()
+    done = event.query()
+    stream.synchronize()
+    assert not done
+
+def test_an_event_waits_for_its_stream_in_a_child():
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\\n"
+"""
+
 _BAD = """
 import pytest
 import torch
@@ -191,11 +219,35 @@ class TestRuns:
         for option in ("--hardware=gpus", "--profile=gpus"):
             refused(run(project, "-n0", option), "device: wanted cuda, found simcuda")
 
+    def test_injected_faults_reach_the_cases_and_every_record(self, make_project: MakeProject) -> None:
+        """Also the processes that cases start, and a pytest process that runs cases itself."""
+        project = make_project()
+        project.write("suites/events/test_events.py", _EVENTS)
+        case = "suites/events/test_events.py::test_an_event_waits_for_its_stream"
+        told = "event_early; slow:0.000001,seed=3"
+        result = run(project, "-n0", "--inject=event_early", "--inject=slow:0.000001,seed=3")
+        assert result.verdicts == {case: "failed", f"{case}_in_a_child": "failed"}, result.tail()
+        finish = next(line for line in result.lines if line["event"] == "finish" and line["case"] == case)
+        assert finish["struck"] == {"event_early": 1}
+        assert "--device=simcuda --inject=event_early --inject=slow:0.000001,seed=3 --seed=" in finish["reproduce"]
+        assert result.lines[0]["settings"]["inject"] == told
+        assert f"harness: injected {told}" in result.terminal
+        properties = {each.get("name"): each.get("value") for each in result.junit.iter("property")}
+        assert properties["inject"] == told
+        facts = json.loads((result.run_dir / "environment.json").read_text())
+        assert facts["software_device"]["interposer"].endswith("/libcudafaults.so")
+        alone = run(project, "-n0", "--isolation=none", "--inject=event_early")
+        assert set(alone.verdicts.values()) == {"failed"}, alone.tail()
+
     def test_what_cannot_be_is_refused(self, make_project: MakeProject) -> None:
         project = make_project()
         project.write("suites/cuda/test_cuda.py", _CASES)
         for arguments, env, words in (
-            (["--inject=slow"], {}, "only the software device has faults; use --device=soft"),
+            (
+                ["--inject=record_stream_ignored"],
+                {},
+                "expected the name of a fault of simcuda, not 'record_stream_ignored'",
+            ),
             ([], {"SIMCUDA_DEVICE_COUNT": "no"}, "SIMCUDA_DEVICE_COUNT='no': expected a number from 1 to 64"),
             ([], {"CUDA_VISIBLE_DEVICES": ""}, "hides every GPU; unset CUDA_VISIBLE_DEVICES"),
             (["--isolation=none", "-p", "torch"], {}, "cannot be loaded into a process that has imported torch"),

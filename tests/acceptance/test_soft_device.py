@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.softdevice import build, faults
+from harness.native import faults
+from harness.softdevice import build
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
 from tests.acceptance.project import PATIENCE, Project, Result
@@ -172,7 +173,11 @@ def test_the_device_without_isolation(make_project: MakeProject) -> None:
         (["--device=soft"], {"SOFT_DEVICE_COUNT": "no"}, ["SOFT_DEVICE_COUNT='no': expected a number from 1 to 64"]),
         (["--device=soft"], {"SOFT_INJECT": "slow"}, ["SOFT_INJECT is set: unset it and use --inject"]),
         (["--device=soft", "--inject=slwo"], {}, ["--inject='slwo': expected the name of", "did you mean 'slow'?"]),
-        (["--inject=slow"], {}, ["--inject='slow': only the software device has faults; add --device=soft"]),
+        (
+            ["--inject=slow"],
+            {},
+            ["--inject='slow': --device=auto has no faults; name a device that has: --device=cuda,"],
+        ),
         (["--device=cuda"], {}, ["--device=cuda: there is no usable GPU"]),
         (["--device=tpu"], {}, ["--device='tpu': expected one of auto, cuda, simcuda, soft, cpu"]),
     ],
@@ -228,9 +233,9 @@ def test_the_list_of_faults(make_project: MakeProject) -> None:
     project = make_project()
     status, said = command(project, "faults", "list")
     assert status == 0
-    for name, breaks in faults.catalogue().items():
+    for name, breaks in faults.catalogue("soft").items():
         assert any(line.split(None, 1) == [name, breaks] for line in said.splitlines()), said
-    assert json.loads(command(project, "faults", "list", "--json")[1]) == dict(faults.catalogue())
+    assert json.loads(command(project, "faults", "list", "--json")[1]) == dict(faults.catalogue("soft"))
 
 
 def test_devices_are_told_of_as_what_they_are(make_project: MakeProject) -> None:

@@ -20,10 +20,10 @@ from harness.diagnosis.campaign import (
     row,
     tally,
 )
+from harness.native.faults import Injection
 from harness.outcome import Outcome
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger
-from harness.softdevice.faults import Injection
 from tests.reporting import build
 
 A, B, C, D = (f"suites/streams/test_a.py::{name}" for name in "abcd")
@@ -114,7 +114,7 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
         return slow if name == "slow" else clean
 
     injections = [Injection("slow", 0.5), Injection("event_early")]
-    found = conduct(injections, run, tmp_path, first=True, tell=told.append)
+    found = conduct(injections, run, tmp_path, device="soft", first=True, tell=told.append)
     assert found.missed == ("event_early",)
     assert found.rows[0].caught_by == {A: "timeout"}
     assert ran == [
@@ -132,4 +132,4 @@ def test_cases_of_which_none_passes_catch_nothing(tmp_path: Path) -> None:
         return ledger(*ended(A, Outcome.FAILED))
 
     with pytest.raises(CampaignError, match="no case passes without a fault"):
-        conduct([Injection("slow")], run, tmp_path, first=False, tell=lambda _: None)
+        conduct([Injection("slow")], run, tmp_path, device="soft", first=False, tell=lambda _: None)

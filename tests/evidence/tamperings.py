@@ -232,6 +232,7 @@ TAMPERINGS: list[tuple[str, Tamper, str]] = [
     ("a simulated GPU, claimed as a GPU", both(journal(everything(SIMULATED, label="simulated CUDA (no GPU)")), manifest(claim__gpu=True)), f"the archive claims a GPU, but the run was on {SIMULATED}, which is simulated CUDA (no GPU)"),
     ("a simulated GPU without its label", journal(everything(SIMULATED)), f"the journal labels the devices '', expected 'simulated CUDA (no GPU)' for {SIMULATED}"),
     ("a simulated GPU under the UUID of a GPU", journal(edit("run", settings={"device": "simcuda"})), "the run claims a GPU, but was started with --device=simcuda, which is simulated CUDA (no GPU)"),
+    ("a GPU with injected faults", journal(edit("run", settings={"device": "cuda", "inject": "slow"})), "the run claims a GPU, but faults were injected into it: slow"),
     ("a simulated GPU by its kind", lambda f: f.environment(devices=device_row(kind="simcuda")), f"environment.json says that device {GPUS[1]} is of the kind 'simcuda', but its UUID is that of a cuda device"),
     ("a soft device by its library", lambda f: f.environment(software_device={"key": "1"}), "environment.json describes the library of a software device"),
     ("a soft device by its name", lambda f: f.environment(devices=device_row(name="soft (software device)")), f"the run claims a GPU, but environment.json calls {GPUS[1]} 'soft (software device)'"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from harness.backends import soft
 from harness.mutation.breaks import Break, Theme
-from harness.softdevice import faults
+from harness.native import faults
 
 broken = Theme()
 
@@ -30,7 +31,7 @@ _SUITES = {
     "off_by_one_ulp": ("suites/numerics/test_products.py", "suites/numerics/test_exact.py"),
 }
 
-for _name, _breaks in faults.catalogue().items():
+for _name, _breaks in faults.catalogue(soft.BACKEND.kind).items():
     broken.add(
         Break(f"soft_{_name}", _breaks, _SUITES.get(_name, _STREAMS), device="soft", options=(f"--inject={_name}",))
     )

@@ -9,21 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends.soft import COUNT, MASK, MEMORY
-from harness.softdevice.faults import (
-    VARIABLE,
+from harness.backends.soft import BACKEND, COUNT, INJECT, MASK, MEMORY
+from harness.native.faults import (
     Injection,
     InjectionError,
     catalogue,
     definitions,
+    injectable_kinds,
     joined,
     parse,
     parse_all,
 )
 
 
-def test_every_fault_says_in_one_line_what_it_breaks() -> None:
-    known = catalogue()
+@pytest.mark.parametrize("kind", injectable_kinds())
+def test_every_fault_says_in_one_line_what_it_breaks(kind: str) -> None:
+    known = catalogue(kind)
     assert {"wait_ignored", "launch_hangs", "device_lost", "slow"} <= known.keys()
     assert all(len(text) >= 15 and "\n" not in text for text in known.values())
 
@@ -99,5 +100,5 @@ def test_several() -> None:
 def test_the_page_has_every_fault() -> None:
     page = (Path(__file__).parents[2] / "docs" / "softdevice.md").read_text(encoding="utf-8")
     table = page.split("| fault | what it breaks |")[1].split("\n\n")[0]
-    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == dict(catalogue())
-    assert all(f"`{name}`" in page for name in (COUNT, MASK, MEMORY, VARIABLE))
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == dict(catalogue(BACKEND.kind))
+    assert all(f"`{name}`" in page for name in (COUNT, MASK, MEMORY, INJECT))

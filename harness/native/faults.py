@@ -1,7 +1,7 @@
-"""The faults that can be injected into the software device: their names, and the syntax of an injection.
+"""The faults that can be injected into devices: their names by kind of device, and the syntax of an injection.
 
-``csrc/faults.def`` is the only list; this module and the C++ core read it. The syntax, ``NAME[:probability][,seed=N]``,
-is also the same in both.
+Each kind of device has one list (`Backend.faults`), which this module and C++ read. The syntax,
+``NAME[:probability][,seed=N]``, is also the same in both.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from harness.backends.backend import Kind
+from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 
-#: The environment variable with the injections of a process, separated by semicolons.
-VARIABLE = "SOFT_INJECT"
 SEPARATOR = ";"
 
-_DEFINITIONS = Path(__file__).with_name("csrc") / "faults.def"
+_ROOT = Path(__file__).parent.parent
 _ENTRY = re.compile(r'FAULT\((\w+), "([^"\\]+)"\)')
 _INJECTION = re.compile(r"(?P<name>\w+)(?::(?P<probability>[^,]*))?(?:,(?P<seed>.*))?", re.ASCII | re.DOTALL)
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,18})?|\.\d{1,18}", re.ASCII)
@@ -33,9 +33,14 @@ class InjectionError(HarnessError):
 
 
 @functools.cache
-def catalogue() -> Mapping[str, str]:
-    """Every fault in the order of the list: its name, and in one line what it breaks."""
-    return MappingProxyType(definitions(_DEFINITIONS.read_text(encoding="utf-8")))
+def catalogue(kind: Kind) -> Mapping[str, str]:
+    """Every fault of this kind of device, in the order of its list: its name, and in one line what it breaks."""
+    return MappingProxyType(definitions((_ROOT / BACKENDS[kind].faults).read_text(encoding="utf-8")))
+
+
+def injectable_kinds() -> tuple[Kind, ...]:
+    """The kinds of devices that have faults."""
+    return tuple(kind for kind, backend in BACKENDS.items() if backend.injectable)
 
 
 def definitions(text: str) -> dict[str, str]:
@@ -68,16 +73,18 @@ class Injection:
         return f"{self.name}{probability}{seed}"
 
 
-def parse(text: str) -> Injection:
-    """Parse one injection. Raises InjectionError."""
+def parse(text: str, kind: Kind | None = None) -> Injection:
+    """Parse one injection into this kind of device, or into any. Raises InjectionError."""
     found = _INJECTION.fullmatch(text.strip())
     if found is None:
         raise InjectionError(f"a fault as {_FORM}, not {text!r}")
     name = found["name"]
-    if name not in catalogue():
-        near = difflib.get_close_matches(name, catalogue(), n=1)
-        advice = f"did you mean {near[0]!r}?" if near else "'harness faults list' lists all faults"
-        raise InjectionError(f"the name of a fault, not {name!r}; {advice}")
+    known = {each for each_kind in ([kind] if kind else injectable_kinds()) for each in catalogue(each_kind)}
+    if name not in known:
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+        listing = f"'harness faults list{f' --device {kind}' if kind else ''}' lists all faults"
+        advice = f"did you mean {near[0]!r}?" if near else listing
+        raise InjectionError(f"the name of a fault{f' of {kind}' if kind else ''}, not {name!r}; {advice}")
     return Injection(name, _probability(name, found["probability"]), _seed(name, found["seed"]))
 
 

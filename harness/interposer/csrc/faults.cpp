@@ -1,0 +1,63 @@
+#include "faults.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "../../softdevice/csrc/core/injections.h"
+#include "front.h"
+
+namespace interposer {
+
+namespace {
+
+constexpr const char* names[] = {
+#define FAULT(name, text) #name,
+#include "faults.def"
+#undef FAULT
+};
+
+faults::Injections all(names);
+
+std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
+
+// This library is in every program that a case starts. One that runs without the faults that it was told would be taken
+// for one with them.
+const bool loaded = [] {
+  if (const char* text = std::getenv("CUDA_INJECT")) {
+    try {
+      all.inject(all.parse(text));
+    } catch (const std::invalid_argument& error) {
+      std::fprintf(stderr, "CUDA_INJECT: %s\n", error.what());
+      std::_Exit(2);
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+
+bool any_injected() { return all.any(); }
+bool injected(Fault fault) { return all.injected(index_of(fault)); }
+bool strikes(Fault fault) { return all.strikes(index_of(fault)); }
+
+}  // namespace interposer
+
+using namespace interposer;
+
+// For Python: how many faults there are, their names, and how often each has struck in this process.
+EXPORT int interposerFaultCount() { return static_cast<int>(Fault::count); }
+EXPORT const char* interposerFaultName(int fault) { return all.name(static_cast<std::size_t>(fault)); }
+EXPORT unsigned long long interposerTimesStruck(int fault) { return all.times_struck(static_cast<std::size_t>(fault)); }
+
+// Replaces what is injected; 0, or 1 for a text that is no list of injections.
+EXPORT int interposerInject(const char* text) {
+  try {
+    all.inject(all.parse(text));
+    return 0;
+  } catch (const std::invalid_argument& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,18 @@
+"""The runtime as a fixture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .cudart import Runtime
+
+
+@pytest.fixture
+def cuda() -> Runtime:
+    """The CUDA runtime of this process. What a case gets of it is given back after the case."""
+    from .cudart import Runtime  # here, since supervisors import this file and must not import torch
+
+    return Runtime.of_torch()

@@ -1,0 +1,134 @@
+"""The CUDA runtime that torch has loaded, by ctypes: the functions that a process's own libraries are bound to."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+# Values of enumerations of the CUDA Runtime API.
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_HANDLE, ASSERT, NOT_READY = 0, 1, 2, 101, 400, 710, 600
+TO_DEVICE, TO_HOST, ON_DEVICE, BY_ADDRESS = 1, 2, 3, 4  # cudaMemcpyKind
+NON_BLOCKING = 1  # cudaStreamNonBlocking
+WITHOUT_TIME = 2  # cudaEventDisableTiming
+CAPTURE_RELAXED = 2  # cudaStreamCaptureModeRelaxed
+RESERVED_CURRENT, USED_CURRENT, USED_HIGH = 5, 7, 8  # cudaMemPoolAttr
+ATTACH_GLOBAL = 1  # cudaMemAttachGlobal
+MIB = 1 << 20
+
+#: A function that a stream calls on the host.
+HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class IpcHandle(ctypes.Structure):
+    """cudaIpcMemHandle_t. It is passed by value."""
+
+    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
+
+
+class Runtime:
+    """Calls functions by their names. Integers are C ints; wider values need a ctypes type."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    @classmethod
+    def of_torch(cls) -> Runtime:
+        """The runtime that torch calls; skips the case when torch has it linked in.
+
+        By the process's own scope if it is there, as for torch itself: a library that was put in front of the runtime
+        is then asked too. Otherwise by its soname, and not by a path, since torch may have opened a second file of that
+        name, which it does not call.
+        """
+        torch.cuda.init()
+        process = ctypes.CDLL(None)
+        if hasattr(process, "cudaStreamQuery"):
+            return cls(process)
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            if found := re.search(r"/(libcudart[^/]*?\.so\.\d+)[^/]*$", line):
+                return cls(ctypes.CDLL(found[1]))
+        pytest.skip("torch has loaded no library of the CUDA runtime")
+
+    def code(self, name: str, *arguments: object) -> int:
+        """What the call returns."""
+        return int(getattr(self._library, name)(*arguments))
+
+    def call(self, name: str, *arguments: object) -> None:
+        """The call must succeed."""
+        status = self.code(name, *arguments)
+        assert status == SUCCESS, f"{name} returned error {status}"
+
+    def pointer(self, name: str, *arguments: object) -> ctypes.c_void_p:
+        """What the call writes to its first parameter: an address or a handle."""
+        made = ctypes.c_void_p()
+        self.call(name, ctypes.byref(made), *arguments)
+        return made
+
+    def integer(self, name: str, *arguments: object) -> int:
+        """What the call writes to its last parameter."""
+        value = ctypes.c_int(-1)
+        self.call(name, *arguments, ctypes.byref(value))
+        return value.value
+
+    def free_memory(self) -> int:
+        """Bytes, of the current device."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    @contextmanager
+    def memory(self, size: int) -> Iterator[ctypes.c_void_p]:
+        """Memory of the current device, zeroed."""
+        made = self.pointer("cudaMalloc", ctypes.c_size_t(size))
+        try:
+            self.call("cudaMemset", made, 0, ctypes.c_size_t(size))
+            self.call("cudaDeviceSynchronize")
+            yield made
+        finally:
+            self.call("cudaFree", made)
+
+    @contextmanager
+    def stream(self) -> Iterator[ctypes.c_void_p]:
+        """A stream that does not wait for the legacy stream."""
+        made = self.pointer("cudaStreamCreateWithFlags", ctypes.c_uint(NON_BLOCKING))
+        try:
+            yield made
+        finally:
+            self.call("cudaStreamSynchronize", made)
+            self.call("cudaStreamDestroy", made)
+
+    @contextmanager
+    def event(self, flags: int = 0) -> Iterator[ctypes.c_void_p]:
+        made = self.pointer("cudaEventCreateWithFlags", ctypes.c_uint(flags))
+        try:
+            yield made
+        finally:
+            self.call("cudaEventDestroy", made)
+
+    def read(self, memory: ctypes.c_void_p, size: int) -> bytes:
+        """What the memory of a device holds once all its work is done."""
+        self.call("cudaDeviceSynchronize")
+        host = ctypes.create_string_buffer(size)
+        self.call("cudaMemcpy", host, memory, ctypes.c_size_t(size), TO_HOST)
+        return host.raw
+
+    def graph_of(self, stream: ctypes.c_void_p, work: Callable[[], object]) -> ctypes.c_void_p:
+        """The graph of what is given to the stream meanwhile."""
+        self.call("cudaStreamBeginCapture", stream, CAPTURE_RELAXED)
+        try:
+            work()
+        finally:
+            graph = ctypes.c_void_p()
+            self.call("cudaStreamEndCapture", stream, ctypes.byref(graph))
+        return graph
+
+
+def at(memory: ctypes.c_void_p, offset: int) -> ctypes.c_void_p:
+    """The address so many bytes behind."""
+    assert memory.value is not None
+    return ctypes.c_void_p(memory.value + offset)

@@ -1,0 +1,54 @@
+"""Captures and graphs: what a capture takes, and what each launch of its graph does."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from .cudart import ON_DEVICE, Runtime, at
+
+pytestmark = pytest.mark.requires(device="cuda", rocm=False)
+
+SIZE = 256
+
+
+def test_cudastreamendcapture_has_each_piece_of_work_once(cuda: Runtime) -> None:
+    """Contract: a capture of three pieces of work is a graph of three nodes, each of which needs the one before it."""
+    with cuda.stream() as stream, cuda.memory(4 * SIZE) as x:
+
+        def work() -> None:
+            cuda.call("cudaMemsetAsync", x, 1, ctypes.c_size_t(SIZE), stream)
+            cuda.call("cudaMemcpyAsync", at(x, SIZE), x, ctypes.c_size_t(SIZE), ON_DEVICE, stream)
+            cuda.call("cudaMemsetAsync", at(x, 2 * SIZE), 2, ctypes.c_size_t(SIZE), stream)
+
+        graph = cuda.graph_of(stream, work)
+        try:
+            count = ctypes.c_size_t()
+            cuda.call("cudaGraphGetNodes", graph, None, ctypes.byref(count))
+            assert count.value == 3
+        finally:
+            cuda.call("cudaGraphDestroy", graph)
+        assert cuda.read(x, SIZE) == b"\0" * SIZE
+
+
+def test_cudagraphlaunch_does_all_of_it_each_time(cuda: Runtime) -> None:
+    """Contract: each launch of a graph runs each of its nodes, with what its inputs hold then."""
+    with cuda.stream() as stream, cuda.memory(4 * SIZE) as x:
+
+        def work() -> None:
+            for place in range(3):
+                source, target = at(x, place * SIZE), at(x, (place + 1) * SIZE)
+                cuda.call("cudaMemcpyAsync", target, source, ctypes.c_size_t(SIZE), ON_DEVICE, stream)
+
+        graph = cuda.graph_of(stream, work)
+        launched = cuda.pointer("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
+        try:
+            for value in (1, 2, 3):
+                cuda.call("cudaMemsetAsync", x, value, ctypes.c_size_t(SIZE), stream)
+                cuda.call("cudaGraphLaunch", launched, stream)
+                cuda.call("cudaStreamSynchronize", stream)
+                assert cuda.read(x, 4 * SIZE) == bytes([value]) * 4 * SIZE
+        finally:
+            cuda.call("cudaGraphExecDestroy", launched)
+            cuda.call("cudaGraphDestroy", graph)

@@ -1,0 +1,196 @@
+"""Memory: what is taken is missing, what is given back is there again, and nobody gets what another one has."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, ever, sleep_on
+from .cudart import (
+    ATTACH_GLOBAL,
+    BY_ADDRESS,
+    MIB,
+    NOT_READY,
+    RESERVED_CURRENT,
+    USED_CURRENT,
+    USED_HIGH,
+    Runtime,
+)
+
+pytestmark = pytest.mark.requires(device="cuda", rocm=False)
+
+LARGE = 64 * MIB
+
+
+@pytest.fixture(autouse=True)
+def _in_use(device: torch.device) -> None:
+    """The device has its context, so that a case does not pay for it."""
+    torch.empty(1, device=device)
+    torch.cuda.synchronize(device)
+
+
+@pytest.mark.serial
+def test_cudafree_returns_the_memory(cuda: Runtime) -> None:
+    """Contract: memory of cudaMalloc is missing in cudaMemGetInfo until cudaFree, and there again afterwards."""
+    before = cuda.free_memory()
+    for _ in range(2):
+        x = cuda.pointer("cudaMalloc", ctypes.c_size_t(LARGE))
+        during = cuda.free_memory()
+        cuda.call("cudaFree", x)
+        assert during <= before - LARGE
+        assert cuda.free_memory() == before
+
+
+@pytest.mark.serial
+def test_cudamalloc_gives_what_is_free(cuda: Runtime) -> None:
+    """Contract: cudaMalloc of three quarters of the free memory succeeds."""
+    size = cuda.free_memory() // 4 * 3
+    cuda.call("cudaFree", cuda.pointer("cudaMalloc", ctypes.c_size_t(size)))
+
+
+@pytest.mark.serial
+def test_cudamallocasync_gives_what_is_free(cuda: Runtime) -> None:
+    """Contract: cudaMallocAsync of three quarters of the free memory succeeds."""
+    size = cuda.free_memory() // 4 * 3
+    with cuda.stream() as stream:
+        cuda.call("cudaFreeAsync", cuda.pointer("cudaMallocAsync", ctypes.c_size_t(size), stream), stream)
+        cuda.call("cudaStreamSynchronize", stream)
+
+
+@contextmanager
+def pool_of(cuda: Runtime, device: torch.device) -> Iterator[ctypes.c_void_p]:
+    """The device's default pool, trimmed before and after."""
+    pool = cuda.pointer("cudaDeviceGetDefaultMemPool", device.index or 0)
+    cuda.call("cudaMemPoolTrimTo", pool, ctypes.c_size_t(0))
+    yield pool
+    cuda.call("cudaDeviceSynchronize")
+    cuda.call("cudaMemPoolTrimTo", pool, ctypes.c_size_t(0))
+
+
+def attribute(cuda: Runtime, pool: ctypes.c_void_p, which: int) -> int:
+    value = ctypes.c_uint64()
+    cuda.call("cudaMemPoolGetAttribute", pool, which, ctypes.byref(value))
+    return value.value
+
+
+def test_cudamallocasync_gives_each_byte_once(cuda: Runtime, device: torch.device) -> None:
+    """Contract: blocks of cudaMallocAsync that have not been freed do not overlap, whatever their sizes."""
+    sizes = (MIB, 1000, 4 * MIB, 1000, MIB)
+    with pool_of(cuda, device), cuda.stream() as stream:
+        blocks = [(cuda.pointer("cudaMallocAsync", ctypes.c_size_t(size), stream).value or 0, size) for size in sizes]
+        cuda.call("cudaStreamSynchronize", stream)
+        for address, _ in blocks:
+            cuda.call("cudaFreeAsync", ctypes.c_void_p(address), stream)
+    ordered = sorted(blocks)
+    assert all(first + size <= second for (first, size), (second, _) in itertools.pairwise(ordered))
+
+
+def test_cudamempoolgetattribute_counts_what_is_used(cuda: Runtime, device: torch.device) -> None:
+    """Contract: the used bytes of a pool grow with an allocation and are what they were after its end."""
+    with pool_of(cuda, device) as pool, cuda.stream() as stream:
+        before = attribute(cuda, pool, USED_CURRENT)
+        for _ in range(2):
+            x = cuda.pointer("cudaMallocAsync", ctypes.c_size_t(MIB), stream)
+            assert attribute(cuda, pool, USED_CURRENT) == before + MIB
+            cuda.call("cudaFreeAsync", x, stream)
+            cuda.call("cudaStreamSynchronize", stream)
+            assert attribute(cuda, pool, USED_CURRENT) == before
+
+
+def test_cudamempoolsetattribute_resets_the_high_water_mark(cuda: Runtime, device: torch.device) -> None:
+    """Contract: the high-water mark of used bytes stays after a free, and is the current value once it is set to 0."""
+    with pool_of(cuda, device) as pool, cuda.stream() as stream:
+        x = cuda.pointer("cudaMallocAsync", ctypes.c_size_t(4 * MIB), stream)
+        cuda.call("cudaFreeAsync", x, stream)
+        cuda.call("cudaStreamSynchronize", stream)
+        current = attribute(cuda, pool, USED_CURRENT)
+        assert attribute(cuda, pool, USED_HIGH) >= current + 4 * MIB
+        cuda.call("cudaMemPoolSetAttribute", pool, USED_HIGH, ctypes.byref(ctypes.c_uint64(0)))
+        assert attribute(cuda, pool, USED_HIGH) == current
+
+
+def test_cudamempooltrimto_gives_memory_back(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a pool with a high release threshold keeps freed memory, and cudaMemPoolTrimTo(0) gives it back."""
+    with pool_of(cuda, device) as pool, cuda.stream() as stream:
+        threshold = ctypes.c_uint64()
+        cuda.call("cudaMemPoolGetAttribute", pool, 4, ctypes.byref(threshold))  # cudaMemPoolAttrReleaseThreshold
+        cuda.call("cudaMemPoolSetAttribute", pool, 4, ctypes.byref(ctypes.c_uint64(2**63)))
+        try:
+            before = attribute(cuda, pool, RESERVED_CURRENT)
+            x = cuda.pointer("cudaMallocAsync", ctypes.c_size_t(LARGE), stream)
+            cuda.call("cudaFreeAsync", x, stream)
+            cuda.call("cudaStreamSynchronize", stream)
+            assert attribute(cuda, pool, RESERVED_CURRENT) >= before + LARGE
+            cuda.call("cudaMemPoolTrimTo", pool, ctypes.c_size_t(0))
+            assert attribute(cuda, pool, RESERVED_CURRENT) <= before
+        finally:
+            cuda.call("cudaMemPoolSetAttribute", pool, 4, ctypes.byref(threshold))
+
+
+@pytest.mark.parametrize("by", ["cudaMemcpyAsync", "cudaMemsetAsync"])
+def test_cudamallocmanaged_shows_the_host_what_a_device_wrote(cuda: Runtime, by: str) -> None:
+    """Contract: what a copy or a fill has written to managed memory is what the host reads after a synchronisation."""
+    size = 1 << 16
+    managed = cuda.pointer("cudaMallocManaged", ctypes.c_size_t(size), ctypes.c_uint(ATTACH_GLOBAL))
+    try:
+        ctypes.memset(managed, 1, size)
+        with cuda.stream() as stream, cuda.memory(size) as x:
+            cuda.call("cudaMemset", x, 7, ctypes.c_size_t(size))
+            cuda.call("cudaDeviceSynchronize")
+            if by == "cudaMemcpyAsync":
+                cuda.call(by, managed, x, ctypes.c_size_t(size), BY_ADDRESS, stream)
+            else:
+                cuda.call(by, managed, 7, ctypes.c_size_t(size), stream)
+            cuda.call("cudaStreamSynchronize", stream)
+            assert ctypes.string_at(managed, size) == b"\x07" * size
+    finally:
+        cuda.call("cudaFree", managed)
+
+
+def test_cudamemset_fills_all_and_nothing_else(cuda: Runtime) -> None:
+    """Contract: cudaMemset and cudaMemsetAsync write the value to each byte of the range, and to no other."""
+    with cuda.memory(300) as x, cuda.stream() as stream:
+        assert x.value is not None
+        cuda.call("cudaMemset", ctypes.c_void_p(x.value + 10), 3, ctypes.c_size_t(100))
+        cuda.call("cudaDeviceSynchronize")
+        cuda.call("cudaMemsetAsync", ctypes.c_void_p(x.value + 200), 5, ctypes.c_size_t(100), stream)
+        cuda.call("cudaStreamSynchronize", stream)
+        assert cuda.read(x, 300) == b"\0" * 10 + b"\x03" * 100 + b"\0" * 90 + b"\x05" * 100
+
+
+@pytest.mark.requires(devices=2)
+def test_cudamemcpypeerasync_waits_for_its_turn(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a copy between devices runs after the work before it in its stream, and before the work behind it."""
+    size = 1 << 16
+    calibrate(device)
+    here = device.index or 0
+    with cuda.memory(size) as source, cuda.stream() as stream:
+        cuda.call("cudaSetDevice", 1 - here)
+        try:
+            target = cuda.pointer("cudaMalloc", ctypes.c_size_t(size))
+        finally:
+            cuda.call("cudaSetDevice", here)
+        try:
+            assert stream.value is not None
+            values = iter(range(1, 100))
+
+            def trial() -> bool:
+                value = next(values)
+                sleep_on(torch.cuda.ExternalStream(stream.value or 0, device))
+                cuda.call("cudaMemsetAsync", source, value, ctypes.c_size_t(size), stream)
+                cuda.call("cudaMemcpyPeerAsync", target, 1 - here, source, here, ctypes.c_size_t(size), stream)
+                cuda.call("cudaMemsetAsync", source, 255, ctypes.c_size_t(size), stream)
+                working = cuda.code("cudaStreamQuery", stream) == NOT_READY
+                cuda.call("cudaStreamSynchronize", stream)
+                assert cuda.read(target, size) == bytes([value]) * size
+                return working
+
+            assert ever(trial)
+            cuda.code("cudaGetLastError")
+        finally:
+            cuda.call("cudaFree", target)

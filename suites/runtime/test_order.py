@@ -1,0 +1,167 @@
+"""Streams and events: what waits for what, and what is said to be done."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from ..streams.busy import calibrate, ever, sleep_on
+from .cudart import NON_BLOCKING, NOT_READY, SUCCESS, TO_HOST, WITHOUT_TIME, HostFunction, Runtime
+
+pytestmark = pytest.mark.requires(device="cuda", rocm=False)
+
+SIZE = 1 << 16
+
+
+def busy(stream: ctypes.c_void_p, device: torch.device) -> None:
+    """Give the stream work that takes a while."""
+    assert stream.value is not None
+    sleep_on(torch.cuda.ExternalStream(stream.value, device))
+
+
+def test_cudastreamwaitevent_holds_the_stream_up(cuda: Runtime, device: torch.device) -> None:
+    """Contract: what a stream is given after cudaStreamWaitEvent begins after the event's work has ended."""
+    calibrate(device)
+    with cuda.stream() as first, cuda.stream() as second, cuda.event(WITHOUT_TIME) as event, cuda.memory(SIZE) as x:
+
+        def trial() -> bool:
+            busy(first, device)
+            cuda.call("cudaMemsetAsync", x, 1, ctypes.c_size_t(SIZE), first)
+            cuda.call("cudaEventRecord", event, first)
+            cuda.call("cudaStreamWaitEvent", second, event, 0)
+            cuda.call("cudaMemsetAsync", x, 2, ctypes.c_size_t(SIZE), second)
+            waited = cuda.code("cudaStreamQuery", second) == NOT_READY
+            cuda.call("cudaStreamSynchronize", first)
+            assert cuda.read(x, SIZE) == b"\x02" * SIZE
+            return waited
+
+        assert ever(trial)
+
+
+def test_cudaeventquery_tells_when_the_work_is_done(cuda: Runtime, device: torch.device) -> None:
+    """Contract: cudaEventQuery returns cudaErrorNotReady until the work before the record is done, then success."""
+    calibrate(device)
+    with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event:
+
+        def trial() -> bool:
+            busy(stream, device)
+            cuda.call("cudaEventRecord", event, stream)
+            early = cuda.code("cudaEventQuery", event)
+            cuda.call("cudaStreamSynchronize", stream)
+            assert cuda.code("cudaEventQuery", event) == SUCCESS
+            return early == NOT_READY
+
+        assert ever(trial)
+    cuda.code("cudaGetLastError")
+
+
+def test_cudaeventsynchronize_waits_for_the_work(cuda: Runtime, device: torch.device) -> None:
+    """Contract: when cudaEventSynchronize returns, nothing before the record is left to do."""
+    calibrate(device)
+    with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event:
+        for _ in range(3):
+            busy(stream, device)
+            cuda.call("cudaEventRecord", event, stream)
+            cuda.call("cudaEventSynchronize", event)
+            assert cuda.code("cudaStreamQuery", stream) == SUCCESS
+
+
+def test_cudaeventelapsedtime_is_the_time_between(cuda: Runtime, device: torch.device) -> None:
+    """Contract: cudaEventElapsedTime is positive from an event to a later one, and negative the other way round."""
+    calibrate(device)
+    with cuda.stream() as stream, cuda.event() as begin, cuda.event() as end:
+        cuda.call("cudaEventRecord", begin, stream)
+        busy(stream, device)
+        cuda.call("cudaEventRecord", end, stream)
+        cuda.call("cudaStreamSynchronize", stream)
+        time_between, reverse = ctypes.c_float(), ctypes.c_float()
+        cuda.call("cudaEventElapsedTime", ctypes.byref(time_between), begin, end)
+        cuda.call("cudaEventElapsedTime", ctypes.byref(reverse), end, begin)
+        assert time_between.value > 0 > reverse.value
+
+
+@pytest.mark.parametrize("of_device", [False, True], ids=["cudaStreamSynchronize", "cudaDeviceSynchronize"])
+def test_cudastreamquery_and_synchronize_agree(cuda: Runtime, device: torch.device, of_device: bool) -> None:
+    """Contract: cudaStreamQuery returns cudaErrorNotReady while work is left, and success after a synchronisation."""
+    calibrate(device)
+    with cuda.stream() as stream:
+
+        def trial() -> bool:
+            busy(stream, device)
+            early = cuda.code("cudaStreamQuery", stream)
+            if of_device:
+                cuda.call("cudaDeviceSynchronize")
+            else:
+                cuda.call("cudaStreamSynchronize", stream)
+            assert cuda.code("cudaStreamQuery", stream) == SUCCESS
+            return early == NOT_READY
+
+        assert ever(trial)
+    cuda.code("cudaGetLastError")
+
+
+def test_cudastreamcreatewithpriority_gives_the_priority(cuda: Runtime, device: torch.device) -> None:
+    """Contract: cudaStreamGetPriority tells the priority that the stream was made with, for each of the device's."""
+    assert device.type == "cuda"
+    least, greatest = ctypes.c_int(), ctypes.c_int()
+    cuda.call("cudaDeviceGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
+    assert greatest.value <= least.value
+    for priority in range(greatest.value, least.value + 1):
+        stream = cuda.pointer("cudaStreamCreateWithPriority", ctypes.c_uint(NON_BLOCKING), ctypes.c_int(priority))
+        try:
+            assert cuda.integer("cudaStreamGetPriority", stream) == priority
+        finally:
+            cuda.call("cudaStreamDestroy", stream)
+
+
+def test_cudalaunchhostfunc_runs_in_its_turn(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a host function runs after the work before it in its stream, and once."""
+    calibrate(device)
+    with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as before:
+        seen: list[int] = []
+        function = HostFunction(lambda _: seen.append(1))
+
+        def trial() -> bool:
+            seen.clear()
+            busy(stream, device)
+            cuda.call("cudaEventRecord", before, stream)
+            cuda.call("cudaLaunchHostFunc", stream, function, None)
+            early, working = bool(seen), cuda.code("cudaEventQuery", before) == NOT_READY
+            assert not (early and working)
+            cuda.call("cudaStreamSynchronize", stream)
+            assert seen == [1]
+            return working
+
+        assert ever(trial)
+    cuda.code("cudaGetLastError")
+
+
+def test_cudamemcpyasync_to_pinned_memory_returns_at_once(cuda: Runtime, device: torch.device) -> None:
+    """Contract: cudaMemcpyAsync between a device and pinned memory is given to the stream and does not wait for it."""
+    calibrate(device)
+    host = cuda.pointer("cudaHostAlloc", ctypes.c_size_t(SIZE), 0)
+    try:
+        with cuda.stream() as stream, cuda.memory(SIZE) as x:
+
+            def trial() -> bool:
+                busy(stream, device)
+                cuda.call("cudaMemcpyAsync", host, x, ctypes.c_size_t(SIZE), TO_HOST, stream)
+                return cuda.code("cudaStreamQuery", stream) == NOT_READY
+
+            assert ever(trial)
+    finally:
+        cuda.call("cudaFreeHost", host)
+    cuda.code("cudaGetLastError")
+
+
+@pytest.mark.requires(devices=2)
+def test_cudasetdevice_makes_the_device_current(cuda: Runtime, device: torch.device) -> None:
+    """Contract: after cudaSetDevice, cudaGetDevice tells that device, in this thread."""
+    try:
+        for index in (1, 0, 1):
+            cuda.call("cudaSetDevice", index)
+            assert cuda.integer("cudaGetDevice") == index
+    finally:
+        cuda.call("cudaSetDevice", device.index or 0)
