@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness import cli_console
+from harness import cli_console, cli_renamed
 from harness.backends.table import BACKENDS
 from harness.cli_cluster import app as cluster
 from harness.cli_diff import diff
@@ -63,6 +63,7 @@ app.command()(diff)
 app.command()(durations)
 app.command()(kit)
 app.command()(package)
+app.command("renamed")(cli_renamed.renamed)
 app.command()(verify)
 app.add_typer(report, name="report")
 
@@ -201,13 +202,24 @@ def catalog(
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")] = False,
     description: Annotated[str, typer.Option(help="A description for the header of the must-pass list.")] = "",
+    renamed: Annotated[
+        Path | None,
+        typer.Option(metavar="OLD.json", help="What was renamed since this output of harness catalog --format json."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="With --renamed: add it to this file: configs/renamed.json."),
+    ] = None,
 ) -> None:
     """List every case: what it checks, requires and covers. No case runs.
 
-    With --must-pass, exit status 1 means that the list names cases that do not exist.
+    With --must-pass, exit status 1 means that the list names cases that do not exist. With --renamed, it means that
+    old cases are gone: no new case is known to continue them.
     """
     from harness.reporting import catalog as cases
 
+    if out is not None and renamed is None:
+        raise typer.BadParameter("-o needs --renamed OLD.json: it is the file for the new names")
     entries = cases.catalog(paths or ["suites"])
     if hardware:
         entries = _promised(entries, hardware)
@@ -215,7 +227,9 @@ def catalog(
         from harness.gating import patterns
 
         entries = [entry for entry in entries if not any(patterns.matches(each, entry.id) for each in exclude)]
-    if must_pass is not None:
+    if renamed is not None:
+        cli_renamed.show(entries, renamed, out)
+    elif must_pass is not None:
         _keep_must_pass(entries, must_pass, update=update, description=description)
     elif format_ is Format.JSON:
         print(cases.as_json(entries))

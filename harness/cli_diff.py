@@ -35,18 +35,21 @@ def diff(
 
     Differences of machine and software come first. With several runs in the baseline, a case that was red in some of
     them is told with the number of runs: "red in 0 of 30 runs, now failed". A case is slower only if its durations over
-    many repetitions say so (--repeat, or many runs).
+    many repetitions say so (--repeat, or many runs). Cases of older runs that configs/renamed.json names are compared
+    by their new names.
 
     Exit status: 0 without a regression, 1 with one or with a case that has no verdict now, 4 if a directory is not that
     of a run.
     """
+    from harness.gating.renamed import Renamed
     from harness.reporting import comparison, comparison_text, record
 
     if len(run_dirs) < 2:
         raise typer.BadParameter("expected two run directories or more: a baseline and a new run")
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
         raise typer.BadParameter("a run cannot be compared with itself: each directory may be given once")
-    *baseline, new = (record.read(path) for path in run_dirs)
+    renamed = Renamed.load(Path("configs"))
+    *baseline, new = (record.read(path, renamed) for path in run_dirs)
     found = comparison.compare(baseline, new)
     write = {
         Form.TEXT: comparison_text.text,

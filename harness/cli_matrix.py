@@ -52,25 +52,28 @@ def page(
 
     A machine is a host with its kind of device, driver and torch; its runs count together. Each failure gets a class:
     everywhere, one torch, one driver, one kind of device, one host, one device, mixed or flake, with how sure that is,
-    what cannot be told apart from it, and what to run next. Cells without a result are counted by reason.
+    what cannot be told apart from it, and what to run next. Cells without a result are counted by reason. Cases of
+    older runs that configs/renamed.json names count under their new names.
 
     Exit status: 0 if nothing is red, 1 if a run is (also if it did not finish or its journal has unreadable lines), 5
     if no case ran, 4 if a DIR has no run or a file cannot be written.
     """
     import gc
 
+    from harness.gating.renamed import Renamed
     from harness.matrix import folders as run_folders
     from harness.matrix import model, text
     from harness.matrix import page as pages
     from harness.matrix.fleet import Fleet, exit_status
-    from harness.matrix.reading import read_all
+    from harness.matrix.reading import read_all, with_new_names
     from harness.reporting.atomic import write_atomically
 
     found = run_folders.find(folders)
     gc.disable()  # millions of small values, and no circles among them
     fleet = Fleet(found.notes)
+    renamed = Renamed.load(_CONFIGS)
     for run in read_all(found.runs):
-        fleet.add(run)
+        fleet.add(with_new_names(run, renamed))
     made = fleet.matrix()
     write_atomically(out, pages.render(made))
     if json_out is not None:

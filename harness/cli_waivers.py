@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from harness.gating.waivers import Waiver
 
 WAIVERS, HARDWARE, SUITES = Path("configs/waivers"), Path("configs/hardware"), Path("suites")
-_MOST_BYTES = 256 << 20  # of a catalogue
 
 app = typer.Typer(help="Waivers (known failures): check waiver files, and propose entries.", no_args_is_help=True)
 
@@ -127,7 +125,9 @@ def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
     from harness.gating import requirements
 
     if path.suffix == ".json":
-        cases = _listed(path)
+        from harness.reporting import catalog_file
+
+        cases: Mapping[str, Marks] = {case.id: case.requires for case in catalog_file.read(path)}
     else:
         from harness.reporting.catalog import catalog
 
@@ -139,32 +139,6 @@ def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
         except HarnessError as error:
             raise InputError(f"case {case_id!r} of {str(path)!r} has an invalid 'requires' mark") from error
     return cases
-
-
-def _listed(path: Path) -> dict[str, Marks]:
-    """The cases of a file that ``harness catalog --format json`` wrote. Raises InputError."""
-    from pydantic import BaseModel, TypeAdapter, ValidationError
-
-    class Case(BaseModel):
-        id: str
-        requires: tuple[dict[str, Any], ...]
-
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{str(path)!r} is not a regular file: give the output of 'harness catalog --format json'")
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read the catalogue {str(path)!r}") from error
-    if len(data) > _MOST_BYTES:
-        raise InputError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: this is no catalogue of cases")
-    try:
-        return {case.id: case.requires for case in TypeAdapter(list[Case]).validate_json(data)}
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = f"{where}: {first['msg']}".removeprefix(": ")
-        raise InputError(f"{str(path)!r} is not an output of 'harness catalog --format json': {what}") from None
 
 
 def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:

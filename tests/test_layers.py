@@ -45,6 +45,7 @@ FLOORS = (
         "cli_kit",
         "cli_matrix",
         "cli_mutate",
+        "cli_renamed",
         "cli_report",
         "cli_waivers",
     ),

@@ -23,7 +23,7 @@ from pathlib import Path
 from harness.errors import HarnessError
 
 _MOST_BYTES = 64 << 20  # half a million cases
-_HEADING = "# must-pass list, written by: harness catalog --must-pass FILE"
+HEADING = "# must-pass list, written by: harness catalog --must-pass FILE"
 _HASH = re.compile(r"# (sha256:[0-9a-f]{64})")
 _COUNT = re.compile(r"# cases: ([0-9]{1,9})")
 _DESCRIPTION = "# description: "
@@ -74,7 +74,7 @@ def write(path: Path, ids: Iterable[str], description: str = "") -> MustPass:
 
 def to_bytes(must_pass: MustPass) -> bytes:
     """The contents of the file of a list."""
-    header = [_HEADING, f"{_DESCRIPTION}{must_pass.description}".rstrip(), f"# cases: {len(must_pass.ids)}"]
+    header = [HEADING, f"{_DESCRIPTION}{must_pass.description}".rstrip(), f"# cases: {len(must_pass.ids)}"]
     return "\n".join([*header, f"# {must_pass.hash}", *must_pass.ids, ""]).encode("utf-8", "backslashreplace")
 
 

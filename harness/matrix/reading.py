@@ -17,6 +17,7 @@ from typing import Any
 
 from harness.backends.table import backend_of
 from harness.errors import HarnessError
+from harness.gating.renamed import Renamed
 from harness.matrix.folders import is_plain
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
 from harness.reporting import environment, identity, journal, journal_lines
@@ -156,6 +157,20 @@ def read(run_dir: Path) -> RunSummary | Unreadable:
     except HarnessError as error:
         return Unreadable(name, one_line(str(error)))
     return reader.summary(name, known)
+
+
+def with_new_names(run: RunSummary | Unreadable, renamed: Renamed) -> RunSummary | Unreadable:
+    """The same run; its cases have the ids that they have now."""
+    if isinstance(run, Unreadable) or not renamed.tests:
+        return run
+    now = {each: renamed.now(each) for each in (*run.ids, *run.deselected, *run.elsewhere)}
+    if len(set(now.values())) < len(now):
+        note = "it has cases both by old and by new names, so that none of its old names is followed"
+        return replace(run, notes=(*run.notes, note))
+    ids, deselected, elsewhere = (
+        tuple(map(now.__getitem__, each)) for each in (run.ids, run.deselected, run.elsewhere)
+    )
+    return replace(run, ids=ids, deselected=deselected, elsewhere=elsewhere)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.gating.renamed import NOTHING, Renamed
 from harness.outcome import Outcome
 from harness.reporting import environment, identity, journal
 from harness.reporting.events import RunStarted
@@ -42,8 +43,11 @@ class RunRecord:
     notes: tuple[str, ...] = ()
 
 
-def read(run_dir: Path) -> RunRecord:
-    """Read a run directory. Raises JournalError without a journal of a run, EnvironmentFileError."""
+def read(run_dir: Path, renamed: Renamed = NOTHING) -> RunRecord:
+    """Read a run directory. Its cases get the ids that they have now.
+
+    Raises JournalError without a journal of a run, EnvironmentFileError.
+    """
     contents = journal.read_run(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []
@@ -54,7 +58,7 @@ def read(run_dir: Path) -> RunRecord:
         notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
         name=clean(str(run_dir)),
-        cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
+        cases={renamed.now(verdict.case): _case(verdict) for verdict in ledger.verdicts},
         facts=facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
     )

@@ -11,6 +11,7 @@ import pytest
 
 from harness.devices.device import Inventory
 from harness.errors import HarnessError
+from harness.gating.renamed import Renamed
 from harness.reporting.ledger import Ledger
 from harness.scheduling import slow_files
 from harness.scheduling.history import FILE_NAME, History, HistoryError
@@ -36,14 +37,15 @@ class Durations:
     def of(cls, settings: Mapping[str, Any], base: Path, configs: Path, inventory: Inventory) -> Durations:
         """From the runs of ``--history``, else from the file beside the run directories. `base`: the command's folder.
 
-        What neither knows is in the folder `configs`. Only a run in ``results/`` keeps its durations. Raises
-        pytest.UsageError.
+        What neither knows is in the folder `configs`, which also tells old names of cases. Only a run in ``results/``
+        keeps its durations. Raises pytest.UsageError.
         """
         path = base / _RESULTS / FILE_NAME
         own = settings["results_dir"] is None and settings["resume"] is None
         device = ", ".join(sorted({each.name for each in inventory.usable}))
         try:
             slow = slow_files.load(configs)
+            now = Renamed.load(configs).now
         except HarnessError as error:
             raise pytest.UsageError(str(error)) from None
         found = cls(History(slow=slow), device, path if own else None, settings["history"])
@@ -52,10 +54,10 @@ class Durations:
                 known = History.of_runs(base / each for each in found.given)
             except HarnessError as error:
                 raise pytest.UsageError(f"--history={found._names}: {error}") from None
-            found.history = replace(known, slow=slow)
+            found.history = replace(known.renamed(now), slow=slow)
             return found
         try:
-            found.history = replace(History.read(path, device), slow=slow)
+            found.history = replace(History.read(path, device).renamed(now), slow=slow)
         except HistoryError as error:
             found.notes.append(f"no durations are known: {error}")
             found.file = None

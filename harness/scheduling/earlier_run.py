@@ -12,6 +12,7 @@ import pytest
 
 from harness.errors import HarnessError, writing
 from harness.gating import patterns
+from harness.gating.renamed import NOTHING, Renamed
 from harness.options import RED
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
@@ -28,10 +29,10 @@ class EarlierRun:
     text: str
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], base: Path) -> EarlierRun | None:
+    def of(cls, settings: Mapping[str, Any], base: Path, configs: Path) -> EarlierRun | None:
         """What ``--from`` and ``--only`` select; None without them. `base`: the folder of the command.
 
-        Raises pytest.UsageError.
+        `configs`: the folder that tells old names of cases. Raises pytest.UsageError.
         """
         if settings["from"] is None:
             if settings["only"]:
@@ -40,13 +41,15 @@ class EarlierRun:
                 )
             return None
         try:
-            return cls.read(base / settings["from"], settings["only"])
+            return cls.read(base / settings["from"], settings["only"], Renamed.load(configs))
         except HarnessError as error:
             raise pytest.UsageError(f"--from={str(settings['from'])!r}: {error}") from None
 
     @classmethod
-    def read(cls, run_dir: Path, only: Sequence[str]) -> EarlierRun:
+    def read(cls, run_dir: Path, only: Sequence[str], renamed: Renamed = NOTHING) -> EarlierRun:
         """Read a run directory. `only`: words of `harness.options.VERDICTS`; empty for red cases.
+
+        The ids are those that the cases have now.
 
         Raises JournalError if it has no run.
         """
@@ -54,7 +57,7 @@ class EarlierRun:
         red = {verdict.case for verdict in ledger.red}
         words = only or (RED,)
         ids = tuple(
-            verdict.case
+            renamed.now(verdict.case)
             for verdict in ledger.verdicts
             if verdict.outcome.value in words or (RED in words and verdict.case in red)
         )
