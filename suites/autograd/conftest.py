@@ -50,12 +50,11 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Mark the cases for compiled autograd that say nothing of their own."""
+    """Mark the cases for compiled autograd."""
     made = yield
     for item in made if isinstance(made, list) else ():
         callspec = getattr(item, "callspec", None)
-        captured = callspec is not None and callspec.params.get("engine", EAGER) != EAGER
-        if captured and item.get_closest_marker("keeps") is None:
+        if callspec is not None and callspec.params.get("engine", EAGER) != EAGER:
             from suites.compiled import KEEPS, KEPT
 
             item.add_marker(pytest.mark.keeps(KEEPS, **KEPT))

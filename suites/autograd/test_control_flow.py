@@ -14,9 +14,8 @@ from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
 
 from .engines import LIST, Engine, Known, waived
 
-#: With the engine too: what is asked of a compiler is compiled. Graphs of branches are kept with the tensors that they
-#: were traced with: 2.5 KiB on the device, seen with torch 2.13.
-pytestmark = pytest.mark.keeps(KEEPS, **KEPT, device="8KiB")
+#: With the engine too: what is asked of a compiler is compiled.
+pytestmark = pytest.mark.keeps(KEEPS, **KEPT)
 
 
 @pytest.fixture(autouse=True)

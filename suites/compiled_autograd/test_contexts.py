@@ -157,7 +157,6 @@ print("end")
     reason="torch 2.11 to 2.15 keep the result of `end_capture` for good, with it the compiler and the compiled pass"
     " (_compiled_autograd_impl in torch/csrc/dynamo/python_compiled_autograd.cpp, https://github.com/pytorch/pytorch)",
 )
-@pytest.mark.keeps("this is what the case is about", tensors=400, host="6MiB", device="1KiB")
 def test_compiler_reset_gives_back_what_a_captured_pass_refers_to(device: torch.device) -> None:
     """Contract: after `torch.compiler.reset` nothing keeps a captured pass, nor a tensor that its compiler refers to.
 
