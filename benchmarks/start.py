@@ -22,7 +22,7 @@ from measuring import Patience, Sample, machine_facts, median, run
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A case that runs on every machine, and the suite that it is in.
-SUITE, CASE = "suites/streams", "test_an_event_never_recorded_is_done"
+SUITE, CASE = "suites/streams", "event_query_is_true_before_its_first_record"
 #: Times that the collection in one process takes, in which each worker shall have begun its first case.
 AIM_BEGIN = 1.3
 #: MiB of resident memory that a worker may have.

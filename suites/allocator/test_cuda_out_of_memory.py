@@ -29,7 +29,7 @@ tell({"before": before, "seen": seen_when_caught, "calls": calls, "total": total
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_notifies_oom")
-def test_observers_are_called_before_the_error(device: torch.device) -> None:
+def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.device) -> None:
     """Contract: an observer is called once for a refusal, before the exception is caught, and not for what was had; it
     is told the device, and free bytes that are no more than the device has."""
     told = ask(OBSERVED, device)
@@ -45,7 +45,7 @@ def test_observers_are_called_before_the_error(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_raises_oom")
 @pytest.mark.parametrize("conf", ["", "max_split_size_mb:200"], ids=["default", "max_split_size"])
-def test_a_refusal_is_recorded(device: torch.device, conf: str) -> None:
+def test_record_memory_history_has_oom_with_and_without_max_split_size(device: torch.device, conf: str) -> None:
     """Contract: with and without a limit to what may be split, a request beyond the device is refused with
     OutOfMemoryError, and where history is recorded it is in the trace, with the bytes that were free, after the
     requests before it."""
@@ -66,7 +66,7 @@ tell({"error": error, "actions": [event["action"] for event in events],
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_capture_oom")
-def test_running_out_in_a_capture_raises_and_ends_it(device: torch.device) -> None:
+def test_outofmemoryerror_in_a_capture_ends_the_capture(device: torch.device) -> None:
     """Contract: a request that cannot be met while a graph is captured raises; the capture is over, memory that it had
     is given back with the graph, and the same process can compute and capture."""
     settle(device)
@@ -95,7 +95,7 @@ def test_running_out_in_a_capture_raises_and_ends_it(device: torch.device) -> No
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_throw_on_cudamalloc_oom")
 @pytest.mark.parametrize("setting", ["True", "False"])
-def test_early_refusals_are_refusals(device: torch.device, setting: str) -> None:
+def test_throw_on_cudamalloc_oom_raises_the_same_outofmemoryerror(device: torch.device, setting: str) -> None:
     """Contract: with `throw_on_cudamalloc_oom` a request that the device has no room for is refused before the driver
     is asked: with the same exception as without, tensors intact, and with requests met afterwards that do fit."""
     script = """
@@ -112,7 +112,7 @@ tell({"error": error, "fits": fits, "kept": bool((kept.cpu() == torch.arange(100
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
-def test_reserved_bytes_stay_bounded_while_a_stream_lags(device: torch.device) -> None:
+def test_record_stream_keeps_memory_reserved_bounded_while_a_stream_lags(device: torch.device) -> None:
     """Contract: what waits for a lagging stream is reused once that is through: the reserved bytes never pass what
     torch was allowed."""
     side = torch.cuda.Stream(device)
@@ -130,7 +130,7 @@ def test_reserved_bytes_stay_bounded_while_a_stream_lags(device: torch.device) -
         assert torch.accelerator.max_memory_reserved(device) <= allowed
 
 
-def test_an_unhandled_refusal_ends_the_process_cleanly(device: torch.device) -> None:
+def test_outofmemoryerror_unhandled_ends_the_process_without_a_signal(device: torch.device) -> None:
     """Contract: nobody catching it, OutOfMemoryError ends the process as any exception: status 1, a traceback, and no
     signal while the device is taken down with tensors alive."""
     ended = children.run(

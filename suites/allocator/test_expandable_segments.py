@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.requires(device="cuda", expandable_segments=True), pyt
 CONF = "expandable_segments:True"
 
 
-def test_a_segment_grows(device: torch.device) -> None:
+def test_expandable_segments_grow_in_place(device: torch.device) -> None:
     """Contract: requests that grow from step to step, each freed before the next, are served by one segment that is
     expanded in place; without the setting each needs one of its own."""
     script = """
@@ -28,7 +28,7 @@ tell([len(segments), all(each["is_expandable"] for each in segments)])
     assert not expandable
 
 
-def test_values_stay_when_a_segment_grows(device: torch.device) -> None:
+def test_expandable_segments_keep_values_when_a_segment_grows(device: torch.device) -> None:
     """Contract: tensors at the front of a segment keep address and values while it grows behind them and shrinks when
     the cache is emptied."""
     script = """
@@ -43,7 +43,7 @@ tell([all(bool((x == value).all()) for value, x in enumerate(kept)), [x.data_ptr
     assert ask(script, device, CONF) == [True, True]
 
 
-def test_what_is_free_goes_back_though_its_segment_is_in_use(device: torch.device) -> None:
+def test_expandable_segments_empty_cache_unmaps_free_pages_of_a_segment_in_use(device: torch.device) -> None:
     """Contract: emptying the cache unmaps what is free of a segment, in the middle of it too, in pages of 20 MiB: of
     each of two holes of 40 MiB at least one goes back; the holes can be filled again."""
     script = """
@@ -63,7 +63,7 @@ tell([before - after, all(bool((x == value).all()) for x, value in zip(again, (1
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_max_split_expandable")
-def test_a_limit_of_splitting_holds_with_a_cap(device: torch.device) -> None:
+def test_expandable_segments_with_max_split_size_hold_the_memory_fraction(device: torch.device) -> None:
     """Contract: with a limit to what is split, and little memory allowed, requests that fit are met by giving back what
     is cached, and one that does not fit is refused, with what lives whole."""
     script = """
@@ -80,7 +80,7 @@ tell([c, d.partition(":")[0], bool((b.cpu() == 6).all())])
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_garbage_collect_expandable")
-def test_a_threshold_of_collection_holds(device: torch.device) -> None:
+def test_expandable_segments_with_garbage_collection_threshold_hold_a_fraction(device: torch.device) -> None:
     """Contract: with a threshold of garbage collection too, requests are met within the cap, and what lives is whole,
     though the total of all requests is many times what is allowed."""
     script = """
@@ -101,7 +101,7 @@ tell([[error for error in errors if error], counter("reserved_bytes", "peak") <=
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_expandable")
-def test_a_pool_may_be_expandable(device: torch.device) -> None:
+def test_expandable_segments_serve_a_mempool(device: torch.device) -> None:
     """Contract: a pool's segments are expandable too; what is made in it is right, is the pool's, and goes back with
     it."""
     script = """
@@ -123,7 +123,7 @@ tell([right, expandable, counter("reserved_bytes") - before])
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools_expandable")
-def test_reserved_bytes_are_told_by_pool(device: torch.device) -> None:
+def test_expandable_segments_memory_stats_tell_reserved_bytes_by_pool_id(device: torch.device) -> None:
     """Contract: what a pool has reserved is told by its id with expandable segments too: what its segments add up
     to."""
     script = """

@@ -34,7 +34,7 @@ def limit(device: torch.device, whole: int, more: int) -> None:
 @pytest.mark.usefixtures("whole")
 @pytest.mark.covers("test_cuda::TestCuda::test_get_per_process_memory_fraction")
 @pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 1.0])
-def test_the_fraction_is_what_was_set(device: torch.device, fraction: float) -> None:
+def test_get_per_process_memory_fraction_is_what_was_set(device: torch.device, fraction: float) -> None:
     """Contract: the fraction that was set is told, by device, index or nothing for the current one."""
     torch.cuda.set_per_process_memory_fraction(fraction, device)
 
@@ -44,13 +44,13 @@ def test_the_fraction_is_what_was_set(device: torch.device, fraction: float) -> 
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_get_per_process_memory_fraction")
-def test_a_process_may_have_all_at_first(device: torch.device) -> None:
+def test_get_per_process_memory_fraction_is_1_at_first(device: torch.device) -> None:
     """Contract: without a setting the fraction is 1."""
     assert ask("tell(torch.cuda.get_per_process_memory_fraction(0))", device) == 1.0
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
-def test_more_than_the_fraction_is_refused(device: torch.device, whole: int) -> None:
+def test_set_per_process_memory_fraction_refuses_more_than_the_fraction(device: torch.device, whole: int) -> None:
     """Contract: up to the fraction requests are met, one beyond it is refused with OutOfMemoryError though the device
     has room, what is freed can be had again, and a larger fraction lets the refused request through."""
     limit(device, whole, 100 * MIB)
@@ -68,7 +68,7 @@ def test_more_than_the_fraction_is_refused(device: torch.device, whole: int) -> 
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_set_per_process_memory_fraction")
-def test_a_fraction_counts_what_is_cached(device: torch.device, whole: int) -> None:
+def test_set_per_process_memory_fraction_counts_cached_memory(device: torch.device, whole: int) -> None:
     """Contract: cached memory is within the fraction too: reserved bytes never pass it, and cached blocks are given
     back to make room for a request that fits only without them."""
     limit(device, whole, 100 * MIB)
@@ -85,7 +85,9 @@ def test_a_fraction_counts_what_is_cached(device: torch.device, whole: int) -> N
     [(1.5, ValueError), (-0.1, ValueError), ("half", TypeError), (1, TypeError)],
     ids=str,
 )
-def test_what_is_no_fraction_is_refused(device: torch.device, fraction: float, error: type) -> None:
+def test_set_per_process_memory_fraction_refuses_values_outside_0_to_1(
+    device: torch.device, fraction: float, error: type
+) -> None:
     """Contract: a fraction is a float from 0 to 1: others are a ValueError, other types a TypeError, and the fraction
     stays."""
     torch.cuda.set_per_process_memory_fraction(FRACTION, device)
@@ -97,7 +99,7 @@ def test_what_is_no_fraction_is_refused(device: torch.device, fraction: float, e
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_memory_fraction_setting")
-def test_the_fraction_can_be_a_setting(device: torch.device) -> None:
+def test_per_process_memory_fraction_as_a_setting_in_the_environment(device: torch.device) -> None:
     """Contract: `per_process_memory_fraction` in the environment holds as the call would: that is what the process is
     told, requests within it are met, and one of more than it is refused."""
     script = """
@@ -115,7 +117,7 @@ tell({"fraction": fraction, "within": failure(lambda: new(20 * MIB)),
 
 @pytest.mark.requires(devices=2)
 @pytest.mark.usefixtures("whole")
-def test_a_fraction_is_of_one_device(device: torch.device) -> None:
+def test_set_per_process_memory_fraction_holds_for_one_device_only(device: torch.device) -> None:
     """Contract: a fraction holds for its device and leaves the other's alone."""
     before = torch.cuda.get_per_process_memory_fraction(1)
     try:

@@ -19,7 +19,7 @@ class OwnError(Exception):
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_memory_leak_detection_propagates_errors")
 @pytest.mark.parametrize("leaks", [False, True], ids=["clean", "leaky"])
-def test_an_error_passes_through(device: torch.device, leaks: bool) -> None:
+def test_leak_check_passes_an_exception_through(device: torch.device, leaks: bool) -> None:
     """Contract: what is raised under the check comes out of it as it is, the same object, leak or no leak."""
     kept = []
     error = OwnError("as it was")
@@ -38,7 +38,7 @@ def test_an_error_passes_through(device: torch.device, leaks: bool) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_memory_leak_detection_propagates_errors")
-def test_an_operation_that_fails_passes_through(device: torch.device) -> None:
+def test_leak_check_passes_an_error_of_torch_through(device: torch.device) -> None:
     """Contract: so does an error of torch's: operands whose sizes do not match are told as such, not as a leak."""
     x, y = torch.randn(3, 1, device=device), torch.randn(2, 1, device=device)
 
@@ -50,7 +50,7 @@ def test_an_operation_that_fails_passes_through(device: torch.device) -> None:
         fail()
 
 
-def test_what_stays_is_told(device: torch.device) -> None:
+def test_leak_check_reports_a_tensor_that_stays(device: torch.device) -> None:
     """Contract, and the control of the cases above: a tensor that stays is a RuntimeError that names the case, where
     the driver's figure confirms it."""
     kept = []
@@ -64,7 +64,7 @@ def test_what_stays_is_told(device: torch.device) -> None:
     kept.clear()
 
 
-def test_what_goes_is_not_told(device: torch.device) -> None:
+def test_leak_check_ignores_memory_that_is_freed(device: torch.device) -> None:
     """Contract: memory that is freed under the check, even if it stays cached, is no leak."""
     with leak_check("case"):
         x = torch.ones(SIZE, dtype=torch.uint8, device=device)

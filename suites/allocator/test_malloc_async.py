@@ -16,7 +16,7 @@ CONF = "backend:cudaMallocAsync"
 @pytest.mark.parametrize(
     ("conf", "name"), [("", "native"), ("backend:native", "native"), (CONF, "cudaMallocAsync")], ids=str
 )
-def test_the_back_end_is_told(device: torch.device, conf: str, name: str) -> None:
+def test_get_allocator_backend_names_the_chosen_back_end(device: torch.device, conf: str, name: str) -> None:
     """Contract: the name of the back end in use is what was asked for when the process began, before and after the
     first allocation."""
     script = """
@@ -27,7 +27,7 @@ tell([before, torch.cuda.get_allocator_backend()])
     assert ask(script, device, conf) == [name, name]
 
 
-def test_counts_follow_tensors(device: torch.device) -> None:
+def test_cudamallocasync_memory_allocated_follows_tensors(device: torch.device) -> None:
     """Contract: allocated bytes grow by a tensor's size at least while it lives and are then as before; the peak stays
     until it is reset; reserved bytes are no fewer than allocated ones."""
     script = """
@@ -49,7 +49,7 @@ tell([during - before, reserved >= during, after - before, peak >= during, count
     assert reset == 0
 
 
-def test_live_tensors_never_share_memory(device: torch.device) -> None:
+def test_cudamallocasync_live_tensors_never_share_memory(device: torch.device) -> None:
     """Contract: over requests and frees on three streams no two tensors that live overlap, and each keeps its value."""
     script = """
 import random
@@ -75,7 +75,7 @@ tell(wrong)
     assert ask(script, device, CONF) == 0
 
 
-def test_running_out_is_told_and_survived(device: torch.device) -> None:
+def test_cudamallocasync_outofmemoryerror_leaves_live_tensors_whole(device: torch.device) -> None:
     """Contract: a request that cannot be met is an OutOfMemoryError; what lives is whole, and smaller requests are
     met."""
     script = """
@@ -86,7 +86,7 @@ tell([error.partition(":")[0], x.sum().item(), failure(lambda: new(MIB))])
     assert ask(script, device, CONF) == ["OutOfMemoryError", 499_500, ""]
 
 
-def test_a_fraction_holds(device: torch.device) -> None:
+def test_cudamallocasync_memory_fraction_holds(device: torch.device) -> None:
     """Contract: more than the fraction that was set is refused, though the device has room."""
     script = """
 total = torch.cuda.get_device_properties(0).total_memory
@@ -96,7 +96,7 @@ tell([failure(lambda: new(100 * MIB)), failure(lambda: new(400 * MIB)).partition
     assert ask(script, device, CONF) == ["", "OutOfMemoryError"]
 
 
-def test_memory_of_another_stream_waits_for_it(device: torch.device) -> None:
+def test_cudamallocasync_record_stream_waits_for_the_other_stream(device: torch.device) -> None:
     """Contract: a tensor that another stream reads late, recorded there and dropped, is not overwritten before."""
     script = """
 side = torch.cuda.Stream()
@@ -117,7 +117,7 @@ tell(wrong)
     assert ask(script, device, CONF) == 0
 
 
-def test_graphs_work(device: torch.device) -> None:
+def test_cudamallocasync_cuda_graph_replays_right_results(device: torch.device) -> None:
     """Contract: work that allocates is captured and replayed with right results."""
     script = """
 x = torch.ones(1000, device=DEVICE)

@@ -24,7 +24,7 @@ def inside(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm")
-def test_what_the_device_cannot_hold_is_held(device: torch.device) -> None:
+def test_managed_memory_holds_more_than_the_device_has(device: torch.device) -> None:
     """Contract: tensors made within are in the pool that the context gives, and others are not; together they may be
     more than is free on the device, since the driver pages them, and each keeps its values.
 
@@ -48,7 +48,7 @@ def test_what_the_device_cannot_hold_is_held(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm_numerics")
-def test_results_are_those_of_ordinary_memory(device: torch.device) -> None:
+def test_managed_memory_gives_the_results_of_ordinary_memory(device: torch.device) -> None:
     """Contract: the same operations on the same numbers give the same bits in managed memory."""
 
     def compute() -> torch.Tensor:
@@ -67,7 +67,7 @@ def test_results_are_those_of_ordinary_memory(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm_backward")
-def test_gradients_are_those_of_ordinary_memory(device: torch.device) -> None:
+def test_managed_memory_gives_the_gradients_of_ordinary_memory(device: torch.device) -> None:
     """Contract: a backward pass on the calling thread takes its memory from the pool too, and gradients are the same
     bits."""
 

@@ -28,7 +28,7 @@ def retries(device: torch.device) -> int:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory")
-def test_the_message_says_what_was_asked_and_what_there_is(device: torch.device) -> None:
+def test_outofmemoryerror_message_names_size_device_total_and_free(device: torch.device) -> None:
     """Contract: the error says that memory is out, how much was asked for, of which device, and how much that has in
     all and free, in units people read."""
     text = refused(device, TOO_MUCH)
@@ -42,7 +42,7 @@ def test_the_message_says_what_was_asked_and_what_there_is(device: torch.device)
 
 
 @pytest.mark.parametrize("size", [1, 1000, MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
-def test_a_size_with_no_room_to_be_rounded_is_refused(device: torch.device, size: int) -> None:
+def test_outofmemoryerror_for_sizes_that_would_overflow_when_rounded(device: torch.device, size: int) -> None:
     """Contract: sizes near the end of the range of sizes do not overflow when they are rounded up: they are refused,
     with OutOfMemoryError, not given a small block."""
     before = torch.accelerator.memory_allocated(device)
@@ -57,7 +57,7 @@ def test_a_size_with_no_room_to_be_rounded_is_refused(device: torch.device, size
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory_retry")
-def test_cached_blocks_are_given_back_before_a_refusal(device: torch.device) -> None:
+def test_cached_blocks_are_given_back_before_outofmemoryerror(device: torch.device) -> None:
     """Contract: a request for which there is room only if cached memory goes back to the device is met: the allocator
     gives that back and tries again, and counts one retry."""
     with short_of_memory(device):
@@ -72,7 +72,7 @@ def test_cached_blocks_are_given_back_before_a_refusal(device: torch.device) -> 
         del whole
 
 
-def test_cached_blocks_of_another_stream_are_given_back_too(device: torch.device) -> None:
+def test_cached_blocks_of_another_stream_are_given_back_before_outofmemoryerror(device: torch.device) -> None:
     """Contract: the same where what is cached is another stream's, which could not have been given out: once it has
     gone back to the device it can be had."""
     stream = torch.Stream(device)
@@ -88,7 +88,7 @@ def test_cached_blocks_of_another_stream_are_given_back_too(device: torch.device
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory_retry")
-def test_what_lives_stays_whole_when_memory_runs_out(device: torch.device) -> None:
+def test_outofmemoryerror_leaves_live_tensors_whole(device: torch.device) -> None:
     """Contract: a refusal takes nothing from what lives: values stay, the count of allocated bytes stays, and what is
     then dropped can be had again, to the last block."""
     with short_of_memory(device):
@@ -105,7 +105,7 @@ def test_what_lives_stays_whole_when_memory_runs_out(device: torch.device) -> No
         del again
 
 
-def test_a_refusal_leaves_no_memory_behind(device: torch.device) -> None:
+def test_outofmemoryerror_leaves_no_memory_behind(device: torch.device) -> None:
     """Contract: a hundred refusals, the exceptions dropped, leave allocated and reserved bytes as they were, though
     each came with cached memory and in the middle of an operation that had made something."""
     with short_of_memory(device):
@@ -126,7 +126,7 @@ def test_a_refusal_leaves_no_memory_behind(device: torch.device) -> None:
         assert (torch.accelerator.memory_allocated(device), torch.accelerator.memory_reserved(device)) == before
 
 
-def test_refusals_are_counted(device: torch.device) -> None:
+def test_memory_stats_num_ooms_counts_refusals(device: torch.device) -> None:
     """Contract: the counter of refusals goes up by one with each, until accumulated counters are reset."""
     torch.accelerator.reset_accumulated_memory_stats(device)
     for number in range(1, 4):
@@ -139,7 +139,7 @@ def test_refusals_are_counted(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
-def test_memory_that_waits_for_streams_is_not_hoarded(device: torch.device) -> None:
+def test_record_stream_blocks_are_waited_for_when_memory_is_short(device: torch.device) -> None:
     """Contract: blocks that were dropped while another stream has still to read them are waited for when memory is
     short, rather than that a request is refused: sixty of an eighth of what is left, read by a stream that lags, are
     all had, and all read right."""
@@ -160,7 +160,7 @@ def test_memory_that_waits_for_streams_is_not_hoarded(device: torch.device) -> N
     assert sums.tolist() == list(range(60))
 
 
-def test_requests_go_on_after_a_refusal(device: torch.device) -> None:
+def test_allocations_go_on_after_outofmemoryerror(device: torch.device) -> None:
     """Contract: after a refusal other requests go on as if nothing had been: sizes of both pools, each tensor whole."""
     refused(device, TOO_MUCH)
 

@@ -38,7 +38,7 @@ def blocks(number: int = 8) -> list[torch.Tensor]:
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use")
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_block_made_in_a_capture_and_not_used_harms_nothing(device: torch.device, times: int) -> None:
+def test_pinned_block_made_in_a_capture_and_not_used_harms_nothing(device: torch.device, times: int) -> None:
     """Contract: pinned memory may be asked for and dropped in a capture that never uses it: the capture goes on, the
     graph runs, and later requests are met."""
     x = torch.zeros(100, device=device)
@@ -57,7 +57,7 @@ def test_a_block_made_in_a_capture_and_not_used_harms_nothing(device: torch.devi
 
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use2")
-def test_a_block_that_lives_through_a_capture_is_the_callers(device: torch.device) -> None:
+def test_pinned_block_that_lives_through_a_capture_stays_its_owners(device: torch.device) -> None:
     """Contract: pinned memory made in a capture and kept holds what the host wrote, through replays and other requests,
     and is apart from them."""
     x = torch.zeros(100, device=device)
@@ -80,7 +80,7 @@ KEPT_FOR_EVER = "torch never gives a pinned block out again that was made and re
 
 @pytest.mark.keeps(KEPT_FOR_EVER, pinned="2MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_use")
-def test_a_block_that_a_graph_reads_is_not_given_out(device: torch.device) -> None:
+def test_pinned_block_that_a_graph_reads_is_not_given_out(device: torch.device) -> None:
     """Contract: a pinned block made in a capture, from which a captured copy reads, is dropped by the host and yet not
     given to others as long as the graph lives: each replay brings the block's values. (One that was made before is the
     program's to keep, like all that a graph reads.)"""
@@ -103,7 +103,7 @@ def test_a_block_that_a_graph_reads_is_not_given_out(device: torch.device) -> No
 
 
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_use")
-def test_a_graph_reads_what_the_block_holds_then(device: torch.device) -> None:
+def test_replay_reads_what_the_pinned_block_holds_then(device: torch.device) -> None:
     """Contract: a replay reads the block when it runs: what the host wrote since the capture is what arrives."""
     there = torch.zeros(SIZE, dtype=torch.uint8, device=device)
     block = pinned(1)
@@ -120,7 +120,7 @@ def test_a_graph_reads_what_the_block_holds_then(device: torch.device) -> None:
 
 @pytest.mark.keeps(KEPT_FOR_EVER, pinned="4MiB")
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_two_graphs")
-def test_two_graphs_keep_their_blocks(device: torch.device) -> None:
+def test_two_graphs_keep_their_pinned_blocks(device: torch.device) -> None:
     """Contract: of two graphs, each reading a pinned block that was made in its capture and dropped by the host, each
     brings its own values, in any order of replays; and when one graph is gone the other's block is still kept."""
     there = [torch.zeros(SIZE, dtype=torch.uint8, device=device) for _ in range(2)]

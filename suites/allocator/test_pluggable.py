@@ -34,7 +34,7 @@ def pool_of(counting: Counting, **options: bool) -> torch.cuda.MemPool:
     return torch.cuda.MemPool(private.own_allocator(counting.for_torch()), **options)
 
 
-def test_a_library_without_the_function_is_refused(library: Path) -> None:
+def test_cudapluggableallocator_refuses_a_missing_library_or_function(library: Path) -> None:
     """Contract: a library that is not there is an OSError that names it, and a function that it lacks an AttributeError
     that names that."""
     with pytest.raises(OSError, match="no_such_library"):
@@ -46,7 +46,7 @@ def test_a_library_without_the_function_is_refused(library: Path) -> None:
 
 
 @pytest.mark.requires(cuda=True)
-def test_torch_brings_the_runtime_that_the_library_needs(counting: Counting) -> None:
+def test_cudapluggableallocator_library_finds_the_cuda_runtime(counting: Counting) -> None:
     """Contract, and the control of the cases on a GPU: in a process that has imported torch for CUDA, a library finds
     the runtime's functions; and it is asked for nothing, since it was not put in place."""
     assert counting.has_runtime()
@@ -58,7 +58,7 @@ def test_torch_brings_the_runtime_that_the_library_needs(counting: Counting) -> 
 
 
 @FOR_GPUS
-def test_an_allocator_can_be_put_in_place_before_the_first_use(library: Path) -> None:
+def test_change_current_allocator_before_the_first_allocation(library: Path) -> None:
     """Contract: before anything was allocated the allocator can be replaced, and the name of the back end says so."""
     script = f"""
 mine = torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "counting_allocate", "counting_free")
@@ -70,7 +70,7 @@ tell([before, torch.cuda.get_allocator_backend()])
 
 
 @ON_CUDA
-def test_everything_comes_from_an_allocator_that_was_put_in_place(device: torch.device, library: Path) -> None:
+def test_change_current_allocator_serves_every_tensor(device: torch.device, library: Path) -> None:
     """Contract: each tensor is then had from it and given back to it, and results are right."""
     script = f"""
 from pathlib import Path
@@ -94,7 +94,7 @@ tell([y, *during, counting.requests - counting.returns, counting.held])
 
 
 @ON_CUDA
-def test_an_allocator_in_use_cannot_be_replaced(device: torch.device, library: Path) -> None:
+def test_change_current_allocator_refuses_to_replace_one_in_use(device: torch.device, library: Path) -> None:
     """Contract: once something was allocated the allocator stays: another is refused with RuntimeError, and what was
     allocated is whole."""
     script = f"""
@@ -112,7 +112,7 @@ tell([error, torch.cuda.get_allocator_backend(), x.sum().item()])
 
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_with_allocator")
-def test_a_pool_gets_its_segments_from_its_allocator(device: torch.device, counting: Counting) -> None:
+def test_mempool_gets_its_segments_from_its_pluggable_allocator(device: torch.device, counting: Counting) -> None:
     """Contract: an allocator given to a pool is asked once for each segment, not for each tensor, and not for what is
     made outside; it gets each segment back when pool and tensors are gone. Values are right meanwhile."""
     pool = pool_of(counting)
@@ -131,7 +131,7 @@ def test_a_pool_gets_its_segments_from_its_allocator(device: torch.device, count
 
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_empty_cache_inactive")
-def test_an_unused_pools_segments_go_back_when_it_goes(device: torch.device, counting: Counting) -> None:
+def test_mempool_returns_its_segments_to_its_allocator_when_it_goes(device: torch.device, counting: Counting) -> None:
     """Contract: emptying the cache while no `with` uses the pool frees nothing of a tensor that lives; when it and the
     pool are gone, the allocator has all its segments back, and the totals of torch are as before."""
     settle(device)
@@ -155,7 +155,7 @@ def test_an_unused_pools_segments_go_back_when_it_goes(device: torch.device, cou
 
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_tensor_delete_after_allocator_delete")
-def test_a_tensor_outlives_the_allocator_object(device: torch.device, counting: Counting) -> None:
+def test_tensor_outlives_mempool_and_pluggable_allocator_object(device: torch.device, counting: Counting) -> None:
     """Contract: a tensor is whole, and is given back rightly, though the pool and the Python object of its allocator
     went before it."""
     allocator = counting.for_torch()
@@ -175,7 +175,9 @@ def test_a_tensor_outlives_the_allocator_object(device: torch.device, counting: 
 
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_limited_memory_with_allocator")
-def test_an_allocator_may_refuse(device: torch.device, counting: Counting) -> None:
+def test_pluggable_allocator_that_returns_null_raises_outofmemoryerror(
+    device: torch.device, counting: Counting
+) -> None:
     """Contract: when the pool's allocator returns nothing, the request is refused with OutOfMemoryError, what lives is
     whole, requests outside go on, and when the allocator has room again so does the pool."""
     pool = pool_of(counting)

@@ -39,7 +39,9 @@ torch.cuda.synchronize()
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_reclaim_4_streams")
 @pytest.mark.parametrize("conf", [ON, OFF], ids=["reused", "kept"])
 @pytest.mark.parametrize("readers", [1, 3], ids=["two_streams", "four_streams"])
-def test_a_block_is_reused_in_a_capture_once_its_readers_joined(device: torch.device, readers: int, conf: str) -> None:
+def test_graph_capture_record_stream_reuse_waits_until_readers_joined(
+    device: torch.device, readers: int, conf: str
+) -> None:
     """Contract: a block that other streams read is not given out before they are joined; with the setting it is given
     out after, without it is not. The graph's results are right each time it is replayed."""
     script = f"""{PARTS}
@@ -66,7 +68,7 @@ tell([before.data_ptr() == address, after.data_ptr() == address, results])
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_reclaim_shared_pool")
-def test_graphs_that_share_a_pool_reuse_rightly(device: torch.device) -> None:
+def test_graph_capture_record_stream_reuse_in_a_shared_pool(device: torch.device) -> None:
     """Contract: with the setting, two graphs that share a pool and are replayed in the order of their captures have
     right results, each block being read before it is written again."""
     script = f"""{PARTS}
@@ -98,7 +100,7 @@ tell(results)
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_pre_capture_stream_use")
-def test_use_from_before_the_capture_is_heeded(device: torch.device) -> None:
+def test_record_stream_from_before_a_graph_capture_is_heeded(device: torch.device) -> None:
     """Contract: a block that another stream was given to read before the capture, and that is dropped in it, is not
     given out in the capture: that stream reads it whole."""
     script = f"""{PARTS}

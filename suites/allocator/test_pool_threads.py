@@ -31,7 +31,7 @@ def in_threads(work: Callable[[int], object]) -> list[object]:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_multithread")
-def test_threads_have_their_own_pools(device: torch.device) -> None:
+def test_use_mem_pool_in_threads_gives_each_its_own_pool(device: torch.device) -> None:
     """Contract: threads that each use a pool of their own at the same time find each tensor in the thread's pool and in
     no other, with the values that the thread wrote."""
     pools = [torch.cuda.MemPool() for _ in range(THREADS)]
@@ -52,7 +52,7 @@ def test_threads_have_their_own_pools(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_ctx_multithread")
-def test_other_threads_do_not_use_the_pool(device: torch.device) -> None:
+def test_use_mem_pool_does_not_serve_other_threads(device: torch.device) -> None:
     """Contract: what other threads allocate while this one uses a pool is not in it, and what they use is not this
     one's.
 
@@ -82,7 +82,7 @@ def test_other_threads_do_not_use_the_pool(device: torch.device) -> None:
 # c10/cuda/CUDACachingAllocator.cpp takes that for a capture.
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_emptycache_multithread")
-def test_emptying_the_cache_from_threads_is_safe(device: torch.device) -> None:
+def test_empty_cache_from_threads_with_mempools_is_safe(device: torch.device) -> None:
     """Contract: threads that make tensors in pools, drop the pools and empty the cache at the same time do not fail and
     spoil no tensor, and all memory goes back."""
     gc.collect()
@@ -106,7 +106,7 @@ def test_emptying_the_cache_from_threads_is_safe(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_multi_threads_alloc_in_same_order")
-def test_a_pool_shared_by_threads_gives_each_its_own(device: torch.device) -> None:
+def test_mempool_shared_by_threads_gives_distinct_memory(device: torch.device) -> None:
     """Contract: a pool that several threads use one after the other gives all of them memory, and no two tensors the
     same; the same requests in the same order, once all is freed, get the same addresses."""
     pool = torch.cuda.MemPool()

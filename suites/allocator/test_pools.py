@@ -43,7 +43,7 @@ def inside(pool: Pool, tensor: torch.Tensor) -> bool:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_id")
-def test_ids_are_unique_and_grow() -> None:
+def test_mempool_ids_are_unique_and_grow() -> None:
     """Contract: each pool has an id of two numbers which no pool and no handle of a graph's pool has; those of later
     pools are larger."""
     pools = [Pool() for _ in range(5)]
@@ -56,7 +56,7 @@ def test_ids_are_unique_and_grow() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_pool_id_in_snapshot")
-def test_snapshots_name_the_pool(device: torch.device) -> None:
+def test_mempool_snapshot_names_the_pool(device: torch.device) -> None:
     """Contract: a pool's snapshot has the segments of what was made in it, which name its id; in the snapshot of all
     they are among others, which do not."""
     pool = Pool()
@@ -77,7 +77,7 @@ def test_snapshots_name_the_pool(device: torch.device) -> None:
     reason="torch 2.11 to 2.13 drop references that are the caller's (THCPModule_memorySnapshot in"
     " torch/csrc/cuda/Module.cpp, https://github.com/pytorch/pytorch/pull/196366)",
 )
-def test_a_snapshot_leaves_the_references_to_an_id_alone() -> None:
+def test_memory_snapshot_of_a_mempool_leaves_references_to_its_id_alone() -> None:
     """Contract: `torch.cuda.memory_snapshot` of a pool takes no reference to the numbers of its id from its caller.
 
     Otherwise memory of Python's is freed in use, and the process crashes later, where nobody looks for the cause.
@@ -86,7 +86,7 @@ def test_a_snapshot_leaves_the_references_to_an_id_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
-def test_a_pools_memory_is_its_own(device: torch.device, size: int) -> None:
+def test_mempool_memory_is_its_own(device: torch.device, size: int) -> None:
     """Contract: memory freed in a pool serves that pool's next request and none outside; memory freed outside serves
     none in the pool."""
     pool = Pool()
@@ -108,7 +108,7 @@ def test_a_pools_memory_is_its_own(device: torch.device, size: int) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_nested_mempool")
-def test_pools_nest(device: torch.device) -> None:
+def test_use_mem_pool_nests(device: torch.device) -> None:
     """Contract: the innermost pool in use gets the allocations; behind each `with` it is again the one around it, also
     when an exception left it."""
     outer, inner = Pool(), Pool()
@@ -131,7 +131,7 @@ def test_pools_nest(device: torch.device) -> None:
     assert [inside(inner, x) for x in (first, second, third, fourth, fifth)] == [False, True, False, False, False]
 
 
-def test_uses_are_counted(device: torch.device) -> None:
+def test_mempool_use_count_counts_uses(device: torch.device) -> None:
     """Contract: a pool counts its uses: one by whoever has it, one more in a `with`, and one again behind it."""
     pool = Pool()
     assert pool.use_count() == 1
@@ -142,7 +142,7 @@ def test_uses_are_counted(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_empty_cache")
-def test_a_pools_memory_goes_with_it(device: torch.device) -> None:
+def test_mempool_memory_goes_with_it(device: torch.device) -> None:
     """Contract: when a pool and what is in it are gone, its memory goes back to the device, at the latest when the
     cache is emptied."""
     before = torch.cuda.memory_reserved(device)
@@ -156,7 +156,7 @@ def test_a_pools_memory_goes_with_it(device: torch.device) -> None:
     assert torch.cuda.memory_reserved(device) == before
 
 
-def test_a_tensor_outlives_its_pool(device: torch.device) -> None:
+def test_tensor_outlives_its_mempool(device: torch.device) -> None:
     """Contract: a tensor made in a pool keeps its values when the pool is gone, whatever is allocated since, and its
     memory goes back with it."""
     before = torch.cuda.memory_reserved(device)
@@ -175,7 +175,7 @@ def test_a_tensor_outlives_its_pool(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_no_split")
 @pytest.mark.parametrize("no_split", [False, True])
-def test_a_pool_may_be_told_not_to_split(device: torch.device, no_split: bool) -> None:
+def test_mempool_no_split_gives_each_tensor_a_segment(device: torch.device, no_split: bool) -> None:
     """Contract: with `no_split` each tensor has a segment of its own, as one block; without, small ones share one."""
     pool = Pool(no_split=no_split)
     with use(pool):
@@ -191,7 +191,7 @@ def test_a_pool_may_be_told_not_to_split(device: torch.device, no_split: bool) -
 # torch 2.11 gives back no cached memory while a thread allocates in a pool, as it must not during a capture.
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_release_cached_blocks_during_diversion")
-def test_cached_memory_makes_room_for_a_pool(device: torch.device) -> None:
+def test_mempool_request_gives_back_cached_memory_outside(device: torch.device) -> None:
     """Contract: a request in a pool for which there is room only if cached memory outside goes back to the device is
     met."""
     pool = Pool()
@@ -213,7 +213,7 @@ def test_cached_memory_makes_room_for_a_pool(device: torch.device) -> None:
     reason="torch 2.13 gives back the cached memory outside and that of pools that are gone, not that of a pool in use"
     " (release_cached_blocks in c10/cuda/CUDACachingAllocator.cpp, https://github.com/pytorch/pytorch)",
 )
-def test_a_pools_cached_memory_makes_room_for_it(device: torch.device) -> None:
+def test_mempool_request_gives_back_cached_memory_of_the_pool(device: torch.device) -> None:
     """Contract: memory cached in a pool goes back to the device before a larger request in that pool is refused."""
     pool = Pool()
     with short_of_memory(device):
@@ -227,7 +227,7 @@ def test_a_pools_cached_memory_makes_room_for_it(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("last_resort", [False, True], ids=["own_use_only", "last_resort"])
-def test_a_pool_may_be_the_last_resort(device: torch.device, last_resort: bool) -> None:
+def test_mempool_use_on_oom_serves_requests_outside(device: torch.device, last_resort: bool) -> None:
     """Contract: with `use_on_oom` a request outside that would be refused is met from what the pool has cached;
     without, it is refused."""
     pool = Pool(use_on_oom=last_resort)
@@ -248,7 +248,7 @@ def test_a_pool_may_be_the_last_resort(device: torch.device, last_resort: bool) 
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_deleted_mempool_not_used_on_oom")
-def test_a_pool_that_is_gone_is_no_last_resort(device: torch.device) -> None:
+def test_mempool_use_on_oom_is_not_asked_after_the_pool_is_gone(device: torch.device) -> None:
     """Contract: a pool that was deleted is not asked when memory is short, even though a tensor of it lives: what does
     not fit is refused, the tensor is whole, and the process goes on."""
     pool = Pool(use_on_oom=True)
@@ -266,7 +266,7 @@ def test_a_pool_that_is_gone_is_no_last_resort(device: torch.device) -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_block_free_not_deferred")
-def test_what_a_stream_is_through_with_is_free_in_a_pool(device: torch.device) -> None:
+def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.device) -> None:
     """Contract: with no capture under way, a block of a pool that another stream used serves the pool's next request
     once that stream is through, inside the same `with`."""
     side = torch.cuda.Stream(device)
@@ -284,7 +284,7 @@ def test_what_a_stream_is_through_with_is_free_in_a_pool(device: torch.device) -
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools")
-def test_reserved_bytes_are_told_by_pool(device: torch.device) -> None:
+def test_memory_stats_tell_reserved_bytes_by_mempool(device: torch.device) -> None:
     """Contract: the statistics tell of each pool how much it has reserved: what its segments add up to, nothing of what
     was made outside, and none of another pool's."""
     pools = [Pool(), Pool()]
@@ -302,7 +302,7 @@ def test_reserved_bytes_are_told_by_pool(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces")
 @pytest.mark.covers("test_cuda::TestMemPool::test_snapshot_include_traces_correctness")
-def test_a_snapshot_without_traces_has_the_same_segments(device: torch.device) -> None:
+def test_memory_snapshot_include_traces_changes_no_segment(device: torch.device) -> None:
     """Contract: traces can be left out of a pool's snapshot, of which no entry is left then, and are there when asked
     for, with what was allocated in the pool and freed, in that order; segments and blocks are the same either way."""
     pool = Pool()
@@ -334,7 +334,7 @@ def test_a_snapshot_without_traces_has_the_same_segments(device: torch.device) -
     assert all(size >= dict(places)[address] for _, address, size in found)
 
 
-def test_pools_change_no_result(device: torch.device) -> None:
+def test_use_mem_pool_changes_no_result_of_a_training_step(device: torch.device) -> None:
     """Contract: a training step computes the same in a pool as outside, whose gradients live on after the `with`."""
 
     def step() -> torch.Tensor:

@@ -41,7 +41,9 @@ def all_given_back(device: torch.device) -> Iterator[None]:
     ],
     ids=str,
 )
-def test_memory_is_counted_until_it_is_given_back(device: torch.device, size: int, taken: int) -> None:
+def test_caching_allocator_alloc_is_counted_until_caching_allocator_delete(
+    device: torch.device, size: int, taken: int
+) -> None:
     """Contract: raw memory is an address, counted as allocated, rounded to 512 bytes, until it is given back. What
     leaves no more than 1 MiB of a large segment gets all of it."""
     before = torch.cuda.memory_allocated(device)
@@ -56,7 +58,7 @@ def test_memory_is_counted_until_it_is_given_back(device: torch.device, size: in
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_allocation")
-def test_blocks_are_apart_and_used_again(device: torch.device) -> None:
+def test_caching_allocator_alloc_blocks_are_apart_and_used_again(device: torch.device) -> None:
     """Contract: blocks in use do not overlap, and one given back is what the next request of the size gets."""
     addresses = sorted(allocate(1000, device) for _ in range(20))
     assert all(right - left >= 1024 for left, right in pairwise(addresses))
@@ -67,7 +69,7 @@ def test_blocks_are_apart_and_used_again(device: torch.device) -> None:
         delete(address)
 
 
-def test_a_stream_may_be_named(device: torch.device) -> None:
+def test_caching_allocator_alloc_takes_a_stream_or_its_number(device: torch.device) -> None:
     """Contract: memory is asked for on a stream, given as an object or as its number; another stream's is not given
     out for it."""
     streams = [torch.cuda.Stream(device) for _ in range(2)]
@@ -91,19 +93,19 @@ def test_a_stream_may_be_named(device: torch.device) -> None:
         -(1 << 40),
     ],
 )
-def test_negative_sizes_are_refused(device: torch.device, size: int) -> None:
+def test_caching_allocator_alloc_refuses_negative_sizes(device: torch.device, size: int) -> None:
     """Contract: less than no memory cannot be asked for: an exception tells so and nothing is given."""
     with pytest.raises((RuntimeError, ValueError, OverflowError, TypeError)):
         allocate(size, device)
 
 
-def test_what_is_no_stream_is_refused(device: torch.device) -> None:
+def test_caching_allocator_alloc_refuses_a_stream_of_another_type(device: torch.device) -> None:
     """Contract: a stream that is neither a stream nor a number is a TypeError."""
     with pytest.raises(TypeError, match="stream"):
         allocate(1000, device, "a stream")
 
 
-def test_too_much_is_refused(device: torch.device) -> None:
+def test_caching_allocator_alloc_raises_outofmemoryerror(device: torch.device) -> None:
     """Contract: raw requests run out of memory as tensors do: OutOfMemoryError."""
     with pytest.raises(torch.OutOfMemoryError):
         allocate(1 << 46, device)

@@ -46,7 +46,7 @@ def emptied(x: torch.Tensor) -> int:
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_exact_allocation")
-def test_a_free_block_can_be_had_by_its_address(device: torch.device) -> None:
+def test_resize_with_addr_gets_a_free_block_by_its_address(device: torch.device) -> None:
     """Contract: a block that was freed is given again at its address, counted as allocated, and holds what is written
     to it."""
     x = tensor(device, 1)
@@ -63,7 +63,7 @@ def test_a_free_block_can_be_had_by_its_address(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_occupied_address_errors")
-def test_an_address_in_use_is_refused(device: torch.device) -> None:
+def test_resize_with_addr_refuses_an_address_in_use(device: torch.device) -> None:
     """Contract: an address at which something lives is refused, and that is whole."""
     x, other = tensor(device, 1), tensor(device, 2)
     emptied(x)
@@ -78,7 +78,7 @@ def test_an_address_in_use_is_refused(device: torch.device) -> None:
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_middle_of_block")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_multiple_blocks_in_the_middle")
-def test_a_free_block_is_split_around_the_address(device: torch.device) -> None:
+def test_resize_with_addr_splits_a_free_block_around_the_address(device: torch.device) -> None:
     """Contract: of a free range, stretches in its middle can be had, in any order: each is at its address, what is left
     over before, between and behind them can be allocated, and nothing overlaps."""
     big = tensor(device, 0, 16 * MIB)
@@ -101,7 +101,7 @@ def test_a_free_block_is_split_around_the_address(device: torch.device) -> None:
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_misaligned_address_errors")
 @pytest.mark.parametrize("off", [1, 16, 256])
-def test_an_address_that_is_not_aligned_is_refused(device: torch.device, off: int) -> None:
+def test_resize_with_addr_refuses_an_unaligned_address(device: torch.device, off: int) -> None:
     """Contract: an address that no block could have, since blocks begin at multiples of 512 bytes, is refused."""
     x = tensor(device, 1)
     address = emptied(x)
@@ -112,7 +112,7 @@ def test_an_address_that_is_not_aligned_is_refused(device: torch.device, off: in
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_recovers_viewed_slices")
-def test_views_are_valid_again(device: torch.device) -> None:
+def test_resize_with_addr_makes_views_valid_again(device: torch.device) -> None:
     """Contract: slices of a tensor whose memory was freed look at it again once it has its address back."""
     x = tensor(device, 1)
     first, last = x[: SIZE // 2], x[SIZE // 2 :]
@@ -129,7 +129,7 @@ def test_views_are_valid_again(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_requires_zero_sized_source")
-def test_a_storage_that_has_memory_is_refused(device: torch.device) -> None:
+def test_resize_with_addr_refuses_a_storage_that_has_memory(device: torch.device) -> None:
     """Contract: only an empty storage can be put somewhere; one that has memory keeps it, with its values."""
     free = tensor(device, 1)
     address = emptied(free)
@@ -143,7 +143,7 @@ def test_a_storage_that_has_memory_is_refused(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_size_zero_ignores_addr")
-def test_no_bytes_need_no_address(device: torch.device) -> None:
+def test_resize_with_addr_of_zero_bytes_ignores_the_address(device: torch.device) -> None:
     """Contract: with a size of zero the address is not looked at, and the storage stays empty."""
     x = tensor(device, 1)
     emptied(x)
@@ -155,7 +155,7 @@ def test_no_bytes_need_no_address(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_coalesced_small_prefixes")
-def test_small_blocks_that_were_joined_can_be_had_apart(device: torch.device) -> None:
+def test_resize_with_addr_takes_joined_small_blocks_apart(device: torch.device) -> None:
     """Contract: of small blocks in a row that were freed and so became one, each can be had again at its address."""
     tensors = [tensor(device, value, 1024) for value in range(8)]
     addresses = [emptied(x) for x in tensors]
@@ -170,7 +170,7 @@ def test_small_blocks_that_were_joined_can_be_had_apart(device: torch.device) ->
 
 
 @pytest.mark.requires(device="cuda")
-def test_an_address_torch_does_not_have_is_refused(device: torch.device) -> None:
+def test_resize_with_addr_refuses_an_address_in_no_segment(device: torch.device) -> None:
     """Contract: an address in no segment of the allocator's is refused."""
     x = torch.empty(0, dtype=torch.uint8, device=device)
 

@@ -9,7 +9,7 @@ from ._torch_private import resize_at
 
 
 @pytest.mark.requires(torch=">=2.13")
-def test_memory_of_the_cpu_cannot_be_placed() -> None:
+def test_resize_with_addr_is_refused_on_the_cpu() -> None:
     """Contract: a storage of the CPU's is refused, and left as it is."""
     x = torch.full((16,), 3, dtype=torch.uint8)
 

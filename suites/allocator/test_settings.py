@@ -73,13 +73,13 @@ tell({{settings: try_settings(settings) for settings in {list(settings)!r}}})
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
-def test_documented_settings_are_taken() -> None:
+def test_set_allocator_settings_takes_documented_settings() -> None:
     """Contract: each documented setting is taken, at the ends of its range, in lists and with spaces around."""
     assert {settings: error for settings, error in replies(GOOD).items() if error} == {}
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
-def test_values_out_of_range_are_refused_by_name() -> None:
+def test_set_allocator_settings_names_a_setting_whose_value_is_out_of_range() -> None:
     """Contract: a value that a setting cannot have is a ValueError that names the setting, the value or what is
     allowed; also behind a good setting."""
     found = replies(BAD)
@@ -90,7 +90,7 @@ def test_values_out_of_range_are_refused_by_name() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
-def test_what_has_no_value_is_refused() -> None:
+def test_set_allocator_settings_refuses_a_setting_without_a_value() -> None:
     """Contract: a setting without a value, with one that is no number, or with a list that does not end, is refused
     with an exception; the process lives, and takes good settings afterwards."""
     found = replies((*MISSING, "max_split_size_mb:100"))
@@ -104,7 +104,7 @@ def test_what_has_no_value_is_refused() -> None:
     reason="torch 2.11 to 2.13 tell of `INTERNAL ASSERT FAILED`, which asks for a bug report, or of `stoull`, and name"
     " no setting (ConfigTokenizer in c10/core/AllocatorConfig.h, https://github.com/pytorch/pytorch)",
 )
-def test_what_has_no_value_is_refused_by_name() -> None:
+def test_set_allocator_settings_names_a_setting_without_a_value() -> None:
     """Contract: such a refusal names the setting."""
     found = replies(MISSING)
 
@@ -113,7 +113,7 @@ def test_what_has_no_value_is_refused_by_name() -> None:
 
 @FOR_GPUS
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
-def test_unknown_settings_are_refused() -> None:
+def test_set_allocator_settings_names_an_unknown_setting() -> None:
     """Contract: a setting that no allocator of the build knows is a ValueError that names it, as is text that is no
     setting at all."""
     found = replies(["no_such_setting:1", "nonsense", "max_split_size_mb:100,also_unknown:2"])
@@ -125,7 +125,7 @@ def test_unknown_settings_are_refused() -> None:
 
 @FOR_GPUS
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
-def test_settings_of_gpus_are_checked() -> None:
+def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
     """Contract: so are the settings that only a build for GPUs has: an unknown back end, a fraction of the memory that
     is none, and a number of threads that is no power of two."""
     good = ["backend:native", "per_process_memory_fraction:0.5", "per_process_memory_fraction:1.0"]
@@ -138,7 +138,7 @@ def test_settings_of_gpus_are_checked() -> None:
 
 
 @FOR_GPUS
-def test_the_back_end_is_chosen_once() -> None:
+def test_set_allocator_settings_refuses_another_backend_later() -> None:
     """Contract: another back end than that which the process began with is refused when it runs, since what was
     allocated could not be freed by it."""
     assert replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"] != ""
@@ -162,7 +162,7 @@ PRINT = "print(torch._C._accelerator_getAllocatorSettings())"
 
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.parametrize("variable", VARIABLES[:2])
-def test_settings_are_read_from_the_environment(variable: str) -> None:
+def test_pytorch_alloc_conf_is_read_from_the_environment(variable: str) -> None:
     """Contract: PYTORCH_ALLOC_CONF sets the allocator up before its first use, and so does its alias."""
     ended = with_variables({variable: "max_split_size_mb:123"}, PRINT)
 
@@ -171,7 +171,7 @@ def test_settings_are_read_from_the_environment(variable: str) -> None:
 
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.parametrize("settings", ["max_split_size_mb:19", "expandable_segments:1"])
-def test_bad_settings_in_the_environment_are_told(settings: str) -> None:
+def test_pytorch_alloc_conf_with_bad_settings_is_a_valueerror(settings: str) -> None:
     """Contract: bad settings from the environment do not pass in silence: when the settings are first needed, a
     ValueError tells what is wrong with them."""
     ended = with_variables({VARIABLES[0]: settings}, PRINT)
@@ -186,7 +186,7 @@ def test_bad_settings_in_the_environment_are_told(settings: str) -> None:
     reason="in torch 2.12 and 2.13 the last of the three variables that is set wins, though c10/core/AllocatorConfig.h"
     " says that the alias has the lower priority (https://github.com/pytorch/pytorch)",
 )
-def test_the_alias_has_the_lower_priority() -> None:
+def test_pytorch_alloc_conf_wins_over_its_alias() -> None:
     """Contract: where PYTORCH_ALLOC_CONF and its alias are both set, the alias is not heeded."""
     ended = with_variables({VARIABLES[0]: "max_split_size_mb:40", VARIABLES[1]: "max_split_size_mb:50"}, PRINT)
 
@@ -195,7 +195,7 @@ def test_the_alias_has_the_lower_priority() -> None:
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("settings", ["max_split_size_mb:19", "no_such_setting:1"])
-def test_bad_settings_stop_the_first_allocation(settings: str) -> None:
+def test_pytorch_alloc_conf_with_bad_settings_stops_the_first_allocation(settings: str) -> None:
     """Contract: on a GPU, the first tensor is not made with settings that were refused: the error comes then at the
     latest, and names them."""
     ended = with_variables({VARIABLES[0]: settings}, "torch.empty(1, device='cuda'); print('allocated')")

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
     ],
     ids=["default", "quarters", "halves", "quarters_by_interval"],
 )
-def test_sizes_are_rounded_to_parts_of_a_power_of_two(device: torch.device, conf: str, taken: int) -> None:
+def test_roundup_power2_divisions_rounds_sizes_up(device: torch.device, conf: str, taken: int) -> None:
     """Contract: with `roundup_power2_divisions:n` a size is rounded up to the next nth of the step from one power of
     two to the next: of 1200 KiB, with four of them, 1280 KiB. Requested bytes stay what was asked for."""
     script = """
@@ -38,7 +38,7 @@ tell([counter("allocated_bytes") - before[0], counter("requested_bytes") - befor
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "splits"), [("", True), ("max_split_size_mb:20", False)], ids=["default", "limit"])
-def test_large_blocks_may_be_spared_from_splitting(device: torch.device, conf: str, splits: bool) -> None:
+def test_max_split_size_mb_spares_large_blocks_from_splitting(device: torch.device, conf: str, splits: bool) -> None:
     """Contract: a block above `max_split_size_mb` is not cut up for a small request, which gets a segment of its own;
     without the setting it is."""
     script = """
@@ -54,7 +54,7 @@ tell([y.data_ptr() == address, counter("segment") == before])
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "size"), [("", 20), ("large_segment_size_mb:40", 40)], ids=["default", "larger"])
-def test_segments_have_the_size_that_was_set(device: torch.device, conf: str, size: int) -> None:
+def test_large_segment_size_mb_sets_the_size_of_segments(device: torch.device, conf: str, size: int) -> None:
     """Contract: for requests of more than 1 MiB and less than 10 a segment is 20 MiB, or `large_segment_size_mb`."""
     script = """
 before = counter("reserved_bytes")
@@ -67,7 +67,9 @@ tell(counter("reserved_bytes") - before)
 @pytest.mark.parametrize(
     ("conf", "collected"), [("", False), ("garbage_collection_threshold:0.3", True)], ids=["default", "threshold"]
 )
-def test_old_cached_blocks_are_given_back_above_the_threshold(device: torch.device, conf: str, collected: bool) -> None:
+def test_garbage_collection_threshold_gives_back_old_cached_blocks(
+    device: torch.device, conf: str, collected: bool
+) -> None:
     """Contract: where torch may have a fraction of the device, a request that cached blocks do not serve, with more
     reserved than the threshold, first gives back cached blocks; what lives stays whole. Without the threshold all stay,
     as long as there is room.
@@ -89,7 +91,7 @@ tell([counter("segment", "freed") > 0, bool((kept.cpu() == 7).all())])
     assert ask(script, device, conf) == [collected, True]
 
 
-def test_settings_can_be_changed_while_the_process_runs(device: torch.device) -> None:
+def test_set_allocator_settings_while_the_process_runs(device: torch.device) -> None:
     """Contract: settings given later hold for what is allocated then, and what lives stays whole."""
     script = """
 x = torch.full((MIB,), 3, dtype=torch.uint8, device=DEVICE)

@@ -22,7 +22,7 @@ def settle(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 512, 100_000, MIB, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
-def test_allocated_bytes_follow_tensors(device: torch.device, size: int) -> None:
+def test_memory_allocated_follows_tensors(device: torch.device, size: int) -> None:
     """Contract: the count of allocated bytes grows by at least a tensor's size while it lives, by no more than 2 MiB
     above it (rounding), and is what it was before once the tensor is gone."""
     settle(device)
@@ -36,7 +36,7 @@ def test_allocated_bytes_follow_tensors(device: torch.device, size: int) -> None
     assert torch.accelerator.memory_allocated(device) == before
 
 
-def test_allocated_bytes_add_up(device: torch.device) -> None:
+def test_memory_allocated_adds_up(device: torch.device) -> None:
     """Contract: tensors allocated and freed in a mixed order leave the count at the sum of those that live, after
     each step."""
     settle(device)
@@ -57,7 +57,7 @@ def test_allocated_bytes_add_up(device: torch.device) -> None:
     assert torch.accelerator.memory_allocated(device) == before
 
 
-def test_freed_memory_stays_reserved_until_the_cache_is_emptied(device: torch.device) -> None:
+def test_memory_reserved_keeps_freed_memory_until_empty_cache(device: torch.device) -> None:
     """Contract: what is freed stays reserved for the process, and `empty_cache` gives it back: reserved bytes are then
     what they were before."""
     settle(device)
@@ -72,7 +72,7 @@ def test_freed_memory_stays_reserved_until_the_cache_is_emptied(device: torch.de
     assert torch.accelerator.memory_reserved(device) == before
 
 
-def test_emptying_the_cache_spares_what_is_in_use(device: torch.device) -> None:
+def test_empty_cache_spares_what_is_in_use(device: torch.device) -> None:
     """Contract: `empty_cache` takes nothing from a tensor that lives: its values stay, and its bytes stay reserved."""
     kept = torch.arange(1 << 20, device=device)
     scratch = torch.empty(32 * MIB, dtype=torch.uint8, device=device)
@@ -86,7 +86,7 @@ def test_emptying_the_cache_spares_what_is_in_use(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
-def test_the_peak_is_kept_until_it_is_reset(device: torch.device) -> None:
+def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torch.device) -> None:
     """Contract: the peak of allocated bytes is at least what lived at once, outlives the tensors, and is the current
     count right after a reset."""
     settle(device)
@@ -103,7 +103,7 @@ def test_the_peak_is_kept_until_it_is_reset(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
-def test_the_peak_is_reset_by_cudas_own_name(device: torch.device) -> None:
+def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> None:
     """Contract: `torch.cuda.reset_peak_memory_stats` resets the peak that `torch.cuda.max_memory_allocated` tells."""
     settle(device)
     torch.empty(16 * MIB, dtype=torch.uint8, device=device)
@@ -115,7 +115,7 @@ def test_the_peak_is_reset_by_cudas_own_name(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
-def test_totals_begin_anew_when_they_are_reset(device: torch.device) -> None:
+def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device) -> None:
     """Contract: what came and went in all counts on until it is reset, then from zero; what there is, and the peak,
     stay through that reset."""
     settle(device)
@@ -138,7 +138,7 @@ def test_totals_begin_anew_when_they_are_reset(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
-def test_statistics_have_torchs_names_and_hang_together(device: torch.device) -> None:
+def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> None:
     """Contract: the dictionary of statistics has the documented names; current moves by what was allocated less what
     was freed (the totals may have been reset before), the peak is never below current, and the pools add up to the
     whole."""
@@ -181,7 +181,7 @@ def test_live_tensors_never_share_memory(device: torch.device) -> None:
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
-def test_a_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device) -> None:
+def test_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device) -> None:
     """Contract: a tensor dropped while its own stream still has to use it may be reused at once, because the stream
     comes to the new use after the old one: the result of the old use is right."""
     stream = torch.Stream(device)
@@ -199,7 +199,7 @@ def test_a_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_out_of_memory")
-def test_too_large_a_request_is_refused_and_harms_nothing(device: torch.device) -> None:
+def test_outofmemoryerror_for_too_large_a_request_harms_nothing(device: torch.device) -> None:
     """Contract: an allocation beyond the device's memory raises torch.OutOfMemoryError; tensors from before are intact,
     the count of allocated bytes is unchanged, and a fitting allocation works afterwards."""
     kept = torch.arange(1000, device=device)

@@ -26,7 +26,7 @@ def allocated(*devices: torch.device) -> list[int]:
     return [torch.accelerator.memory_allocated(device) for device in devices]
 
 
-def test_each_device_counts_its_own(device: torch.device, other: torch.device) -> None:
+def test_memory_stats_of_each_device_count_its_own(device: torch.device, other: torch.device) -> None:
     """Contract: a tensor counts where it is and nowhere else: allocated and reserved bytes, peaks and totals of the
     other device stay, whichever is the current one."""
     for current, (taking, idle) in product(range(2), ((device, other), (other, device))):
@@ -40,7 +40,7 @@ def test_each_device_counts_its_own(device: torch.device, other: torch.device) -
         assert torch.accelerator.memory_stats(idle) == before
 
 
-def test_resets_are_of_one_device(device: torch.device, other: torch.device) -> None:
+def test_reset_peak_memory_stats_is_of_one_device(device: torch.device, other: torch.device) -> None:
     """Contract: resetting the peaks or the totals of one device leaves the other's."""
     for reset, left in ((device, other), (other, device)):
         for each in (reset, left):
@@ -58,7 +58,9 @@ def test_resets_are_of_one_device(device: torch.device, other: torch.device) -> 
         assert torch.accelerator.memory_stats(reset)["allocated_bytes.all.allocated"] == 0
 
 
-def test_a_copy_counts_where_it_arrives(device: torch.device, other: torch.device) -> None:
+def test_copy_between_devices_counts_in_memory_allocated_where_it_arrives(
+    device: torch.device, other: torch.device
+) -> None:
     """Contract: a copy from device to device takes memory of the one it goes to, by its size, and none that stays of
     the other: nothing is staged that is not given back."""
     for source, target in ((device, other), (other, device)):
@@ -76,7 +78,7 @@ def test_a_copy_counts_where_it_arrives(device: torch.device, other: torch.devic
         del x, y
 
 
-def test_memory_of_one_device_is_not_given_for_the_other(device: torch.device, other: torch.device) -> None:
+def test_caching_allocator_does_not_serve_another_device(device: torch.device, other: torch.device) -> None:
     """Contract: cached memory of one device does not serve the other, and addresses of tensors of both never
     overlap."""
     for one, two in ((device, other), (other, device)):
@@ -95,7 +97,7 @@ def test_memory_of_one_device_is_not_given_for_the_other(device: torch.device, o
         del live
 
 
-def test_running_out_on_one_leaves_the_other(device: torch.device, other: torch.device) -> None:
+def test_outofmemoryerror_on_one_device_leaves_the_other(device: torch.device, other: torch.device) -> None:
     """Contract: a refusal on one device names it, and takes nothing from the other: what is cached there stays."""
     for full, left in ((other, device), (device, other)):
         x = torch.full((MIB,), 5, dtype=torch.uint8, device=left)
@@ -111,7 +113,7 @@ def test_running_out_on_one_leaves_the_other(device: torch.device, other: torch.
         del x
 
 
-def test_a_source_is_kept_until_the_other_device_has_read_it(device: torch.device, other: torch.device) -> None:
+def test_copy_between_devices_keeps_its_source_until_it_is_read(device: torch.device, other: torch.device) -> None:
     """Contract: a tensor that is dropped right after its copy to the other device was queued behind a sleep is not
     overwritten by what is allocated next, on its own stream, before it was read."""
     for each in (device, other):

@@ -56,7 +56,7 @@ tell([first, second, counter("allocated_bytes") - before])
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_explicit_allocation")
 @pytest.mark.parametrize(("config", "size"), [(":4096:2:16:8", 8320), (":4096:8", 32768), (":16:8", 128)], ids=str)
-def test_a_workspace_has_the_size_that_was_set(
+def test_cublas_workspace_config_sets_the_size_of_a_workspace(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, config: str, size: int
 ) -> None:
     """Contract: with CUBLAS_WORKSPACE_CONFIG, pairs of a size in KiB and a number, the first product allocates as much,
@@ -70,7 +70,7 @@ def test_a_workspace_has_the_size_that_was_set(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_matmul_memory_use")
-def test_products_of_expanded_matrices_need_no_copies(device: torch.device) -> None:
+def test_matmul_of_expanded_matrices_needs_no_copies(device: torch.device) -> None:
     """Contract: a product of a batch that is one matrix expanded needs no more memory than the same written as other
     operations: nobody copies the matrix for each of the batch."""
     a = torch.randn(1, 64, 512, device=device)
@@ -99,7 +99,7 @@ def has(name: str) -> Callable[..., int]:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_size_api")
 @pytest.mark.parametrize("name", ["cublas_workspace_size", "cublaslt_workspace_size"])
-def test_the_size_can_be_set(name: str) -> None:
+def test_cublas_workspace_size_can_be_set(name: str) -> None:
     """Contract: the size of a workspace, in bytes, is what was set last, and is told when nothing is given; less than
     nothing is refused and changes nothing."""
     size = has(name)
@@ -118,7 +118,7 @@ def test_the_size_can_be_set(name: str) -> None:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_blas_workspace_size_api")
 @pytest.mark.parametrize("backend", ["cublas", "cublaslt"])
-def test_the_size_can_be_set_by_the_back_ends_name(backend: str) -> None:
+def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None:
     """Contract: the generic interface sets and tells the same number as the back end's own; a back end that is not
     known is refused by name."""
     generic, own = has("blas_workspace_size"), has(f"{backend}_workspace_size")
@@ -135,7 +135,7 @@ def test_the_size_can_be_set_by_the_back_ends_name(backend: str) -> None:
 
 @pytest.mark.requires(torch=">=2.13", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_workspace_lazy_reallocation")
-def test_a_new_size_holds_from_the_next_product(device: torch.device) -> None:
+def test_cublas_workspace_size_holds_from_the_next_product(device: torch.device) -> None:
     """Contract: setting a size allocates nothing; the next product has a workspace of that size in place of the old
     one, and its result is right."""
     size = has("cublas_workspace_size")

@@ -22,7 +22,7 @@ PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @LOWER
 @pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS.keys())
-def test_products_run_in_the_lower_type(
+def test_autocast_runs_matrix_products_in_the_lower_type(
     device: torch.device, dtype: torch.dtype, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> None:
     """Contract: under autocast a product of float32 matrices is of the autocast type, and is that of the matrices cast
@@ -39,7 +39,7 @@ def test_products_run_in_the_lower_type(
 
 
 @LOWER
-def test_what_needs_precision_runs_in_float32(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_runs_mse_loss_in_float32(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a loss of lower-precision inputs is computed in float32 under autocast: it is that of the inputs cast
     to it, to the last bit."""
     a, b = (torch.randn(8, 8, device=device, dtype=dtype) for _ in range(2))
@@ -52,7 +52,7 @@ def test_what_needs_precision_runs_in_float32(device: torch.device, dtype: torch
 
 
 @LOWER
-def test_autocast_can_be_switched_off_inside(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_enabled_false_switches_off_inside_a_region(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a nested block with `enabled=False` computes in the inputs' type; the outer one goes on after it."""
     a, b = (torch.randn(8, 8, device=device) for _ in range(2))
 
@@ -69,7 +69,7 @@ def test_autocast_can_be_switched_off_inside(device: torch.device, dtype: torch.
 
 
 @LOWER
-def test_the_backward_pass_gives_gradients_of_the_parameters_type(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_backward_gives_gradients_of_the_parameters_type(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: gradients of float32 parameters used under autocast are float32, and near those without it: within a
     twentieth of the largest, some ten roundings to the eight bits of bfloat16."""
     layer = torch.nn.Linear(8, 4, device=device)

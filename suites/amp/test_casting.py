@@ -23,7 +23,7 @@ UNTOUCHED = pytest.mark.parametrize("ignored", [torch.float64, torch.int32], ids
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_ignored_types")
 @LOWER
 @UNTOUCHED
-def test_double_and_whole_numbers_are_left_alone(
+def test_autocast_leaves_float64_and_whole_numbers_alone(
     device: torch.device, dtype: torch.dtype, ignored: torch.dtype
 ) -> None:
     """Contract: autocast does not convert float64 and whole numbers, neither for operations of lower precision nor for
@@ -49,7 +49,7 @@ def test_double_and_whole_numbers_are_left_alone(
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_ignored_types")
 @pytest.mark.requires(not_={"device": "soft"})  # which finds arguments that do not fit late, as a broken device
 @LOWER
-def test_a_product_of_double_and_half_is_an_error(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_product_of_float64_and_lower_type_is_an_error(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: since float64 is left alone, a product of it and a matrix of the autocast type stays the error that it
     is without autocast."""
     double = torch.ones(2, 2, dtype=torch.float64, device=device)
@@ -60,7 +60,7 @@ def test_a_product_of_double_and_half_is_an_error(device: torch.device, dtype: t
 
 
 @LOWER
-def test_results_in_place_and_into_a_tensor_are_not_converted(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_does_not_convert_out_and_in_place_results(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: `out=` and in-place forms are not autocast (torch.amp, autocast op reference): they give what they
     give without it, of the type of the tensor that is written to."""
     a, b = (torch.randn(4, 4, device=device) for _ in range(2))
@@ -76,7 +76,7 @@ def test_results_in_place_and_into_a_tensor_are_not_converted(device: torch.devi
 
 
 @LOWER
-def test_a_type_that_is_asked_for_wins(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_keeps_a_dtype_that_is_asked_for(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: where a caller asks for a result's type, autocast does not change it."""
     x = torch.ones(4, device=device, dtype=dtype)
 
@@ -100,7 +100,7 @@ def casts(device: torch.device, dtype: torch.dtype, layer: nn.Module, rounds: in
 
 
 @LOWER
-def test_a_weight_is_converted_once_a_region(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_cache_converts_a_weight_once_a_region(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: in a region, parameters are converted once, however often they are used, and data each time; in the
     next region parameters are converted again."""
     layer = nn.Linear(4, 4, device=device)
@@ -111,7 +111,7 @@ def test_a_weight_is_converted_once_a_region(device: torch.device, dtype: torch.
 
 
 @LOWER
-def test_without_the_cache_a_weight_is_converted_each_time(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_cache_enabled_false_converts_a_weight_each_time(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: with `cache_enabled=False` nothing is kept: parameters too are converted at each use."""
     layer = nn.Linear(4, 4, device=device)
 
@@ -120,7 +120,7 @@ def test_without_the_cache_a_weight_is_converted_each_time(device: torch.device,
 
 
 @LOWER
-def test_what_needs_no_gradient_is_not_kept(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_cache_keeps_only_leaves_that_require_grad(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: only leaves that require a gradient are kept converted: a frozen layer's weights are not."""
     layer = nn.Linear(4, 4, device=device).requires_grad_(requires_grad=False)
 
@@ -128,7 +128,7 @@ def test_what_needs_no_gradient_is_not_kept(device: torch.device, dtype: torch.d
 
 
 @LOWER
-def test_clearing_the_cache_drops_what_is_kept(device: torch.device, dtype: torch.dtype) -> None:
+def test_clear_autocast_cache_drops_converted_weights(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a converted weight hides a change made in place in the same region, until the cache is cleared; the
     next region sees the change in any case."""
     weight = torch.ones(2, 2, device=device, requires_grad=True)
@@ -150,7 +150,7 @@ def test_clearing_the_cache_drops_what_is_kept(device: torch.device, dtype: torc
 
 
 @LOWER
-def test_a_region_inside_keeps_what_the_outer_one_converted(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_cache_of_an_outer_region_serves_the_inner_one(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: what is kept is dropped when the outermost region ends, not before: an inner region of the same type
     shares it, and its end does not drop it."""
     layer = nn.Linear(4, 4, device=device)
@@ -167,7 +167,9 @@ def test_a_region_inside_keeps_what_the_outer_one_converted(device: torch.device
 
 
 @LOWER
-def test_what_was_converted_without_gradients_does_not_cut_them_off(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_cache_filled_under_no_grad_does_not_cut_off_gradients(
+    device: torch.device, dtype: torch.dtype
+) -> None:
     """Contract: a weight first used under `no_grad` and then with gradients, in one region, gets its gradient: that of
     a region in which it was not used before."""
     layer = nn.Linear(4, 4, device=device)
@@ -190,7 +192,7 @@ def test_what_was_converted_without_gradients_does_not_cut_them_off(device: torc
 
 
 @LOWER
-def test_under_no_grad_a_weight_is_kept_once(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_cache_under_no_grad_keeps_a_weight_once(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: under `no_grad` too, parameters are converted once a region, so that nothing piles up."""
     with torch.no_grad():
         assert casts(device, dtype, nn.Linear(4, 4, device=device)) == 2 + 3
@@ -201,7 +203,7 @@ def test_under_no_grad_a_weight_is_kept_once(device: torch.device, dtype: torch.
 @pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16", marks=BF16), pytest.param(torch.float16, id="fp16")]
 )
-def test_under_no_grad_no_memory_piles_up(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_cache_under_no_grad_piles_up_no_memory(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: calls of a layer under `no_grad`, in one region, take no more memory after the first; that counts is
     shown by the first, which takes some, and all of it comes back with the region's end."""
     layer = nn.Linear(64, 64, device=device)

@@ -24,7 +24,7 @@ def matrices(device: torch.device, dtype: torch.dtype = torch.float32) -> tuple[
 
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_enabled")
 @LOWER
-def test_the_backward_function_runs_as_the_forward_one_did(device: torch.device, dtype: torch.dtype) -> None:
+def test_custom_bwd_runs_in_the_autocast_state_of_custom_fwd(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: with `custom_fwd` and `custom_bwd`, the backward function runs with autocast on and with the type that
     the forward one saw, though `backward` is called outside, or in a region of another type; a forward call outside
     has its backward run without autocast, though `backward` is called in a region."""
@@ -73,7 +73,7 @@ def test_the_backward_function_runs_as_the_forward_one_did(device: torch.device,
 
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_cast_inputs")
 @LOWER
-def test_inputs_are_converted_wherever_they_are(device: torch.device, dtype: torch.dtype) -> None:
+def test_custom_fwd_cast_inputs_converts_tensors_in_containers(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: with `cast_inputs` a forward function called in a region gets its floating-point tensors converted, in
     tuples, lists and dictionaries too, and runs with autocast off, as its backward does. Called
     outside, it gets what it was given."""
@@ -119,7 +119,7 @@ def test_inputs_are_converted_wherever_they_are(device: torch.device, dtype: tor
 
 
 @LOWER
-def test_what_is_no_such_tensor_stays_what_it_is(device: torch.device, dtype: torch.dtype) -> None:
+def test_custom_fwd_cast_inputs_leaves_everything_else_alone(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: `cast_inputs` leaves alone tensors of whole numbers, of float64 and of another kind of device, texts,
     bytes, NumPy's arrays and numbers."""
     whole = torch.ones(2, dtype=torch.int64, device=device)
@@ -143,7 +143,7 @@ def test_what_is_no_such_tensor_stays_what_it_is(device: torch.device, dtype: to
     assert seen[5:] == ["text", b"bytes", 1.5]
 
 
-def test_a_device_type_is_a_name() -> None:
+def test_custom_fwd_and_custom_bwd_want_device_type_as_text() -> None:
     """Contract: both say with a ValueError that a device type is a text."""
     for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd):
         with pytest.raises(ValueError, match="str"):
@@ -152,7 +152,7 @@ def test_a_device_type_is_a_name() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_custom_deprecated_warning")
 @pytest.mark.filterwarnings("ignore:CUDA is not available", "ignore:User provided device_type of 'cuda'")
-def test_the_old_names_warn_and_work() -> None:
+def test_custom_fwd_and_custom_bwd_old_names_warn_and_work() -> None:
     """Contract: `torch.cuda.amp.custom_fwd` and `custom_bwd` warn with a FutureWarning that names the new form, when
     they decorate, and do what the new ones do: `cast_inputs` switches autocast off in both passes."""
     with warnings.catch_warnings(record=True) as caught:

@@ -91,7 +91,7 @@ def check(
 @OF_OLD_NAMES
 @LOWER_ON_HOST
 @parameters(CPU, "torch_16", "nn_16")
-def test_on_the_cpu_lower_precision(entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_the_cpu_lower_precision(entry: Listed, dtype: torch.dtype) -> None:
     """Contract: on the CPU, an operation of the lists of lower precision gives the autocast type for float32
     arguments, and what it gives for arguments of that type, as a function and as a method."""
     check(entry, call(entry, HOST, dtype), HOST, dtype, runs_in=dtype, gives=dtype)
@@ -110,7 +110,7 @@ def test_on_the_cpu_lower_precision(entry: Listed, dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("steady")
 @LOWER
 @parameters(ACCELERATOR, "torch_fp16", "nn_fp16", "linalg_fp16", "methods_fp16")
-def test_on_an_accelerator_lower_precision(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_an_accelerator_lower_precision(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
     """Contract: on an accelerator, an operation of the lists of lower precision gives the autocast type for float32
     arguments, and what it gives for arguments of that type, as a function and as a method."""
     check(entry, call(entry, device, dtype), device, dtype, runs_in=dtype, gives=dtype)
@@ -121,7 +121,7 @@ def test_on_an_accelerator_lower_precision(device: torch.device, entry: Listed, 
 
 @LOWER_ON_HOST
 @parameters(CPU, "torch_fp32", "nn_fp32")
-def test_on_the_cpu_float32(entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_the_cpu_float32(entry: Listed, dtype: torch.dtype) -> None:
     """Contract: on the CPU, an operation of the lists of float32 gives float32 for arguments of the autocast type, and
     what it gives for them in float32: it is computed there, not only rounded to it."""
     check(entry, call(entry, HOST, dtype), HOST, dtype, runs_in=torch.float32, gives=torch.float32)
@@ -136,7 +136,7 @@ def test_on_the_cpu_float32(entry: Listed, dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("steady")
 @LOWER
 @parameters(ACCELERATOR, "torch_fp32", "nn_fp32", "methods_fp32")
-def test_on_an_accelerator_float32(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_an_accelerator_float32(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
     """Contract: on an accelerator, an operation of the lists of float32 gives float32 for arguments of the autocast
     type, and what it gives for them in float32: it is computed there, not only rounded to it."""
     check(entry, call(entry, device, dtype), device, dtype, runs_in=torch.float32, gives=torch.float32)
@@ -147,7 +147,7 @@ def test_on_an_accelerator_float32(device: torch.device, entry: Listed, dtype: t
 
 @LOWER_ON_HOST
 @parameters(CPU, "torch_need_autocast_promote")
-def test_on_the_cpu_the_widest_type(entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_the_cpu_promotes_to_the_widest_type(entry: Listed, dtype: torch.dtype) -> None:
     """Contract: on the CPU, an operation of the list for promotion runs in float32 where one argument is, and in the
     autocast type where all are."""
     listed = call(entry, HOST, dtype)
@@ -162,7 +162,9 @@ def test_on_the_cpu_the_widest_type(entry: Listed, dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("steady")
 @LOWER
 @parameters(ACCELERATOR, "torch_need_autocast_promote")
-def test_on_an_accelerator_the_widest_type(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_an_accelerator_promotes_to_the_widest_type(
+    device: torch.device, entry: Listed, dtype: torch.dtype
+) -> None:
     """Contract: on an accelerator, an operation of the list for promotion runs in float32 where one argument is, and
     gives the autocast type where all are."""
     listed = call(entry, device, dtype)
@@ -188,7 +190,7 @@ def check_builtin(entry: Listed, device: torch.device, dtype: torch.dtype) -> No
 
 @LOWER_ON_HOST
 @parameters(CPU, "torch_expect_builtin_promote", "methods_expect_builtin_promote")
-def test_on_the_cpu_promotion_of_its_own(entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_the_cpu_leaves_promotion_to_the_operation(entry: Listed, dtype: torch.dtype) -> None:
     """Contract: on the CPU, an operation that promotes its arguments itself does the same under autocast."""
     check_builtin(entry, HOST, dtype)
 
@@ -201,7 +203,9 @@ def test_on_the_cpu_promotion_of_its_own(entry: Listed, dtype: torch.dtype) -> N
 @pytest.mark.usefixtures("steady")
 @LOWER
 @parameters(ACCELERATOR, "torch_expect_builtin_promote", "methods_expect_builtin_promote")
-def test_on_an_accelerator_promotion_of_its_own(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
+def test_autocast_on_an_accelerator_leaves_promotion_to_the_operation(
+    device: torch.device, entry: Listed, dtype: torch.dtype
+) -> None:
     """Contract: on an accelerator, an operation that promotes its arguments itself does the same under autocast; where
     it would refuse mixed arguments, autocast gives it what they promote to."""
     check_builtin(entry, device, dtype)
@@ -214,7 +218,7 @@ def test_on_an_accelerator_promotion_of_its_own(device: torch.device, entry: Lis
 @ON_ACCELERATOR
 @pytest.mark.usefixtures("steady")
 @parameters(ACCELERATOR, "banned")
-def test_on_an_accelerator_banned(device: torch.device, entry: Listed) -> None:
+def test_autocast_on_an_accelerator_refuses_banned_operations(device: torch.device, entry: Listed) -> None:
     """Contract: what is unsafe to autocast raises RuntimeError under it, naming what to use instead, and works once
     autocast is switched off."""
     listed = call(entry, device, torch.float16)
@@ -232,12 +236,12 @@ def test_on_an_accelerator_banned(device: torch.device, entry: Listed) -> None:
 
 @pytest.mark.requires(torch=">=2.11")
 @pytest.mark.parametrize("of", [CPU, ACCELERATOR])
-def test_every_operation_listed_is_a_case(of: str) -> None:
+def test_autocast_lists_of_torch_are_all_cases(of: str) -> None:
     """Contract: what torch's lists have, this suite has: no operation is left out unseen."""
     assert complete(of, torch.device("cpu")) == []
 
 
-def test_arguments_of_the_lists_are_lowered() -> None:
+def test_autocast_lists_arguments_are_lowered() -> None:
     """Contract: a call is one of the type that is asked for: 16-bit tensors in it become that type, others stay."""
     args = ([torch.ones(1, dtype=torch.float16)], torch.ones(1), torch.ones(1, dtype=torch.int64), 2.0, "sum")
 

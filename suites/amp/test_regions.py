@@ -30,7 +30,7 @@ def outside(device: torch.device) -> None:
 
 
 @LOWER
-def test_the_state_is_that_of_the_innermost_region(device: torch.device, dtype: torch.dtype) -> None:
+def test_is_autocast_enabled_and_dtype_are_the_innermost_regions(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: in a region, torch says that autocast is on and with which type; a region inside has its own type, on
     or off, and after it the outer one's holds again."""
     before = torch.get_autocast_dtype(device.type)
@@ -54,7 +54,7 @@ def test_the_state_is_that_of_the_innermost_region(device: torch.device, dtype: 
 
 
 @BF16
-def test_a_region_inside_may_have_another_type(device: torch.device) -> None:
+def test_autocast_region_inside_may_have_another_dtype(device: torch.device) -> None:
     """Contract: inside a region of one type of lower precision one of the other type holds, and ends."""
     seen: list[torch.dtype] = []
     with torch.autocast(device.type, dtype=torch.float16):
@@ -67,7 +67,7 @@ def test_a_region_inside_may_have_another_type(device: torch.device) -> None:
 
 
 @LOWER
-def test_a_region_can_be_entered_again(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_object_can_be_entered_again(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: one region object can be entered one time after another."""
     region = torch.autocast(device.type, dtype=dtype)
     seen: list[torch.dtype] = []
@@ -80,7 +80,7 @@ def test_a_region_can_be_entered_again(device: torch.device, dtype: torch.dtype)
 
 
 @LOWER
-def test_an_exception_ends_the_region(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_region_ends_by_an_exception(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a region that is left by an exception lets it through and restores what was before, at each depth."""
     with torch.autocast(device.type, dtype=dtype):
         with pytest.raises(KeyError, match="mine"), torch.autocast(device.type, enabled=False):
@@ -90,7 +90,7 @@ def test_an_exception_ends_the_region(device: torch.device, dtype: torch.dtype) 
 
 
 @LOWER
-def test_a_function_can_be_a_region(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_as_a_decorator(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a function decorated with a region runs in it, at each call, keeps its name, and leaves its caller's
     state alone, also when it raises."""
 
@@ -117,7 +117,9 @@ ONE_REGION_TWICE = pytest.mark.xfail(
 @ONE_REGION_TWICE
 @LOWER
 @pytest.mark.parametrize("way", ["decorated", "with"])
-def test_a_region_entered_while_it_holds_ends_in_the_end(device: torch.device, dtype: torch.dtype, way: str) -> None:
+def test_autocast_object_entered_while_it_holds_restores_the_state(
+    device: torch.device, dtype: torch.dtype, way: str
+) -> None:
     """Contract: a region object that is entered again while it holds, by a decorated function that calls itself or by
     hand, restores what was before when the outermost is left."""
     before = torch.get_autocast_dtype(device.type)
@@ -139,7 +141,7 @@ def test_a_region_entered_while_it_holds_ends_in_the_end(device: torch.device, d
         torch.set_autocast_dtype(device.type, before)
 
 
-def test_without_a_type_it_is_the_devices_own(device: torch.device) -> None:
+def test_get_autocast_dtype_is_used_by_a_region_without_a_dtype(device: torch.device) -> None:
     """Contract: a region without a type has the one that torch gives as the device's, float16 or bfloat16."""
     own = torch.get_autocast_dtype(device.type)
 
@@ -151,7 +153,7 @@ def test_without_a_type_it_is_the_devices_own(device: torch.device) -> None:
 
 
 @pytest.mark.requires(not_={"device": "soft"})
-def test_the_types_of_gpu_and_cpu(device: torch.device) -> None:
+def test_get_autocast_dtype_is_float16_on_cuda_and_bfloat16_on_cpu(device: torch.device) -> None:
     """Contract: without more said, autocast goes to float16 on CUDA and to bfloat16 on the CPU (torch.amp)."""
     assert torch.get_autocast_dtype("cuda") == torch.float16
     assert torch.get_autocast_dtype("cpu") == torch.bfloat16
@@ -159,7 +161,7 @@ def test_the_types_of_gpu_and_cpu(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_regions_are_of_one_kind_of_device(device: torch.device) -> None:
+def test_autocast_regions_are_of_one_device_type(device: torch.device) -> None:
     """Contract: a region for an accelerator is none for the CPU, nor the other way round; both can hold together."""
     host = torch.device("cpu")
 
@@ -176,7 +178,7 @@ def test_regions_are_of_one_kind_of_device(device: torch.device) -> None:
 
 
 @pytest.mark.requires(not_={"device": "cuda"})
-def test_a_type_that_it_does_not_go_to(device: torch.device) -> None:
+def test_autocast_off_cuda_warns_of_a_dtype_it_does_not_go_to(device: torch.device) -> None:
     """Contract: off CUDA, a region for a type that is not of lower precision warns, and is no region."""
     with pytest.warns(UserWarning, match="not supported"):
         region = torch.autocast(device.type, dtype=torch.float64)
@@ -185,7 +187,7 @@ def test_a_type_that_it_does_not_go_to(device: torch.device) -> None:
         assert product(device) == torch.float32
 
 
-def test_a_device_type_is_a_known_name() -> None:
+def test_autocast_refuses_an_unknown_device_type() -> None:
     """Contract: what is no name is a ValueError, and a device that has no autocast a RuntimeError."""
     with pytest.raises(ValueError, match="str"):
         torch.autocast(torch.device("cpu"))  # type: ignore[arg-type]
@@ -196,7 +198,7 @@ def test_a_device_type_is_a_known_name() -> None:
 
 
 @LOWER
-def test_gradients_do_not_depend_on_where_backward_is_called(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_gradients_do_not_depend_on_where_backward_is_called(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: operations of the backward pass run in the types that their forward operations ran in. So gradients
     are the same whether `backward` is called after the region or in it."""
 
@@ -224,7 +226,7 @@ def test_gradients_do_not_depend_on_where_backward_is_called(device: torch.devic
 
 
 @LOWER
-def test_a_thread_begins_without_autocast(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_is_off_in_a_new_thread(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: autocast is a thread's own. One that is started in a region is not in it, and one of its own ends
     with it, without an effect on the thread that started it."""
 
@@ -246,7 +248,7 @@ def test_a_thread_begins_without_autocast(device: torch.device, dtype: torch.dty
 
 
 @LOWER
-def test_threads_have_regions_of_their_own_at_the_same_time(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_regions_of_threads_are_their_own(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: while one thread is in a region, others beside it are in one of float32 or in none; each sees its own
     only, in the middle of the others' and in turns that a barrier makes."""
     meet = threading.Barrier(3, timeout=LOST)

@@ -19,7 +19,7 @@ BAD = pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")]
 # ---- scaling ----
 
 
-def test_a_loss_is_multiplied_by_the_scale(device: torch.device) -> None:
+def test_gradscaler_scale_multiplies_a_loss(device: torch.device) -> None:
     """Contract: `scale` gives the loss times the scale, on the loss's device, and gradients that are as much larger."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     x = weight(device)
@@ -33,7 +33,7 @@ def test_a_loss_is_multiplied_by_the_scale(device: torch.device) -> None:
     assert x.grad.tolist() == [24.0] * 4
 
 
-def test_everything_in_a_container_is_scaled(device: torch.device) -> None:
+def test_gradscaler_scale_scales_everything_in_a_container(device: torch.device) -> None:
     """Contract: tuples and lists, nested too, come back as such with each tensor scaled; other iterables come back as
     ones of scaled tensors; what is no tensor is a ValueError."""
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
@@ -50,7 +50,7 @@ def test_everything_in_a_container_is_scaled(device: torch.device) -> None:
         scaler.scale(3.0)
 
 
-def test_a_scaled_loss_keeps_its_type(device: torch.device) -> None:
+def test_gradscaler_scale_keeps_the_dtype_of_a_loss(device: torch.device) -> None:
     """Contract: a float16 loss is scaled in float16, so that an overflow shows; a float32 one is not rounded."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16)
 
@@ -75,7 +75,7 @@ def test_a_scaled_loss_keeps_its_type(device: torch.device) -> None:
         pytest.param([False, True] * 3, 1, id="at_every_step"),
     ],
 )
-def test_the_scale_grows_and_backs_off(device: torch.device, overflows: list[bool], interval: int) -> None:
+def test_gradscaler_update_grows_and_backs_off(device: torch.device, overflows: list[bool], interval: int) -> None:
     """Contract: a step with an infinite gradient multiplies the scale by the back-off factor and starts the count
     again; `growth_interval` steps in a row without one multiply it by the growth factor. Compared with a model of that
     in Python, after each step; a step with an overflow leaves the weight as it is and any other moves it."""
@@ -98,7 +98,7 @@ def test_the_scale_grows_and_backs_off(device: torch.device, overflows: list[boo
         assert torch.equal(x.detach(), before if overflow else before - 0.5)
 
 
-def test_the_scale_does_not_grow_to_infinity(device: torch.device) -> None:
+def test_gradscaler_update_does_not_grow_to_infinity(device: torch.device) -> None:
     """Contract: a scale whose growth would overflow float32 stays what it is."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, growth_interval=1)
     x = weight(device)
@@ -113,7 +113,7 @@ def test_the_scale_does_not_grow_to_infinity(device: torch.device) -> None:
 
 @BAD
 @pytest.mark.parametrize("place", [0, 511, 999])
-def test_one_bad_element_anywhere_is_found(device: torch.device, bad: float, place: int) -> None:
+def test_gradscaler_step_is_left_out_for_one_inf_or_nan_anywhere(device: torch.device, bad: float, place: int) -> None:
     """Contract: one infinite or undefined element, wherever it is in whichever of many gradients of several types,
     makes the step be left out: no weight moves, and the scale backs off."""
     scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=1)
@@ -139,7 +139,7 @@ def test_one_bad_element_anywhere_is_found(device: torch.device, bad: float, pla
     assert all(bool((p == 0).all()) for p in parameters)
 
 
-def test_large_but_finite_gradients_are_good(device: torch.device) -> None:
+def test_gradscaler_step_takes_large_finite_gradients(device: torch.device) -> None:
     """Contract: the largest finite number is no overflow, nor is the lowest."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1.0, growth_interval=1)
     x = weight(device)
@@ -170,7 +170,7 @@ def test_large_but_finite_gradients_are_good(device: torch.device) -> None:
         ),
     ],
 )
-def test_a_new_scale_is_taken(device: torch.device, shape: tuple[int, ...]) -> None:
+def test_gradscaler_update_takes_a_new_scale(device: torch.device, shape: tuple[int, ...]) -> None:
     """Contract: `update(new_scale)` sets the scale, from a float or a tensor of one element, and does not follow the
     tensor later."""
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
@@ -185,7 +185,7 @@ def test_a_new_scale_is_taken(device: torch.device, shape: tuple[int, ...]) -> N
     assert (first, scaler.get_scale()) == (16.0, 32.0)
 
 
-def test_the_factors_can_be_changed(device: torch.device) -> None:
+def test_gradscaler_set_growth_factor_backoff_factor_and_interval(device: torch.device) -> None:
     """Contract: growth factor, back-off factor and interval can be set in the middle and hold from then on."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=100)
     x = weight(device)
@@ -212,7 +212,9 @@ def test_the_factors_can_be_changed(device: torch.device) -> None:
     [{"growth_factor": 1.0}, {"backoff_factor": 1.0}, {"growth_factor": 0.5}, {"backoff_factor": 2.0}],
     ids=str,
 )
-def test_factors_that_do_not_grow_or_back_off_are_refused(device: torch.device, options: dict[str, float]) -> None:
+def test_gradscaler_refuses_factors_that_do_not_grow_or_back_off(
+    device: torch.device, options: dict[str, float]
+) -> None:
     """Contract: a growth factor must be above one, a back-off factor below."""
     with pytest.raises(AssertionError, match="factor"):
         torch.amp.GradScaler(device.type, **options)
@@ -221,7 +223,7 @@ def test_factors_that_do_not_grow_or_back_off_are_refused(device: torch.device, 
 # ---- order of calls ----
 
 
-def test_the_order_of_calls_is_kept_up(device: torch.device) -> None:
+def test_gradscaler_refuses_unscale_and_step_out_of_order(device: torch.device) -> None:
     """Contract: a step before anything was scaled is an AssertionError; between two updates a second `unscale_`, an
     `unscale_` after `step`, and a second `step` are RuntimeErrors, as is a closure. After `update` all is well
     again."""
@@ -250,7 +252,7 @@ def test_the_order_of_calls_is_kept_up(device: torch.device) -> None:
     assert x.tolist() == [-1.0] * 4
 
 
-def test_an_update_without_a_step_is_an_error(device: torch.device) -> None:
+def test_gradscaler_update_without_a_step_is_an_error(device: torch.device) -> None:
     """Contract: `update` needs to have seen a step or an `unscale_` since the one before."""
     scaler = torch.amp.GradScaler(device.type)
     scaler.scale(torch.ones((), device=device))
@@ -259,7 +261,7 @@ def test_an_update_without_a_step_is_an_error(device: torch.device) -> None:
         scaler.update()
 
 
-def test_gradients_of_lower_precision_are_refused(device: torch.device) -> None:
+def test_gradscaler_refuses_gradients_of_float16(device: torch.device) -> None:
     """Contract: float16 weights, whose gradients would overflow, are a ValueError: weights are to stay in float32."""
     scaler = torch.amp.GradScaler(device.type)
     x = torch.ones(2, device=device, dtype=torch.float16, requires_grad=True)
@@ -274,7 +276,7 @@ def test_gradients_of_lower_precision_are_refused(device: torch.device) -> None:
 # ---- switched off ----
 
 
-def test_a_scaler_that_is_off_does_nothing(device: torch.device) -> None:
+def test_gradscaler_enabled_false_does_nothing(device: torch.device) -> None:
     """Contract: with `enabled=False`, a loss comes back as the same tensor, a step is the optimiser's, infinities
     included, the scale is one and the state dictionary empty."""
     scaler = torch.amp.GradScaler(device.type, enabled=False)
@@ -297,7 +299,7 @@ def test_a_scaler_that_is_off_does_nothing(device: torch.device) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
-def test_the_old_scaler_warns_and_works(module: object, of: str) -> None:
+def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
     """Contract: `torch.cuda.amp.GradScaler` and `torch.cpu.amp.GradScaler` warn with a FutureWarning that names the new
     form, and are scalers for their device."""
     with pytest.warns(FutureWarning, match=rf"torch\.amp\.GradScaler\('{of}'"):
@@ -309,7 +311,7 @@ def test_the_old_scaler_warns_and_works(module: object, of: str) -> None:
 
 
 @pytest.mark.requires(not_={"device": "cuda"})
-def test_without_a_gpu_a_scaler_for_cuda_warns_and_is_off() -> None:
+def test_gradscaler_for_cuda_without_a_gpu_warns_and_is_off() -> None:
     """Contract: on a machine without a GPU, a scaler for CUDA, the default, warns that it is off, and is."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

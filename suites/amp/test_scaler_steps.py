@@ -25,7 +25,7 @@ WITH_FUSED = pytest.mark.parametrize(
 INF = float("inf")
 
 
-def test_unscaling_gives_the_gradients_themselves(device: torch.device) -> None:
+def test_unscale_gives_the_gradients_themselves(device: torch.device) -> None:
     """Contract: `unscale_` divides gradients by the scale in place; a step after it does not divide again; weights
     without a gradient are left alone."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
@@ -46,7 +46,7 @@ def test_unscaling_gives_the_gradients_themselves(device: torch.device) -> None:
     assert unused.tolist() == [1.0] * 4
 
 
-def test_a_step_alone_unscales(device: torch.device) -> None:
+def test_gradscaler_step_alone_unscales(device: torch.device) -> None:
     """Contract: a step without `unscale_` before it does that first, and gives back what the optimiser's step gives."""
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
     x = weight(device)
@@ -64,7 +64,7 @@ def test_a_step_alone_unscales(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
-def test_gradients_are_clipped_after_unscaling(device: torch.device, foreach: bool) -> None:
+def test_clip_grad_norm_after_unscale_clips_true_gradients(device: torch.device, foreach: bool) -> None:
     """Contract: clipping between `unscale_` and `step` is clipping of the true gradients: the update is that of the
     same clipping without a scaler."""
 
@@ -85,7 +85,7 @@ def test_gradients_are_clipped_after_unscaling(device: torch.device, foreach: bo
     assert train(4096.0) == plain
 
 
-def test_gradients_of_several_backward_passes_add_up(device: torch.device) -> None:
+def test_gradscaler_unscales_accumulated_gradients_once(device: torch.device) -> None:
     """Contract: gradients accumulated under one scale are unscaled once, together."""
     scaler = torch.amp.GradScaler(device.type, init_scale=16.0)
     x = weight(device)
@@ -97,7 +97,7 @@ def test_gradients_of_several_backward_passes_add_up(device: torch.device) -> No
     assert x.tolist() == [-6.0] * 4
 
 
-def test_a_penalty_on_gradients_sees_them_unscaled(device: torch.device) -> None:
+def test_gradscaler_gradient_penalty_by_autograd_grad_is_unscaled(device: torch.device) -> None:
     """Contract: gradients taken of a scaled loss by `torch.autograd.grad` are the scale times too large, so that a
     penalty computed of them, divided by it, is the true one (CUDA AMP examples)."""
 
@@ -116,7 +116,7 @@ def test_a_penalty_on_gradients_sees_them_unscaled(device: torch.device) -> None
     assert train(256.0) == train(None) == [1 - 0.125 * (3 + 36)] * 4
 
 
-def test_only_the_optimiser_with_the_overflow_is_left_out(device: torch.device) -> None:
+def test_gradscaler_leaves_out_only_the_optimizer_with_the_overflow(device: torch.device) -> None:
     """Contract: of two optimisers the one whose gradients overflow is left out and the other takes its step; the scale
     that they share backs off once, and both go on at the next step."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=1)
@@ -141,7 +141,7 @@ def test_only_the_optimiser_with_the_overflow_is_left_out(device: torch.device) 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 @pytest.mark.requires(not_={"device": "soft"})  # which has no sparse tensors
-def test_sparse_gradients_are_unscaled(device: torch.device) -> None:
+def test_unscale_of_sparse_gradients(device: torch.device) -> None:
     """Contract: a sparse gradient, with an index that comes twice, is unscaled as the dense one is, and an infinity in
     it is found."""
 
@@ -169,7 +169,7 @@ def test_sparse_gradients_are_unscaled(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCudaOptims::test_grad_scaler_with_preset_grad_scale")
 @WITH_FUSED
 @pytest.mark.parametrize("unscaled", [False, True], ids=["in_the_step", "before_it"])
-def test_a_fused_optimiser_keeps_to_a_scale_of_its_own(
+def test_fused_optimizer_grad_scale_is_its_own(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], unscaled: bool
 ) -> None:
     """Contract: a fused optimiser that has `grad_scale` set already divides by it and by the scaler's scale, unless
@@ -196,7 +196,7 @@ def test_a_fused_optimiser_keeps_to_a_scale_of_its_own(
 @pytest.mark.covers("test_cuda::TestCudaOptims::test_grad_scaling_autocast_fused_optimizers")
 @WITH_FUSED
 @pytest.mark.parametrize("separate", [False, True], ids=["in_the_step", "unscaled_before"])
-def test_a_fused_optimiser_with_a_scaler_is_the_plain_one(
+def test_fused_optimizer_with_gradscaler_trains_as_the_plain_one(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], separate: bool
 ) -> None:
     """Contract: a fused optimiser, which unscales and leaves out steps in its kernel, trains as the plain one does:
@@ -238,7 +238,7 @@ def test_a_fused_optimiser_with_a_scaler_is_the_plain_one(
 
 
 @WITH_FUSED
-def test_a_step_that_is_left_out_does_not_count(
+def test_fused_optimizer_step_left_out_for_found_inf_does_not_count(
     device: torch.device, make: Callable[..., torch.optim.Optimizer]
 ) -> None:
     """Contract: a fused optimiser that leaves a step out counts it nowhere: neither in its number of steps nor in what
@@ -268,7 +268,7 @@ def test_a_step_that_is_left_out_does_not_count(
 
 @pytest.mark.parametrize("foreach", [False, True], ids=["one_by_one", "foreach"])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adadelta"])
-def test_scaled_training_is_unscaled_training(device: torch.device, name: str, foreach: bool) -> None:
+def test_gradscaler_training_is_unscaled_training(device: torch.device, name: str, foreach: bool) -> None:
     """Contract: with a scale that is a power of two, training with a scaler is that without one, to the last bit: no
     gradient is rounded by scaling."""
 
@@ -323,7 +323,7 @@ def go_on(scaler: torch.amp.GradScaler, device: torch.device) -> list[float]:
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "in_use"])
-def test_a_state_dictionary_brings_everything_back(device: torch.device, used: bool) -> None:
+def test_gradscaler_load_state_dict_brings_everything_back(device: torch.device, used: bool) -> None:
     """Contract: a state dictionary has scale, factors, interval and count, and brings them back in a scaler that is
     new and in one that is in use; that one then goes on as the first would have."""
     scaler = trained(device)
@@ -346,7 +346,7 @@ def test_a_state_dictionary_brings_everything_back(device: torch.device, used: b
     assert go_on(other, device) == go_on(scaler, device) == [24.0] * 5 + [72.0, 18.0]
 
 
-def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
+def test_gradscaler_can_be_pickled_between_iterations(device: torch.device) -> None:
     """Contract: a scaler can be pickled between iterations, with its scale and count, and not in the middle of one."""
     scaler = trained(device)
     other = pickle.loads(pickle.dumps(scaler))
@@ -362,7 +362,7 @@ def test_a_pickled_scaler_goes_on(device: torch.device) -> None:
         pickle.dumps(scaler)
 
 
-def test_the_state_of_a_scaler_that_was_off_is_refused(device: torch.device) -> None:
+def test_gradscaler_load_state_dict_refuses_the_state_of_one_that_was_off(device: torch.device) -> None:
     """Contract: an empty state, which a scaler that is off gives, is a RuntimeError for one that is on, and nothing to
     one that is off."""
     off = torch.amp.GradScaler(device.type, enabled=False)
@@ -374,7 +374,7 @@ def test_the_state_of_a_scaler_that_was_off_is_refused(device: torch.device) -> 
 
 
 @pytest.mark.requires(accelerator=True, devices=2)
-def test_gradients_on_two_devices_share_a_scale(device: torch.device) -> None:
+def test_gradscaler_shares_a_scale_over_two_devices(device: torch.device) -> None:
     """Contract: weights on two devices, one optimiser each and together: an infinity on either device is known where
     the scale is. In one optimiser neither weight moves; of two the other one's does."""
     there = torch.device(device.type, 1)

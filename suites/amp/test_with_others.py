@@ -26,7 +26,7 @@ def layers(device: torch.device) -> nn.Sequential:
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_checkpointing")
 @LOWER
 @REENTRANT
-def test_checkpointed_layers_compute_the_same(device: torch.device, dtype: torch.dtype, reentrant: bool) -> None:
+def test_checkpoint_under_autocast_computes_the_same(device: torch.device, dtype: torch.dtype, reentrant: bool) -> None:
     """Contract: checkpointed layers under autocast give the autocast type, and results and gradients that are those
     of the same layers without checkpoints, though they are computed again in a backward pass outside the region."""
     model = layers(device)
@@ -50,7 +50,7 @@ def test_checkpointed_layers_compute_the_same(device: torch.device, dtype: torch
 
 @LOWER
 @REENTRANT
-def test_what_is_computed_again_sees_the_state_of_the_first_time(
+def test_checkpoint_recomputes_in_the_autocast_state_of_the_first_time(
     device: torch.device, dtype: torch.dtype, reentrant: bool
 ) -> None:
     """Contract: a checkpointed function finds, when it is run again, autocast as it was the first time: on or off,
@@ -90,7 +90,7 @@ def test_what_is_computed_again_sees_the_state_of_the_first_time(
 @SCRIPT_IS_OLD
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_cat_jit")
 @LOWER
-def test_a_scripted_module_runs_under_autocast(device: torch.device, dtype: torch.dtype) -> None:
+def test_jit_script_module_runs_under_autocast(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a scripted module that joins tensors and multiplies them gives under autocast what the module itself
     gives, run after run, since TorchScript first watches and then optimises."""
 
@@ -115,7 +115,7 @@ def test_a_scripted_module_runs_under_autocast(device: torch.device, dtype: torc
 @KEEPS_SCRIPTS
 @SCRIPT_IS_OLD
 @LOWER
-def test_a_scripted_module_outside_is_not_lowered(device: torch.device, dtype: torch.dtype) -> None:
+def test_jit_script_module_after_autocast_is_not_lowered(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a scripted module that has run under autocast runs in its inputs' type after the region."""
     scripted = torch.jit.script(nn.Linear(3, 3).to(device).eval())
     x = torch.randn(2, 3, device=device)
@@ -146,7 +146,7 @@ def outputs(
 @pytest.mark.requires(device="cuda", cudnn=True)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one_way", "both_ways"])
-def test_a_recurrent_layer_is_that_of_float16(
+def test_recurrent_layer_under_autocast_is_that_of_float16(
     device: torch.device, kind: str, packed: bool, bidirectional: bool
 ) -> None:
     """Contract: a recurrent layer under autocast gives float16, and with it the results and gradients of the same
@@ -188,7 +188,7 @@ def test_a_recurrent_layer_is_that_of_float16(
     ],
 )
 @BF16_PRODUCTS
-def test_a_recurrent_layer_without_cudnn_gives_the_lower_type(device: torch.device, kind: str) -> None:
+def test_recurrent_layer_under_autocast_without_cudnn_gives_the_lower_type(device: torch.device, kind: str) -> None:
     """Contract: where no library has a whole recurrent layer, it is made of operations that autocast knows: its results
     are finite, near those of float32 (within 0.05: eight bits are about 0.004 at 1, over 5 steps of 2 layers) and its
     float32 parameters get float32 gradients."""
@@ -211,7 +211,7 @@ def test_a_recurrent_layer_without_cudnn_gives_the_lower_type(device: torch.devi
 @pytest.mark.covers("test_cuda::TestCudaAutocast::test_rnn_packed_sequence_batch_sizes_must_be_cpu")
 @pytest.mark.requires(device="cuda", cudnn=True)
 @RNN
-def test_batch_sizes_of_a_packed_sequence_are_on_the_host(device: torch.device, kind: str) -> None:
+def test_packed_sequence_refuses_batch_sizes_on_the_device_under_autocast(device: torch.device, kind: str) -> None:
     """Contract: a packed sequence whose batch sizes are on the device is refused with a RuntimeError, with and without
     autocast, and the device goes on working."""
     layer = getattr(nn, kind)(4, 4).to(device)
@@ -237,7 +237,7 @@ def test_batch_sizes_of_a_packed_sequence_are_on_the_host(device: torch.device, 
 
 
 @LOWER
-def test_training_under_autocast_comes_near_that_in_float32(device: torch.device, dtype: torch.dtype) -> None:
+def test_autocast_training_comes_near_that_in_float32(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: twenty steps of a small regression under autocast lower the loss to what twenty in float32 lower it
     to, within a tenth of the way: weights and their updates stay in float32, so errors of the forward pass do not add
     up."""
@@ -273,7 +273,7 @@ def test_training_under_autocast_comes_near_that_in_float32(device: torch.device
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_autocast_deprecated_warning")
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
-def test_the_old_region_warns_and_works(module: object, of: str) -> None:
+def test_autocast_old_names_warn_and_work(module: object, of: str) -> None:
     """Contract: `torch.cuda.amp.autocast` and `torch.cpu.amp.autocast` warn with a FutureWarning that names the new
     form, and are regions for their device."""
     with pytest.warns(FutureWarning, match=rf"torch\.{of}\.amp\.autocast.*torch\.amp\.autocast\('{of}'"):
@@ -289,7 +289,7 @@ def test_the_old_region_warns_and_works(module: object, of: str) -> None:
 
 
 @pytest.mark.requires(device="cpu", not_={"device": "cuda"})
-def test_without_a_gpu_autocast_for_cuda_warns_and_is_off() -> None:
+def test_autocast_for_cuda_without_a_gpu_warns_and_is_off() -> None:
     """Contract: on a machine without a GPU, a region for CUDA warns that it is off, and changes nothing."""
     with pytest.warns(UserWarning, match="CUDA is not available"):
         region = torch.autocast("cuda")

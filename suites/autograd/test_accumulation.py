@@ -11,7 +11,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 @pytest.mark.covers(ROW)
-def test_a_second_pass_adds_in_place(engine: Engine, device: torch.device) -> None:
+def test_backward_a_second_time_adds_to_grad_in_place(engine: Engine, device: torch.device) -> None:
     """Contract: a second pass adds to the tensor that is `.grad`, which stays the same object in the same memory."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
@@ -27,7 +27,7 @@ def test_a_second_pass_adds_in_place(engine: Engine, device: torch.device) -> No
 
 
 @pytest.mark.covers(ROW)
-def test_a_gradient_of_the_user_is_added_to(engine: Engine, device: torch.device) -> None:
+def test_backward_adds_to_a_grad_that_the_user_assigned(engine: Engine, device: torch.device) -> None:
     """Contract: a tensor that the user assigned as `.grad` is what the pass adds to, views of it see the sum."""
     flat = torch.tensor([10.0, 20.0, 30.0, 40.0], device=device)
     x = torch.ones(2, device=device, requires_grad=True)
@@ -39,7 +39,7 @@ def test_a_gradient_of_the_user_is_added_to(engine: Engine, device: torch.device
     assert flat.tolist() == [12.0, 22.0, 33.0, 43.0]
 
 
-def test_a_gradient_is_not_shared_with_others(engine: Engine, device: torch.device) -> None:
+def test_grad_is_not_shared_between_leaves(engine: Engine, device: torch.device) -> None:
     """Contract: two leaves whose gradients are the same values have them in memory of their own, and so has a leaf
     whose gradient is the starting gradient: to change one changes no other."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -55,7 +55,7 @@ def test_a_gradient_is_not_shared_with_others(engine: Engine, device: torch.devi
     assert start.tolist() == [5.0, 6.0]
 
 
-def test_a_gradient_that_was_broadcast_has_memory_of_its_own(engine: Engine, device: torch.device) -> None:
+def test_grad_that_was_broadcast_has_memory_of_its_own(engine: Engine, device: torch.device) -> None:
     """Contract: the gradient of a sum is one number shown many times; `.grad` has an element for each, so that a
     change of one is a change of one."""
     x = torch.zeros(2, 3, device=device, requires_grad=True)
@@ -77,7 +77,7 @@ LAYOUTS = {
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_gradient_has_the_layout_of_its_leaf(layout: str, engine: Engine, device: torch.device) -> None:
+def test_grad_has_the_layout_of_its_leaf(layout: str, engine: Engine, device: torch.device) -> None:
     """Contract: the first gradient of a dense leaf has the leaf's strides, whatever the strides it was computed with;
     what is added later does not change them."""
     x = LAYOUTS[layout]().to(device).requires_grad_()
@@ -94,7 +94,7 @@ def test_a_gradient_has_the_layout_of_its_leaf(layout: str, engine: Engine, devi
 
 
 @pytest.mark.covers(ROW)
-def test_a_leaf_used_many_times(engine: Engine, device: torch.device) -> None:
+def test_backward_adds_up_all_uses_of_a_leaf(engine: Engine, device: torch.device) -> None:
     """Contract: the gradients of all uses of a leaf are added up within a pass, and its hook sees the sum."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     sums: list[list[float]] = []
@@ -108,7 +108,7 @@ def test_a_leaf_used_many_times(engine: Engine, device: torch.device) -> None:
     assert sums == [[25.0, 7.0]]
 
 
-def test_what_is_not_used_keeps_its_gradient(engine: Engine, device: torch.device) -> None:
+def test_backward_leaves_grad_of_an_unused_leaf(engine: Engine, device: torch.device) -> None:
     """Contract: a leaf that takes no part in a pass keeps what it had: None, or the gradient of an earlier pass."""
     x, y, z = (torch.ones(2, device=device, requires_grad=True) for _ in range(3))
 
@@ -141,7 +141,7 @@ def test_zero_grad_begins_anew(set_to_none: bool, engine: Engine, device: torch.
     assert (layer.weight.grad is before) == (not set_to_none)
 
 
-def test_parts_of_a_batch_add_up_to_the_whole(engine: Engine, device: torch.device) -> None:
+def test_backward_of_parts_of_a_batch_adds_up_to_the_whole(engine: Engine, device: torch.device) -> None:
     """Contract: passes over parts of a batch accumulate to the gradient of the batch, up to rounding of the sums."""
     torch.manual_seed(1)
     layer = torch.nn.Linear(8, 4, device=device, dtype=torch.float64)

@@ -30,7 +30,7 @@ class NotANumber(Function):
 
 @pytest.mark.covers(ROW)
 @pytest.mark.filterwarnings(ENABLED, "ignore:Error detected in:UserWarning")
-def test_a_nan_is_an_error_under_anomaly_mode(engine: Engine, device: torch.device) -> None:
+def test_anomaly_mode_refuses_a_nan(engine: Engine, device: torch.device) -> None:
     """Contract: under anomaly mode a gradient that is NaN is an error, and all is well after it."""
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -40,7 +40,7 @@ def test_a_nan_is_an_error_under_anomaly_mode(engine: Engine, device: torch.devi
 
 
 @pytest.mark.covers(ROW)
-def test_a_nan_passes_without_anomaly_mode(engine: Engine, device: torch.device) -> None:
+def test_anomaly_mode_off_lets_a_nan_pass(engine: Engine, device: torch.device) -> None:
     """Contract: without the mode a gradient that is NaN arrives like any other."""
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -68,7 +68,7 @@ def test_anomaly_mode_leaves_later_passes_alone(engine: Engine, device: torch.de
 
 @pytest.mark.covers(ROW)
 @pytest.mark.filterwarnings(ENABLED)
-def test_anomaly_mode_can_do_without_looking_for_nan(engine: Engine, device: torch.device) -> None:
+def test_anomaly_mode_check_nan_false_lets_a_nan_pass(engine: Engine, device: torch.device) -> None:
     """Contract: with `check_nan=False` a NaN passes under anomaly mode."""
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -101,7 +101,7 @@ def test_anomaly_mode_changes_no_gradient(engine: Engine, device: torch.device) 
 
 @waived(Known("anomaly mode finds NaN at the end of a pass, and not who made it", LIST, pytest.fail.Exception))
 @pytest.mark.filterwarnings(ENABLED)
-def test_an_error_tells_where_its_forward_was(engine: Engine, device: torch.device) -> None:
+def test_anomaly_mode_tells_where_the_forward_was(engine: Engine, device: torch.device) -> None:
     """Contract: under anomaly mode, a NaN names the function that made it, and comes with a warning that has the stack
     of the call it belongs to; the leaf gets nothing."""
     x = torch.ones(2, device=device, requires_grad=True)

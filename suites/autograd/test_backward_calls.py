@@ -17,7 +17,7 @@ def pair(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.covers(ROW)
-def test_only_the_inputs_named_get_gradients(engine: Engine, device: torch.device) -> None:
+def test_backward_inputs_alone_get_gradients(engine: Engine, device: torch.device) -> None:
     """Contract: `backward(inputs=…)` accumulates into those tensors and no other leaf, those within the graph too."""
     x, y = pair(device)
     middle = x * 2
@@ -32,7 +32,7 @@ def test_only_the_inputs_named_get_gradients(engine: Engine, device: torch.devic
     assert y.grad.tolist() == [2.0, 4.0]
 
 
-def test_backward_into_a_tensor_within_the_graph(engine: Engine, device: torch.device) -> None:
+def test_backward_inputs_may_be_within_the_graph(engine: Engine, device: torch.device) -> None:
     """Contract: a tensor within the graph that is among `inputs` gets its `.grad`, and the pass ends there."""
     x, y = pair(device)
     middle = x * 2
@@ -46,7 +46,7 @@ def test_backward_into_a_tensor_within_the_graph(engine: Engine, device: torch.d
     assert y.grad is None
 
 
-def test_backward_wants_inputs_that_require_gradients(engine: Engine, device: torch.device) -> None:
+def test_backward_inputs_must_require_grad(engine: Engine, device: torch.device) -> None:
     """Contract: an empty list of inputs, and one with a tensor that requires no gradient, are refused."""
     x, _ = pair(device)
 
@@ -59,7 +59,7 @@ def test_backward_wants_inputs_that_require_gradients(engine: Engine, device: to
 
 
 @pytest.mark.covers(ROW)
-def test_grad_returns_gradients_in_order_and_writes_none(engine: Engine, device: torch.device) -> None:
+def test_autograd_grad_returns_gradients_in_order_and_writes_none(engine: Engine, device: torch.device) -> None:
     """Contract: `grad` returns one gradient for each input, in order, repeated ones too, and writes no `.grad`."""
     x, y = pair(device)
 
@@ -70,7 +70,7 @@ def test_grad_returns_gradients_in_order_and_writes_none(engine: Engine, device:
 
 
 @pytest.mark.covers(ROW)
-def test_an_input_that_takes_no_part(engine: Engine, device: torch.device) -> None:
+def test_allow_unused_and_materialize_grads_for_an_input_without_part(engine: Engine, device: torch.device) -> None:
     """Contract: an input that the result does not depend on is an error; None with `allow_unused`; zeros of its shape
     with `materialize_grads`."""
     x, y = pair(device)
@@ -85,7 +85,7 @@ def test_an_input_that_takes_no_part(engine: Engine, device: torch.device) -> No
     assert zeros.tolist() == [0.0, 0.0]
 
 
-def test_a_result_that_is_its_own_input(engine: Engine, device: torch.device) -> None:
+def test_autograd_grad_of_a_result_that_is_its_own_input(engine: Engine, device: torch.device) -> None:
     """Contract: the gradient of a tensor with respect to itself is what the pass started with."""
     x, _ = pair(device)
     y = x * 2
@@ -97,7 +97,7 @@ def test_a_result_that_is_its_own_input(engine: Engine, device: torch.device) ->
     assert at_leaf.tolist() == [10.0, 14.0]
 
 
-def test_a_leaf_is_a_graph_of_its_own(engine: Engine, device: torch.device) -> None:
+def test_backward_of_a_leaf_accumulates_the_start(engine: Engine, device: torch.device) -> None:
     """Contract: `backward` of a leaf accumulates the starting gradient into it."""
     x, _ = pair(device)
 
@@ -110,7 +110,7 @@ def test_a_leaf_is_a_graph_of_its_own(engine: Engine, device: torch.device) -> N
 
 
 @pytest.mark.covers(ROW)
-def test_several_results_at_once(engine: Engine, device: torch.device) -> None:
+def test_backward_of_several_results_at_once(engine: Engine, device: torch.device) -> None:
     """Contract: a pass from several results, each with its starting gradient, gives the sum of what each gives."""
     x, y = pair(device)
     a, b = x * y, x * x
@@ -123,7 +123,7 @@ def test_several_results_at_once(engine: Engine, device: torch.device) -> None:
     assert y.grad.tolist() == [2.0, 4.0]
 
 
-def test_a_start_is_needed_for_more_than_one_number(engine: Engine, device: torch.device) -> None:
+def test_backward_needs_a_start_for_more_than_one_number(engine: Engine, device: torch.device) -> None:
     """Contract: without a starting gradient the result must be one number; a start has the result's shape and dtype."""
     x, _ = pair(device)
 
@@ -143,7 +143,7 @@ def test_a_start_is_needed_for_more_than_one_number(engine: Engine, device: torc
 
 
 @pytest.mark.covers(ROW)
-def test_a_graph_serves_once_unless_it_is_retained(engine: Engine, device: torch.device) -> None:
+def test_retain_graph_lets_a_graph_serve_again(engine: Engine, device: torch.device) -> None:
     """Contract: a pass frees what was saved, so that a second one is an error that says so; with `retain_graph` the
     graph serves again, with the same gradients, until a pass without."""
     x, _ = pair(device)
@@ -159,7 +159,7 @@ def test_a_graph_serves_once_unless_it_is_retained(engine: Engine, device: torch
     engine.still_works()
 
 
-def test_a_graph_that_saved_nothing_serves_again(engine: Engine, device: torch.device) -> None:
+def test_retain_graph_is_not_needed_by_a_graph_that_saved_nothing(engine: Engine, device: torch.device) -> None:
     """Contract: a graph in which nothing was saved, of sums alone, serves any number of times."""
     x, _ = pair(device)
     y = (x + x + x).sum()
@@ -171,7 +171,7 @@ def test_a_graph_that_saved_nothing_serves_again(engine: Engine, device: torch.d
     assert x.grad.tolist() == [9.0, 9.0]
 
 
-def test_two_graphs_that_share_a_piece(engine: Engine, device: torch.device) -> None:
+def test_retain_graph_for_two_graphs_that_share_a_piece(engine: Engine, device: torch.device) -> None:
     """Contract: what two results share is freed with the first pass: the second one needs the first to have retained
     it, and then gets what a pass of its own would."""
     x, _ = pair(device)
@@ -193,7 +193,7 @@ def test_two_graphs_that_share_a_piece(engine: Engine, device: torch.device) -> 
 
 @pytest.mark.covers(ROW)
 @waived(Known("tensors within vmap cannot be captured", LIST, NotImplementedError))
-def test_gradients_of_several_starts_at_once(engine: Engine, device: torch.device) -> None:
+def test_is_grads_batched_gives_gradients_of_several_starts(engine: Engine, device: torch.device) -> None:
     """Contract: `is_grads_batched` gives for a stack of starting gradients the stack of what each gives."""
     x, _ = pair(device)
     y = x * x
@@ -205,7 +205,7 @@ def test_gradients_of_several_starts_at_once(engine: Engine, device: torch.devic
     assert torch.equal(batched, torch.stack(alone))
 
 
-def test_passes_over_changing_graphs(engine: Engine, device: torch.device) -> None:
+def test_backward_over_changing_graphs(engine: Engine, device: torch.device) -> None:
     """Contract: a pass follows the graph at hand: other sizes, other numbers and other functions have their own
     gradients, whatever ran before."""
     found = []

@@ -23,7 +23,7 @@ def run(function: Callable[..., Any], *arguments: Any, reentrant: bool, **option
 
 @pytest.mark.covers(ROW)
 @KINDS
-def test_gradients_are_those_without_a_checkpoint(reentrant: bool, engine: Engine, device: torch.device) -> None:
+def test_checkpoint_gives_the_gradients_without_it(reentrant: bool, engine: Engine, device: torch.device) -> None:
     """Contract: a checkpoint changes no gradient, of inputs and of parameters; the forward runs once in the forward
     pass and once in the backward pass."""
     torch.manual_seed(3)
@@ -48,7 +48,9 @@ def test_gradients_are_those_without_a_checkpoint(reentrant: bool, engine: Engin
 
 @pytest.mark.covers(ROW)
 @KINDS
-def test_random_numbers_are_drawn_again(reentrant: bool, engine: Engine, device: torch.device) -> None:
+def test_checkpoint_preserve_rng_state_draws_the_same_numbers(
+    reentrant: bool, engine: Engine, device: torch.device
+) -> None:
     """Contract: the second forward draws the random numbers of the first, and what is drawn after the pass is what
     would be drawn without it."""
     x = torch.ones(200, device=device, requires_grad=True)
@@ -76,7 +78,7 @@ def test_random_numbers_are_drawn_again(reentrant: bool, engine: Engine, device:
     assert torch.equal(x.grad, masks[0].float())
 
 
-def test_random_numbers_can_be_drawn_anew(engine: Engine, device: torch.device) -> None:
+def test_checkpoint_preserve_rng_state_false_draws_anew(engine: Engine, device: torch.device) -> None:
     """Contract: with `preserve_rng_state=False` the second forward draws whatever comes: nothing is put back."""
     x = torch.ones(200, device=device, requires_grad=True)
     masks: list[torch.Tensor] = []
@@ -91,7 +93,7 @@ def test_random_numbers_can_be_drawn_anew(engine: Engine, device: torch.device) 
     assert not torch.equal(masks[0], masks[1])
 
 
-def test_the_second_forward_stops_when_it_has_all(engine: Engine, device: torch.device) -> None:
+def test_checkpoint_early_stop_ends_the_second_forward(engine: Engine, device: torch.device) -> None:
     """Contract: the second forward ends with the last tensor that the backward pass needs: what follows is not run;
     with `early_stop=False` it is."""
     reached: list[str] = []
@@ -130,7 +132,7 @@ def counting(packed: list[tuple[int, ...]]) -> Iterator[None]:
 
 
 @pytest.mark.covers(ROW)
-def test_what_is_within_is_not_kept(engine: Engine, device: torch.device) -> None:
+def test_checkpoint_keeps_its_input_alone(engine: Engine, device: torch.device) -> None:
     """Contract: between the passes nothing of the inside is kept, the input alone: fewer tensors are saved than without
     a checkpoint."""
 
@@ -178,7 +180,7 @@ def test_checkpoints_nest(engine: Engine, device: torch.device) -> None:
 
 
 @pytest.mark.covers(ROW)
-def test_a_forward_that_differs_is_found_out(engine: Engine, device: torch.device) -> None:
+def test_checkpointerror_when_the_second_forward_differs(engine: Engine, device: torch.device) -> None:
     """Contract: a second forward that saves other tensors than the first, by number or by shape, is an error that says
     that they differ."""
     calls: list[int] = []
@@ -200,7 +202,7 @@ def test_a_forward_that_differs_is_found_out(engine: Engine, device: torch.devic
         engine.still_works()
 
 
-def test_grad_goes_through_a_checkpoint_that_keeps_its_graph(engine: Engine, device: torch.device) -> None:
+def test_checkpoint_with_autograd_grad_needs_use_reentrant_false(engine: Engine, device: torch.device) -> None:
     """Contract: `autograd.grad` works with a checkpoint that keeps its graph; a reentrant one refuses it."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
@@ -212,7 +214,7 @@ def test_grad_goes_through_a_checkpoint_that_keeps_its_graph(engine: Engine, dev
     engine.still_works()
 
 
-def test_a_reentrant_checkpoint_needs_an_input_with_a_gradient(engine: Engine, device: torch.device) -> None:
+def test_checkpoint_use_reentrant_needs_an_input_that_requires_grad(engine: Engine, device: torch.device) -> None:
     """Contract: a reentrant checkpoint none of whose inputs requires a gradient warns, and no gradient comes; one that
     keeps its graph gives those of the parameters."""
     layer = torch.nn.Linear(2, 2, device=device)
@@ -227,7 +229,7 @@ def test_a_reentrant_checkpoint_needs_an_input_with_a_gradient(engine: Engine, d
 
 
 @KINDS
-def test_a_sequence_in_segments(reentrant: bool, engine: Engine, device: torch.device) -> None:
+def test_checkpoint_sequential_in_segments(reentrant: bool, engine: Engine, device: torch.device) -> None:
     """Contract: a sequence of modules run in segments has the gradients of the sequence."""
     torch.manual_seed(3)
     layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2, device=device) for _ in range(4)))
@@ -241,7 +243,7 @@ def test_a_sequence_in_segments(reentrant: bool, engine: Engine, device: torch.d
         torch.testing.assert_close(one.grad, wanted)
 
 
-def test_some_operators_are_not_run_again(engine: Engine, device: torch.device) -> None:
+def test_checkpoint_selective_does_not_run_named_operators_again(engine: Engine, device: torch.device) -> None:
     """Contract: of a selective checkpoint, the operators named are kept and not run again, the others are; gradients
     are the same."""
     ran: list[str] = []

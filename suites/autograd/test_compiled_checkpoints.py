@@ -76,7 +76,7 @@ def x(device: torch.device) -> Tensor:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_the_input_alone_is_kept(x: Tensor, engine: Engine) -> None:
+def test_compile_with_checkpoint_keeps_the_input_alone(x: Tensor, engine: Engine) -> None:
     """Contract: a checkpoint in a compiled function keeps its input alone between the passes, where the function
     without one keeps more; value and gradient are the same."""
     plain: Any = torch.compile(chain, backend="aot_eager_decomp_partition", fullgraph=True)
@@ -102,7 +102,7 @@ GENERATORS_LEFT_OUT = Known(
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_random_numbers_are_the_same_in_both_passes(
+def test_compile_with_checkpoint_draws_the_same_random_numbers(
     engine: Engine, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
     """Contract: what a compiled function behind a checkpoint drops in the forward pass has no gradient, and the rest
@@ -122,7 +122,7 @@ def test_random_numbers_are_the_same_in_both_passes(
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("products", ["kept", "run_again"])
-def test_a_policy_says_which_operators_run_again(products: str, x: Tensor, engine: Engine) -> None:
+def test_compile_with_a_checkpoint_policy_of_operators(products: str, x: Tensor, engine: Engine) -> None:
     """Contract: under a policy that keeps matrix products those are not run again in the backward pass of a compiled
     function, and under one that keeps nothing they are; the gradient is the same."""
     keeps = CheckpointPolicy.MUST_SAVE if products == "kept" else CheckpointPolicy.MUST_RECOMPUTE
@@ -143,7 +143,7 @@ def test_a_policy_says_which_operators_run_again(products: str, x: Tensor, engin
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_parameters_of_a_module_behind_a_checkpoint(engine: Engine, device: torch.device) -> None:
+def test_compile_with_checkpoint_gives_gradients_of_a_modules_parameters(engine: Engine, device: torch.device) -> None:
     """Contract: a module's parameters, closed over and not passed, get the gradients that they get without a
     checkpoint, pass after pass."""
     torch.manual_seed(4)

@@ -35,7 +35,7 @@ LOSSES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[comple
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_gradient_of_a_real_result(loss: str, engine: Engine, device: torch.device) -> None:
+def test_complex_gradient_of_a_real_result(loss: str, engine: Engine, device: torch.device) -> None:
     """Contract: for a real L(z) with z = x + iy, the gradient is dL/dx + i dL/dy, the conjugate of what is usual for
     holomorphic functions. Told by hand for each."""
     function, by_hand = LOSSES[loss]
@@ -59,7 +59,7 @@ HOLOMORPHIC: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[t
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", HOLOMORPHIC)
-def test_the_gradient_through_a_holomorphic_function(name: str, engine: Engine, device: torch.device) -> None:
+def test_complex_gradient_through_a_holomorphic_function(name: str, engine: Engine, device: torch.device) -> None:
     """Contract: a holomorphic function multiplies the gradient by the conjugate of its derivative."""
     function, derivative = HOLOMORPHIC[name]
     z = points(device)
@@ -72,7 +72,7 @@ def test_the_gradient_through_a_holomorphic_function(name: str, engine: Engine, 
     torch.testing.assert_close(z.grad, expected, rtol=1e-13, atol=1e-13)
 
 
-def test_a_step_against_the_gradient_leads_down(engine: Engine, device: torch.device) -> None:
+def test_complex_gradient_step_against_it_leads_down(engine: Engine, device: torch.device) -> None:
     """Contract: to go against the gradient makes a real loss of complex numbers smaller, until it is at its least."""
     z = points(device)
     goal = torch.tensor([1.0j, 2.0, -1.0 - 1.0j], dtype=torch.complex128, device=device)
@@ -89,7 +89,7 @@ def test_a_step_against_the_gradient_leads_down(engine: Engine, device: torch.de
     torch.testing.assert_close(z.detach(), goal, rtol=1e-6, atol=1e-6)
 
 
-def test_real_inputs_of_complex_functions(engine: Engine, device: torch.device) -> None:
+def test_complex_functions_of_real_inputs_have_real_gradients(engine: Engine, device: torch.device) -> None:
     """Contract: a real input that met complex numbers has a real gradient: the real part of the complex one."""
     x = torch.tensor([2.0, 3.0], dtype=torch.float64, device=device, requires_grad=True)
     z = torch.tensor([1.0 + 1.0j, 2.0 - 1.0j], dtype=torch.complex128, device=device)
@@ -106,7 +106,7 @@ def test_real_inputs_of_complex_functions(engine: Engine, device: torch.device) 
     assert x.grad.tolist() == [1.0, -1.0]
 
 
-def test_a_complex_result_needs_a_start(engine: Engine, device: torch.device) -> None:
+def test_complex_backward_needs_a_start(engine: Engine, device: torch.device) -> None:
     """Contract: the start of a pass is made up for real numbers only: for a complex one it must be given, and the
     result is linear in it over the reals."""
     z = points(device)
@@ -120,7 +120,7 @@ def test_a_complex_result_needs_a_start(engine: Engine, device: torch.device) ->
 
 
 @waived(Known("a view of another dtype that was changed cannot be captured", LIST, RuntimeError))
-def test_conjugate_views_in_place(engine: Engine, device: torch.device) -> None:
+def test_complex_real_and_imag_views_changed_in_place(engine: Engine, device: torch.device) -> None:
     """Contract: to change the real part by its view is to change the number: its gradient is scaled there alone."""
     z = points(device)
 

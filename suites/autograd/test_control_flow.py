@@ -34,7 +34,7 @@ def x(device: torch.device) -> Tensor:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_branch_has_the_gradient_of_what_was_taken(taken: bool, x: Tensor, engine: Engine) -> None:
+def test_cond_has_the_gradient_of_the_branch_taken(taken: bool, x: Tensor, engine: Engine) -> None:
     """Contract: `torch.cond` on a tensor has value and gradient of the branch that was taken, of the operands and of
     what the branches close over."""
     factor = torch.tensor(3.0, device=x.device, requires_grad=True)
@@ -56,7 +56,7 @@ def test_a_branch_has_the_gradient_of_what_was_taken(taken: bool, x: Tensor, eng
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_branches_within_branches(x: Tensor, engine: Engine) -> None:
+def test_cond_within_cond(x: Tensor, engine: Engine) -> None:
     """Contract: branches nest: of four ways each gives its own gradient."""
 
     def inner(at: Tensor, second: Tensor, scale: float) -> Tensor:
@@ -75,7 +75,7 @@ def test_branches_within_branches(x: Tensor, engine: Engine) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_a_function_mapped_over_rows(engine: Engine, device: torch.device) -> None:
+def test_map_over_rows_has_the_gradient_of_each_row(engine: Engine, device: torch.device) -> None:
     """Contract: `map` over the rows of a tensor has each row's gradient, and for what all rows share their sum."""
     over_rows = private.higher_order("map")
     rows = torch.arange(6.0, device=device).reshape(3, 2).requires_grad_()
@@ -95,7 +95,7 @@ def test_a_function_mapped_over_rows(engine: Engine, device: torch.device) -> No
 @waived(
     Known("`scan` traces its own gradient when it is called, and compiled autograd captures that", LIST, RuntimeError)
 )
-def test_a_recurrence(engine: Engine, device: torch.device) -> None:
+def test_scan_of_a_recurrence_has_its_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: `scan` gives each state of a recurrence, and its gradient goes back through all of them, as through a
     loop."""
     scan = private.higher_order("scan")
@@ -124,7 +124,7 @@ def test_a_recurrence(engine: Engine, device: torch.device) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_running_products(engine: Engine, device: torch.device) -> None:
+def test_associative_scan_of_running_products_has_its_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: an associative scan that multiplies is the running product, and has its gradient."""
     associative_scan = private.higher_order("associative_scan")
     x = torch.tensor([[0.5, 2.0], [1.5, -1.0], [3.0, 0.25]], device=device, requires_grad=True)
@@ -136,7 +136,7 @@ def test_running_products(engine: Engine, device: torch.device) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_a_region_that_is_compiled_once(x: Tensor, engine: Engine) -> None:
+def test_nested_compile_region_has_its_gradient_at_each_call(x: Tensor, engine: Engine) -> None:
     """Contract: a function that is a region of its own in a compiled one has its gradient at each place it is called
     from."""
 

@@ -13,7 +13,7 @@ ROW = "test_compiled_autograd::TestCustomOpWithCompiledAutograd::*"
 
 
 @pytest.mark.covers(ROW)
-def test_a_custom_operator_has_the_gradient_registered(engine: Engine, device: torch.device) -> None:
+def test_register_autograd_formula_is_the_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: the formula given to `register_autograd` is the gradient, with what its context saved; inputs that are
     no tensors have none."""
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
@@ -25,7 +25,7 @@ def test_a_custom_operator_has_the_gradient_registered(engine: Engine, device: t
 
 
 @pytest.mark.covers(ROW)
-def test_several_results_of_a_custom_operator(engine: Engine, device: torch.device) -> None:
+def test_register_autograd_with_several_results(engine: Engine, device: torch.device) -> None:
     """Contract: each result has its gradient, zero where nobody used it; integers and what was marked have none."""
     x = torch.tensor([1.0, 3.0, 2.0], device=device, requires_grad=True)
 
@@ -40,7 +40,7 @@ def test_several_results_of_a_custom_operator(engine: Engine, device: torch.devi
 
 
 @pytest.mark.covers(ROW)
-def test_lists_of_tensors(engine: Engine, device: torch.device) -> None:
+def test_register_autograd_with_lists_of_tensors(engine: Engine, device: torch.device) -> None:
     """Contract: an operator of a list of tensors gives a list of gradients, one for each."""
     tensors = [torch.ones(2, device=device, requires_grad=True) for _ in range(3)]
 
@@ -50,7 +50,7 @@ def test_lists_of_tensors(engine: Engine, device: torch.device) -> None:
 
 
 @pytest.mark.covers(ROW)
-def test_custom_operators_among_others(engine: Engine, device: torch.device) -> None:
+def test_custom_op_in_chains_with_others(engine: Engine, device: torch.device) -> None:
     """Contract: gradients flow through chains of custom and ordinary operators, and through the same one twice."""
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
     y = x.detach().clone().requires_grad_()
@@ -64,7 +64,7 @@ def test_custom_operators_among_others(engine: Engine, device: torch.device) -> 
 
 
 @pytest.mark.covers(ROW)
-def test_an_operator_without_a_formula(engine: Engine, device: torch.device) -> None:
+def test_custom_op_without_register_autograd_is_a_backward_error(engine: Engine, device: torch.device) -> None:
     """Contract: an operator without a formula runs forwards, and a backward pass to it is an error that names it; for
     inputs that require no gradient it is a constant."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -78,7 +78,7 @@ def test_an_operator_without_a_formula(engine: Engine, device: torch.device) -> 
 
 
 @pytest.mark.covers(ROW)
-def test_an_operator_that_changes_an_input(engine: Engine, device: torch.device) -> None:
+def test_custom_op_mutates_args_counts_as_in_place(engine: Engine, device: torch.device) -> None:
     """Contract: an operator changes the inputs it declares, which counts as a change in place: a graph that saved one
     before is refused; to change one that requires a gradient without a formula is an error."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -107,7 +107,9 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
 
 @pytest.mark.covers(ROW)
 @each("what", ERRORS, {"too few": NOT_COUNTED})
-def test_a_formula_that_does_not_keep_its_part(what: str, engine: Engine, device: torch.device) -> None:
+def test_register_autograd_formula_that_returns_wrong_gradients_is_an_error(
+    what: str, engine: Engine, device: torch.device
+) -> None:
     """Contract: a formula that returns too few gradients or one of a wrong shape is an error, and what it raises comes
     out as it is; nothing is written."""
     error, message = ERRORS[what]
@@ -156,7 +158,7 @@ def test_opcheck_finds_what_is_wrong(name: str, engine: Engine, device: torch.de
     engine.still_works()
 
 
-def test_a_formula_sees_which_inputs_need_gradients(engine: Engine, device: torch.device) -> None:
+def test_register_autograd_formula_sees_needs_input_grad(engine: Engine, device: torch.device) -> None:
     """Contract: of several tensors those that require gradients get them, whatever else the operator takes."""
     first = torch.ones(2, device=device, requires_grad=True)
     second = torch.ones(2, device=device)

@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_forward_and_backward_agree(name: str, engine: Engine, device: torch.device) -> None:
+def test_make_dual_forward_and_backward_agree(name: str, engine: Engine, device: torch.device) -> None:
     """Contract: for a tangent v and a start u, u · (J v), by forward mode, is (u J) · v, by the backward pass, to
     rounding."""
     function = FUNCTIONS[name]
@@ -57,7 +57,7 @@ def test_forward_and_backward_agree(name: str, engine: Engine, device: torch.dev
     torch.testing.assert_close((u * tangent).sum(), (leaf.grad * v).sum(), rtol=1e-12, atol=1e-12)
 
 
-def test_a_tangent_lives_as_long_as_its_level(engine: Engine, device: torch.device) -> None:
+def test_make_dual_tangent_lives_as_long_as_its_dual_level(engine: Engine, device: torch.device) -> None:
     """Contract: a tangent belongs to its level: outside of one no dual can be made, and after it the tensor has no
     tangent; a tangent fits its tensor in shape."""
     x, v = double(device, 1.0, 2.0), double(device, 3.0, 4.0)
@@ -79,7 +79,7 @@ def test_a_tangent_lives_as_long_as_its_level(engine: Engine, device: torch.devi
 
 
 @waived(Known("the node of a tangent cannot be captured", LIST, NotImplementedError))
-def test_a_tangent_can_require_a_gradient(engine: Engine, device: torch.device) -> None:
+def test_make_dual_tangent_can_require_grad(engine: Engine, device: torch.device) -> None:
     """Contract: a backward pass goes through forward mode: of the tangent's product with respect to the primal it
     gives the Hessian's product, and with respect to the tangent the gradient."""
     x = double(device, 1.0, 2.0).requires_grad_()
@@ -95,7 +95,7 @@ def test_a_tangent_can_require_a_gradient(engine: Engine, device: torch.device) 
     torch.testing.assert_close(of_tangent, 3 * x.detach() ** 2)
 
 
-def test_a_custom_function_has_its_own_rule(engine: Engine, device: torch.device) -> None:
+def test_function_jvp_is_its_own_rule(engine: Engine, device: torch.device) -> None:
     """Contract: forward mode calls the `jvp` of a custom function with the tangents, None for inputs without, and the
     backward pass its `backward`: each their own."""
 
@@ -131,7 +131,7 @@ def test_a_custom_function_has_its_own_rule(engine: Engine, device: torch.device
     assert torch.equal(leaf.grad, tangent)
 
 
-def test_a_function_without_a_rule_says_so(engine: Engine, device: torch.device) -> None:
+def test_function_without_jvp_says_so_in_forward_mode(engine: Engine, device: torch.device) -> None:
     """Contract: forward mode through a custom function without `jvp` is an error that names what is missing."""
 
     class Plain(torch.autograd.Function):
@@ -153,7 +153,7 @@ def test_a_function_without_a_rule_says_so(engine: Engine, device: torch.device)
     assert leaf.grad.item() == 2.0
 
 
-def test_a_change_of_a_view_changes_the_tangent_of_its_base(engine: Engine, device: torch.device) -> None:
+def test_make_dual_view_changed_in_place_changes_the_tangent_of_its_base(engine: Engine, device: torch.device) -> None:
     """Contract: tangents follow views and changes in place: what is written into a view of a dual is in the tangent of
     the base, as it is in the backward pass."""
     x, v = double(device, 1.0, 2.0, 3.0), double(device, 1.0, 1.0, 1.0)

@@ -46,7 +46,9 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
         "none_at_all": Known("gradients are not counted: too few are a failed look-up", LIST, IndexError),
     },
 )
-def test_gradients_that_do_not_fit_are_refused(kind: str, engine: Engine, device: torch.device) -> None:
+def test_function_backward_gradients_that_do_not_fit_are_refused(
+    kind: str, engine: Engine, device: torch.device
+) -> None:
     """Contract: a backward that returns too many gradients, too few, or one of a shape that is not the input's is an
     error that says which; nothing is written."""
     gradients, message = WRONG[kind]
@@ -58,7 +60,7 @@ def test_gradients_that_do_not_fit_are_refused(kind: str, engine: Engine, device
     engine.still_works()
 
 
-def test_nones_too_many_are_ignored(engine: Engine, device: torch.device) -> None:
+def test_function_backward_nones_too_many_are_ignored(engine: Engine, device: torch.device) -> None:
     """Contract: a backward may return more gradients than there were inputs, if those are None."""
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -76,7 +78,9 @@ FITTED: dict[str, tuple[Callable[[torch.Tensor], Any], list[list[float]]]] = {
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("kind", FITTED)
-def test_gradients_that_can_be_fitted_are(kind: str, engine: Engine, device: torch.device) -> None:
+def test_function_backward_gradients_are_summed_and_converted_to_fit(
+    kind: str, engine: Engine, device: torch.device
+) -> None:
     """Contract: a gradient that is larger by broadcasting is summed to the shape of its input, and one of another
     dtype is converted."""
     gradients, expected = FITTED[kind]
@@ -89,7 +93,7 @@ def test_gradients_that_can_be_fitted_are(kind: str, engine: Engine, device: tor
     assert x.grad.tolist() == expected
 
 
-def test_none_is_no_gradient(engine: Engine, device: torch.device) -> None:
+def test_function_backward_none_is_no_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: None for a gradient means none: nothing is accumulated, and `grad` complains unless told not to."""
     function = returning(lambda gradient: None)
     x = torch.ones(2, device=device, requires_grad=True)
@@ -101,7 +105,7 @@ def test_none_is_no_gradient(engine: Engine, device: torch.device) -> None:
     assert torch.autograd.grad(apply(function, x).sum(), x, allow_unused=True) == (None,)
 
 
-def test_a_function_without_a_backward(engine: Engine, device: torch.device) -> None:
+def test_function_without_a_backward_says_so(engine: Engine, device: torch.device) -> None:
     """Contract: a function without `backward` can be used forwards, and says in a backward pass what is missing."""
 
     class Forward(Function):
@@ -123,7 +127,7 @@ class OwnError(Exception):
 
 
 @pytest.mark.covers(ROW)
-def test_an_error_in_a_backward_is_raised_as_it_is(engine: Engine, device: torch.device) -> None:
+def test_function_backward_error_is_raised_as_it_is(engine: Engine, device: torch.device) -> None:
     """Contract: what a custom function raises in its backward comes out of the pass, with its type and text."""
 
     def refuse(gradient: torch.Tensor) -> torch.Tensor:
@@ -138,7 +142,7 @@ def test_an_error_in_a_backward_is_raised_as_it_is(engine: Engine, device: torch
 
 
 @pytest.mark.covers(ROW)
-def test_what_a_custom_function_saved_is_watched(engine: Engine, device: torch.device) -> None:
+def test_save_for_backward_tensor_changed_in_place_is_refused(engine: Engine, device: torch.device) -> None:
     """Contract: a tensor that a custom function saved and that was changed in place is refused, as for torch's own."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
@@ -151,7 +155,7 @@ def test_what_a_custom_function_saved_is_watched(engine: Engine, device: torch.d
     engine.still_works()
 
 
-def test_what_was_saved_is_freed_with_the_pass(engine: Engine, device: torch.device) -> None:
+def test_save_for_backward_is_freed_with_the_pass(engine: Engine, device: torch.device) -> None:
     """Contract: after a pass without `retain_graph`, what a custom function saved is gone, and a second pass says so;
     what is kept as an attribute of the context stays."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -168,7 +172,7 @@ def test_what_was_saved_is_freed_with_the_pass(engine: Engine, device: torch.dev
     assert node.attribute == "kept"
 
 
-def test_the_result_of_a_custom_view_is_not_changed(engine: Engine, device: torch.device) -> None:
+def test_function_that_returns_a_view_forbids_in_place_changes(engine: Engine, device: torch.device) -> None:
     """Contract: a view that a custom function returned cannot be changed in place, its history would be lost; its
     gradient is as its backward says."""
 
@@ -191,7 +195,7 @@ def test_the_result_of_a_custom_view_is_not_changed(engine: Engine, device: torc
     assert x.grad.tolist() == [[2.0, 2.0], [0.0, 0.0]]
 
 
-def test_a_dirty_input_has_to_be_returned(engine: Engine, device: torch.device) -> None:
+def test_mark_dirty_input_has_to_be_returned(engine: Engine, device: torch.device) -> None:
     """Contract: an input marked dirty that is not among the results is an error."""
 
     class Dirty(Function):

@@ -36,7 +36,7 @@ def x(device: torch.device) -> Tensor:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_grad_of_a_function(x: Tensor, engine: Engine) -> None:
+def test_func_grad_of_a_function(x: Tensor, engine: Engine) -> None:
     """Contract: `grad` gives the derivative of a function at a point; neither the point nor the derivative has a graph
     or a gradient afterwards."""
     found = grad(lambda at: wave(at).sum())(x)
@@ -48,7 +48,7 @@ def test_grad_of_a_function(x: Tensor, engine: Engine) -> None:
     engine.still_works()
 
 
-def test_value_gradient_and_more(x: Tensor, engine: Engine) -> None:
+def test_func_grad_and_value_has_aux_and_argnums(x: Tensor, engine: Engine) -> None:
     """Contract: `grad_and_value` gives the gradient, and then what the function returned; with `has_aux` that is a pair
     of value and whatever else; `argnums` says by which arguments is differentiated."""
 
@@ -65,7 +65,7 @@ def test_value_gradient_and_more(x: Tensor, engine: Engine) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_a_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
+def test_func_vjp_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
     """Contract: `vjp` gives a function's value and its pullback, which multiplies any cotangent by the transposed
     Jacobian, as often as it is called."""
     value, pullback = vjp(wave, x)
@@ -77,7 +77,7 @@ def test_a_pullback_can_be_used_often(x: Tensor, engine: Engine) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_jacobians_by_rows_and_by_columns(x: Tensor, engine: Engine) -> None:
+def test_func_jacrev_and_jacfwd_agree(x: Tensor, engine: Engine) -> None:
     """Contract: the Jacobian by backward passes is that by tangents, and that by hand."""
 
     def turned(at: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def test_jacobians_by_rows_and_by_columns(x: Tensor, engine: Engine) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_transforms_nest(x: Tensor, engine: Engine) -> None:
+def test_func_grad_hessian_and_jvp_nest(x: Tensor, engine: Engine) -> None:
     """Contract: the gradient of a gradient, the Hessian, and tangents of a gradient are all the second derivative."""
     second = 2 * x.cos() - x * x.sin()
 
@@ -104,7 +104,9 @@ def test_transforms_nest(x: Tensor, engine: Engine) -> None:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("chunk_size", [None, 2])
-def test_a_gradient_for_each_sample(chunk_size: int | None, engine: Engine, device: torch.device) -> None:
+def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
+    chunk_size: int | None, engine: Engine, device: torch.device
+) -> None:
     """Contract: `vmap` of `grad` over samples gives each sample's gradient of a module's parameters, the same whether
     they go through at once or in chunks, and the same as one backward pass a sample."""
     torch.manual_seed(5)
@@ -127,7 +129,7 @@ def test_a_gradient_for_each_sample(chunk_size: int | None, engine: Engine, devi
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_a_call_with_other_parameters(engine: Engine, device: torch.device) -> None:
+def test_functional_call_gives_gradients_to_the_parameters_passed(engine: Engine, device: torch.device) -> None:
     """Contract: a backward pass through `functional_call` gives gradients to the parameters that were passed, and none
     to the module's own."""
     layer = torch.nn.Linear(2, 2, device=device)
@@ -144,7 +146,7 @@ def test_a_call_with_other_parameters(engine: Engine, device: torch.device) -> N
     assert layer.bias.grad is None
 
 
-def test_a_transform_is_part_of_the_graph(x: Tensor, engine: Engine) -> None:
+def test_func_grad_is_part_of_the_graph(x: Tensor, engine: Engine) -> None:
     """Contract: what `grad` gives of a point that requires a gradient has a graph: a backward pass through it gives the
     second derivative."""
     point = x.clone().requires_grad_()
@@ -174,7 +176,7 @@ class Cube(torch.autograd.Function):
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_a_custom_function_is_transformed(x: Tensor, engine: Engine) -> None:
+def test_func_grad_and_vmap_transform_a_custom_function(x: Tensor, engine: Engine) -> None:
     """Contract: a custom function with `setup_context` has its own backward under `grad` and, with
     `generate_vmap_rule`, under `vmap` of it."""
     torch.testing.assert_close(grad(lambda at: Cube.apply(at).sum())(x), 30 * x**2)
@@ -183,7 +185,7 @@ def test_a_custom_function_is_transformed(x: Tensor, engine: Engine) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_random_numbers_of_samples(x: Tensor, engine: Engine) -> None:
+def test_vmap_randomness_different_and_same(x: Tensor, engine: Engine) -> None:
     """Contract: `vmap` refuses random numbers unless told whether samples share them: `different` draws for each,
     `same` for all; gradients see what was drawn."""
 

@@ -16,7 +16,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 @pytest.mark.covers(ROW)
-def test_inputs_and_results_can_be_saved(engine: Engine, device: torch.device) -> None:
+def test_save_for_backward_keeps_inputs_results_and_none(engine: Engine, device: torch.device) -> None:
     """Contract: `save_for_backward` keeps inputs, results, tensors made on the way and None, in their order."""
 
     class Power(Function):
@@ -70,7 +70,9 @@ def test_needs_input_grad_tells_what_is_wanted(engine: Engine, device: torch.dev
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("materialised", [True, False])
-def test_the_gradient_of_a_result_nobody_used(materialised: bool, engine: Engine, device: torch.device) -> None:
+def test_set_materialize_grads_decides_the_gradient_of_an_unused_result(
+    materialised: bool, engine: Engine, device: torch.device
+) -> None:
     """Contract: a result that takes no part in the pass has the gradient zero, of its shape; after
     `set_materialize_grads(False)` None."""
     seen: list[list[float] | None] = []
@@ -97,7 +99,7 @@ def test_the_gradient_of_a_result_nobody_used(materialised: bool, engine: Engine
 
 
 @pytest.mark.covers(ROW)
-def test_a_result_that_is_not_differentiable(engine: Engine, device: torch.device) -> None:
+def test_mark_non_differentiable_result_requires_no_grad(engine: Engine, device: torch.device) -> None:
     """Contract: a result marked as not differentiable requires no gradient; the others do, and theirs arrives."""
 
     class Sorted(Function):
@@ -126,7 +128,7 @@ def test_a_result_that_is_not_differentiable(engine: Engine, device: torch.devic
 
 
 @pytest.mark.covers(ROW)
-def test_an_input_that_was_changed_in_place(engine: Engine, device: torch.device) -> None:
+def test_mark_dirty_input_has_a_new_history(engine: Engine, device: torch.device) -> None:
     """Contract: an input marked dirty and returned is the same tensor, with a new history: the gradient goes through
     the function once. A leaf that requires a gradient is refused."""
 
@@ -156,7 +158,7 @@ def test_an_input_that_was_changed_in_place(engine: Engine, device: torch.device
         apply(DoubleInPlace, x)
 
 
-def test_an_input_that_is_returned_as_it_is(engine: Engine, device: torch.device) -> None:
+def test_function_that_returns_its_input_has_its_own_backward(engine: Engine, device: torch.device) -> None:
     """Contract: a function that returns its input has its own backward: the result is another tensor object with the
     values of the input, and the input itself is not changed."""
 
@@ -180,7 +182,7 @@ def test_an_input_that_is_returned_as_it_is(engine: Engine, device: torch.device
     assert x.grad.tolist() == [-5.0, -5.0]
 
 
-def test_the_context_can_be_set_up_apart(engine: Engine, device: torch.device) -> None:
+def test_setup_context_fills_the_context_apart(engine: Engine, device: torch.device) -> None:
     """Contract: with `setup_context`, `forward` gets no context and all inputs, defaults included; the context is
     filled from inputs and result, and backward works by it."""
 
@@ -206,7 +208,7 @@ def test_the_context_can_be_set_up_apart(engine: Engine, device: torch.device) -
     assert x.grad.tolist() == [8.0, 16.0]
 
 
-def test_lists_and_other_objects_pass_through(engine: Engine, device: torch.device) -> None:
+def test_function_passes_lists_and_other_objects_through(engine: Engine, device: torch.device) -> None:
     """Contract: inputs that are no tensors reach `forward` as they are, and tensors within them take no part; results
     that are no tensors come out as they are."""
 
@@ -230,7 +232,7 @@ def test_lists_and_other_objects_pass_through(engine: Engine, device: torch.devi
     assert other.grad is None
 
 
-def test_functions_within_functions(engine: Engine, device: torch.device) -> None:
+def test_function_within_a_function(engine: Engine, device: torch.device) -> None:
     """Contract: a function may build a graph of its own in `forward` and go through it in `backward`; other functions
     around it see nothing of that."""
 
@@ -255,7 +257,7 @@ def test_functions_within_functions(engine: Engine, device: torch.device) -> Non
     assert x.grad.tolist() == [36.0, 288.0]
 
 
-def test_a_class_made_for_each_call(engine: Engine, device: torch.device) -> None:
+def test_function_class_made_for_each_call(engine: Engine, device: torch.device) -> None:
     """Contract: functions are told apart by their class, and not by its name or text: each has its own backward."""
 
     def scaling(factor: float) -> type[Function]:
@@ -280,7 +282,7 @@ def test_a_class_made_for_each_call(engine: Engine, device: torch.device) -> Non
     assert gradients == [2.0, 3.0, 5.0]
 
 
-def test_once_differentiable(engine: Engine, device: torch.device) -> None:
+def test_once_differentiable_gives_first_derivatives(engine: Engine, device: torch.device) -> None:
     """Contract: a backward marked `once_differentiable` gives first derivatives as ever."""
 
     class Once(Function):

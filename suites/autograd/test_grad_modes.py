@@ -13,7 +13,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 @pytest.mark.covers(ROW)
-def test_what_was_not_recorded_is_constant(engine: Engine, device: torch.device) -> None:
+def test_no_grad_results_are_constants(engine: Engine, device: torch.device) -> None:
     """Contract: what is computed under `no_grad` requires no gradient and counts as a constant of what follows."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
@@ -29,7 +29,7 @@ def test_what_was_not_recorded_is_constant(engine: Engine, device: torch.device)
     assert x.grad.tolist() == [3.0, 12.0]
 
 
-def test_modes_nest_and_end(engine: Engine, device: torch.device) -> None:
+def test_no_grad_enable_grad_and_set_grad_enabled_nest_and_end(engine: Engine, device: torch.device) -> None:
     """Contract: each block and decorated function has its mode, and the one around it is as before afterwards, an
     error or not; a generator has its own between its steps alone."""
 
@@ -57,7 +57,7 @@ def test_modes_nest_and_end(engine: Engine, device: torch.device) -> None:
 
 
 @pytest.mark.covers(ROW)
-def test_a_backward_pass_needs_no_mode(engine: Engine, device: torch.device) -> None:
+def test_backward_works_under_no_grad(engine: Engine, device: torch.device) -> None:
     """Contract: a graph that was recorded can be gone through under `no_grad`, with the same gradients, and `.grad` has
     no history."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -103,7 +103,7 @@ def test_detach_in_place_makes_a_leaf(engine: Engine, device: torch.device) -> N
 
 
 @pytest.mark.covers(ROW)
-def test_inference_tensors_are_not_for_training(engine: Engine, device: torch.device) -> None:
+def test_inference_mode_tensors_are_not_for_training(engine: Engine, device: torch.device) -> None:
     """Contract: tensors made in inference mode cannot be saved for a backward pass nor be changed in place outside;
     a copy of one can."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -142,7 +142,7 @@ def test_inference_mode_counts_no_versions(engine: Engine, device: torch.device)
     engine.still_works()
 
 
-def test_results_of_constants_and_integers(engine: Engine, device: torch.device) -> None:
+def test_requires_grad_of_results_follows_the_operands(engine: Engine, device: torch.device) -> None:
     """Contract: a result requires a gradient if an operand does; comparisons, indices and rounding to integers do
     not, and functions of them neither."""
     x = torch.tensor([1.5, -2.5], device=device, requires_grad=True)

@@ -16,7 +16,7 @@ def double(device: torch.device, *values: float) -> torch.Tensor:
 
 
 @pytest.mark.covers(ROW)
-def test_derivatives_of_a_power(engine: Engine, device: torch.device) -> None:
+def test_create_graph_derivatives_of_a_power(engine: Engine, device: torch.device) -> None:
     """Contract: with `create_graph`, gradients have a history, and their gradients are the next derivative: of the
     fourth power, up to the fifth."""
     x = double(device, 1.0, 2.0, -3.0)
@@ -33,7 +33,7 @@ def test_derivatives_of_a_power(engine: Engine, device: torch.device) -> None:
     torch.testing.assert_close(values, wanted)
 
 
-def test_gradients_have_no_history_unless_asked(engine: Engine, device: torch.device) -> None:
+def test_create_graph_is_needed_for_gradients_with_history(engine: Engine, device: torch.device) -> None:
     """Contract: without `create_graph` gradients are constants, and a gradient of them is an error."""
     x = double(device, 1.0, 2.0)
     (gradient,) = torch.autograd.grad((x**3).sum(), x)
@@ -44,7 +44,7 @@ def test_gradients_have_no_history_unless_asked(engine: Engine, device: torch.de
 
 
 @pytest.mark.covers(ROW)
-def test_the_hessian_is_symmetric_and_right(engine: Engine, device: torch.device) -> None:
+def test_create_graph_hessian_is_symmetric_and_right(engine: Engine, device: torch.device) -> None:
     """Contract: second derivatives by rows are the Hessian: symmetric, and as by hand for x²y + exp(xy)."""
     p = double(device, 0.5, 2.0)
     value = p[0] ** 2 * p[1] + (p[0] * p[1]).exp()
@@ -60,7 +60,7 @@ def test_the_hessian_is_symmetric_and_right(engine: Engine, device: torch.device
 
 
 @pytest.mark.covers(ROW)
-def test_a_penalty_on_the_gradient(engine: Engine, device: torch.device) -> None:
+def test_create_graph_penalty_on_the_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: a loss made of a gradient can be trained by: parameters get the gradient of loss and penalty."""
     w = double(device, 2.0, 3.0)
     x = double(device, 1.0, -1.0)
@@ -77,7 +77,7 @@ def test_a_penalty_on_the_gradient(engine: Engine, device: torch.device) -> None
 
 @pytest.mark.covers(ROW)
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")  # once a process
-def test_a_product_with_the_hessian(engine: Engine, device: torch.device) -> None:
+def test_create_graph_product_with_the_hessian(engine: Engine, device: torch.device) -> None:
     """Contract: gradients accumulated with `backward(create_graph=True)` have a history that can be gone through."""
     x = double(device, 1.0, 2.0)
 
@@ -94,7 +94,7 @@ def test_a_product_with_the_hessian(engine: Engine, device: torch.device) -> Non
 
 
 @pytest.mark.covers(ROW)
-def test_a_custom_function_twice(engine: Engine, device: torch.device) -> None:
+def test_create_graph_through_a_custom_function(engine: Engine, device: torch.device) -> None:
     """Contract: the backward of a custom function, made of differentiable operations on what was saved, can be
     differentiated itself."""
     x = double(device, 1.0, 2.0)
@@ -106,7 +106,7 @@ def test_a_custom_function_twice(engine: Engine, device: torch.device) -> None:
     assert second.tolist() == [6.0, 12.0]
 
 
-def test_hooks_are_part_of_the_graph_of_gradients(engine: Engine, device: torch.device) -> None:
+def test_create_graph_includes_hooks(engine: Engine, device: torch.device) -> None:
     """Contract: what a hook makes of a gradient is part of the second derivative."""
     x = double(device, 2.0)
     x.register_hook(lambda gradient: gradient * gradient)
@@ -119,7 +119,7 @@ def test_hooks_are_part_of_the_graph_of_gradients(engine: Engine, device: torch.
     assert second.item() == 256.0
 
 
-def test_a_function_that_is_differentiable_once(engine: Engine, device: torch.device) -> None:
+def test_create_graph_through_once_differentiable_is_an_error(engine: Engine, device: torch.device) -> None:
     """Contract: a backward marked `once_differentiable` gives first derivatives under `create_graph`, and an error that
     says so for second ones."""
 

@@ -24,7 +24,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_saved_tensor_that_was_changed_is_refused(change: str, engine: Engine, device: torch.device) -> None:
+def test_in_place_change_of_a_saved_tensor_is_refused(change: str, engine: Engine, device: torch.device) -> None:
     """Contract: a tensor that a function saved for its backward pass and that was then changed in place, itself or by
     an alias, is an error that tells the versions expected and found; no gradient is written, and the next pass works.
     """
@@ -45,7 +45,7 @@ def test_a_saved_tensor_that_was_changed_is_refused(change: str, engine: Engine,
     engine.still_works()
 
 
-def test_a_change_by_data_is_not_seen(engine: Engine, device: torch.device) -> None:
+def test_data_change_is_not_seen_by_version_counters(engine: Engine, device: torch.device) -> None:
     """Contract: `.data` is an alias outside autograd: a change by it counts as no new version, and the backward pass
     takes the changed values."""
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
@@ -62,7 +62,7 @@ def test_a_change_by_data_is_not_seen(engine: Engine, device: torch.device) -> N
 
 
 @pytest.mark.covers(ROW)
-def test_a_result_that_nobody_saved_may_change(engine: Engine, device: torch.device) -> None:
+def test_in_place_change_of_a_result_that_nobody_saved(engine: Engine, device: torch.device) -> None:
     """Contract: only what is needed is compared. The result of a product by a number is not, so it may change, and
     the changes are part of the graph."""
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
@@ -85,7 +85,7 @@ SAVERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("function", SAVERS)
-def test_a_function_that_saves_its_result_in_place(function: str, engine: Engine, device: torch.device) -> None:
+def test_in_place_function_that_saves_its_result(function: str, engine: Engine, device: torch.device) -> None:
     """Contract: a function in place whose derivative is told by its result has the gradient of the same function out
     of place, and refuses once the result is changed again."""
     values = torch.tensor([-1.0, 0.5, 2.0], device=device)
@@ -104,7 +104,7 @@ def test_a_function_that_saves_its_result_in_place(function: str, engine: Engine
         changed.sum().backward()
 
 
-def test_a_leaf_that_requires_a_gradient_is_not_changed(engine: Engine, device: torch.device) -> None:
+def test_in_place_change_of_a_leaf_that_requires_grad_is_refused(engine: Engine, device: torch.device) -> None:
     """Contract: a leaf that requires a gradient, and a view of it, cannot be changed while gradients are recorded.
     Under `no_grad` it can, stays a leaf, and later passes see the new values."""
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
@@ -124,7 +124,7 @@ def test_a_leaf_that_requires_a_gradient_is_not_changed(engine: Engine, device: 
 
 
 @pytest.mark.covers(ROW)
-def test_a_copy_takes_the_gradient_from_what_it_covers(engine: Engine, device: torch.device) -> None:
+def test_copy_takes_the_gradient_from_what_it_covers(engine: Engine, device: torch.device) -> None:
     """Contract: `a.copy_(b)` sends the gradient to `b`, converted to its dtype and summed to its shape, and none to
     what `a` was before."""
     old = torch.ones(2, 3, device=device, requires_grad=True)
@@ -152,7 +152,7 @@ OVERWRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 
 @pytest.mark.parametrize("overwrite", OVERWRITES)
-def test_what_was_overwritten_gets_no_gradient(overwrite: str, engine: Engine, device: torch.device) -> None:
+def test_in_place_overwritten_elements_get_no_gradient(overwrite: str, engine: Engine, device: torch.device) -> None:
     """Contract: elements that were overwritten with a constant get the gradient zero, all others their own."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device, requires_grad=True)
     mask = torch.tensor([False, True, True, False], device=device)
@@ -165,7 +165,7 @@ def test_what_was_overwritten_gets_no_gradient(overwrite: str, engine: Engine, d
     assert x.grad.tolist() == [8.0, 0.0, 0.0, 32.0]
 
 
-def test_values_put_in_place_get_their_gradients(engine: Engine, device: torch.device) -> None:
+def test_index_put_values_get_their_gradients(engine: Engine, device: torch.device) -> None:
     """Contract: values written by index get the gradients of the places they were written to, and where two were
     added to one place, both get it."""
     x = torch.zeros(3, device=device, requires_grad=True)

@@ -32,7 +32,7 @@ PICKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("pick", PICKS)
-def test_gradients_go_where_elements_were_picked(pick: str, engine: Engine, device: torch.device) -> None:
+def test_indexing_gradients_go_where_elements_were_picked(pick: str, engine: Engine, device: torch.device) -> None:
     """Contract: each element gets the sum of the gradients of the places it was picked for, and zero if for none. Told
     by where numbered elements went."""
     x = torch.arange(1.0, 13.0, device=device).reshape(4, 3).requires_grad_()

@@ -36,7 +36,7 @@ KINKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float], list
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", KINKS)
-def test_the_gradient_at_a_kink(name: str, engine: Engine, device: torch.device) -> None:
+def test_gradient_at_a_kink(name: str, engine: Engine, device: torch.device) -> None:
     """Contract: where there is no derivative the gradient is the one of least size between those of both sides, the
     limit where there is one, and what is documented elsewhere. (For `clamp`, the least since torch 2.14.)"""
     function, values, expected = KINKS[name]
@@ -58,7 +58,7 @@ TIES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float]]] = {
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", TIES)
-def test_a_gradient_is_shared_among_equals(name: str, engine: Engine, device: torch.device) -> None:
+def test_max_gradient_is_shared_among_equals(name: str, engine: Engine, device: torch.device) -> None:
     """Contract: the greatest of equals, without an index, shares its gradient evenly among them."""
     function, expected = TIES[name]
     x = torch.tensor([1.0, 3.0, 3.0, 2.0], device=device, requires_grad=True)
@@ -70,7 +70,7 @@ def test_a_gradient_is_shared_among_equals(name: str, engine: Engine, device: to
 
 
 @pytest.mark.parametrize("function", ["max", "min", "median", "mode", "cummax", "sort"])
-def test_a_gradient_goes_to_the_index_that_was_told(function: str, engine: Engine, device: torch.device) -> None:
+def test_max_with_indices_gradient_goes_to_the_index(function: str, engine: Engine, device: torch.device) -> None:
     """Contract: functions that return indices send the gradient to the elements they name, among equals too."""
     x = torch.tensor([3.0, 3.0, 1.0, 1.0, 3.0], device=device, requires_grad=True)
     values, indices = getattr(torch, function)(x, dim=0)
@@ -96,7 +96,7 @@ def test_where_does_not_hide_an_infinite_gradient(engine: Engine, device: torch.
     assert before.tolist() == [0.0, 0.25]
 
 
-def test_not_a_number_stays_where_it_is(engine: Engine, device: torch.device) -> None:
+def test_nan_stays_in_its_element_in_backward(engine: Engine, device: torch.device) -> None:
     """Contract: a NaN or an infinity in one element does not reach the gradients of others."""
     x = torch.tensor([1.0, float("nan"), INF, 2.0], device=device, requires_grad=True)
 

@@ -14,7 +14,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 @pytest.mark.covers(ROW)
-def test_what_is_no_leaf_keeps_its_gradient_when_asked(engine: Engine, device: torch.device) -> None:
+def test_retain_grad_keeps_the_gradient_of_a_tensor_within_the_graph(engine: Engine, device: torch.device) -> None:
     """Contract: after `retain_grad`, a tensor within the graph has its gradient as `.grad`; another one has none, and
     to ask for it is a warning."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -32,7 +32,7 @@ def test_what_is_no_leaf_keeps_its_gradient_when_asked(engine: Engine, device: t
 
 
 @pytest.mark.covers(ROW)
-def test_what_is_retained_is_what_hooks_made(engine: Engine, device: torch.device) -> None:
+def test_retain_grad_keeps_what_hooks_made(engine: Engine, device: torch.device) -> None:
     """Contract: the gradient retained is the one after all hooks of the tensor, also of those registered after
     `retain_grad` was called, and is written once however often it was called."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -48,7 +48,7 @@ def test_what_is_retained_is_what_hooks_made(engine: Engine, device: torch.devic
     assert y.grad.tolist() == [15.0, 15.0]
 
 
-def test_retained_gradients_add_up(engine: Engine, device: torch.device) -> None:
+def test_retain_grad_adds_up_over_passes(engine: Engine, device: torch.device) -> None:
     """Contract: retained gradients add up over passes, as those of leaves do."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
@@ -110,7 +110,7 @@ def test_retain_grad_where_there_is_nothing_to_retain(engine: Engine, device: to
         torch.ones(2, device=device).retain_grad()
 
 
-def test_what_is_a_leaf(engine: Engine, device: torch.device) -> None:
+def test_is_leaf_tells_what_is_a_leaf(engine: Engine, device: torch.device) -> None:
     """Contract: a leaf was made by the user or requires no gradient. Results of what requires one are none; detached,
     under `no_grad`, or of constants, they are."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -144,7 +144,7 @@ def test_requires_grad_is_for_leaves_of_real_and_complex_numbers(engine: Engine,
     engine.still_works()
 
 
-def test_a_gradient_that_is_assigned_fits_its_tensor(engine: Engine, device: torch.device) -> None:
+def test_grad_that_is_assigned_must_fit_its_tensor(engine: Engine, device: torch.device) -> None:
     """Contract: `.grad` can be assigned a tensor of the same shape, dtype and device, or None, and nothing else; the
     next pass adds to it."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -166,7 +166,7 @@ def test_a_gradient_that_is_assigned_fits_its_tensor(engine: Engine, device: tor
     assert x.grad.tolist() == [3.0, 3.0]
 
 
-def test_copies_of_leaves_and_of_others(engine: Engine, device: torch.device) -> None:
+def test_deepcopy_and_clone_of_leaves_and_others(engine: Engine, device: torch.device) -> None:
     """Contract: a leaf is copied with its gradient and without ties to the original; what has a history cannot be
     copied that way; `clone` can, and its gradient flows back."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -185,7 +185,7 @@ def test_copies_of_leaves_and_of_others(engine: Engine, device: torch.device) ->
     assert x.grad.tolist() == [8.0, 8.0]
 
 
-def test_a_frozen_parameter_gets_no_gradient(engine: Engine, device: torch.device) -> None:
+def test_requires_grad_false_parameter_gets_no_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: a parameter that requires no gradient gets none, the others do, and a later change of the flag counts
     for graphs made afterwards."""
     layer = torch.nn.Linear(2, 2, device=device)

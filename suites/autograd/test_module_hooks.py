@@ -34,7 +34,7 @@ def listed(gradients: Gradients | torch.Tensor) -> list[list[float] | None]:
 
 
 @pytest.mark.covers(ROW)
-def test_a_backward_hook_sees_what_came_in_and_went_out(engine: Engine, device: torch.device) -> None:
+def test_register_full_backward_hook_sees_gradients_of_inputs_and_outputs(engine: Engine, device: torch.device) -> None:
     """Contract: a full backward hook gets the gradients of the module's inputs and of its outputs, and replaces the
     former with what it returns; parameters get theirs as ever."""
     module = Scale(device)
@@ -57,7 +57,7 @@ def test_a_backward_hook_sees_what_came_in_and_went_out(engine: Engine, device: 
 
 
 @pytest.mark.covers(ROW)
-def test_a_backward_pre_hook_replaces_what_comes_in(engine: Engine, device: torch.device) -> None:
+def test_register_full_backward_pre_hook_replaces_what_comes_in(engine: Engine, device: torch.device) -> None:
     """Contract: a full backward pre-hook gets the gradients of the outputs before the module's own backward, and
     replaces them with what it returns, for inputs and parameters."""
     module = Scale(device)
@@ -72,7 +72,9 @@ def test_a_backward_pre_hook_replaces_what_comes_in(engine: Engine, device: torc
     assert module.factor.grad.item() == 15.0
 
 
-def test_the_hooks_of_modules_run_from_the_last_to_the_first(engine: Engine, device: torch.device) -> None:
+def test_register_full_backward_hook_runs_from_the_last_module_to_the_first(
+    engine: Engine, device: torch.device
+) -> None:
     """Contract: the backward pass enters a module before those in front of it: pre-hook and hook of the last, then of
     the one before; around a container, its pre-hook first and its hook last."""
     first, last = Scale(device), Scale(device)
@@ -88,7 +90,7 @@ def test_the_hooks_of_modules_run_from_the_last_to_the_first(engine: Engine, dev
     assert order == ["into both", "into last", "out of last", "into first", "out of first", "out of both"]
 
 
-def test_a_module_whose_input_requires_no_gradient(engine: Engine, device: torch.device) -> None:
+def test_register_full_backward_hook_where_no_input_requires_grad(engine: Engine, device: torch.device) -> None:
     """Contract: where no input of a module requires a gradient, its backward hook is called all the same, with None
     for each, and a warning tells when it is called."""
     module = Scale(device)
@@ -103,7 +105,7 @@ def test_a_module_whose_input_requires_no_gradient(engine: Engine, device: torch
     assert module.factor.grad.item() == 6.0
 
 
-def test_a_removed_hook_of_a_module_is_not_called(engine: Engine, device: torch.device) -> None:
+def test_register_full_backward_hook_removed_is_not_called(engine: Engine, device: torch.device) -> None:
     """Contract: after `remove` a module's hook is called no more, and those beside it are."""
     module = Scale(device)
     calls: list[str] = []
@@ -119,7 +121,7 @@ def test_a_removed_hook_of_a_module_is_not_called(engine: Engine, device: torch.
 
 
 @waived(Known("hooks of all modules are called for the modules of captured graphs too", COMPILED_MODULES, UserWarning))
-def test_hooks_of_all_modules(engine: Engine, device: torch.device) -> None:
+def test_register_module_full_backward_hook_is_called_for_all_modules(engine: Engine, device: torch.device) -> None:
     """Contract: a backward hook of all modules is called for each module of a pass, before the module's own."""
     first, last = Scale(device), Scale(device)
     calls: list[str] = []
@@ -136,7 +138,7 @@ def test_hooks_of_all_modules(engine: Engine, device: torch.device) -> None:
     assert calls == ["every", "every", "own", "own"]
 
 
-def test_the_result_of_a_hooked_module_is_not_changed_in_place(engine: Engine, device: torch.device) -> None:
+def test_register_full_backward_hook_forbids_in_place_change_of_results(engine: Engine, device: torch.device) -> None:
     """Contract: with a full backward hook, inputs and outputs of a module are views that cannot be changed in place;
     out of place all is as ever."""
     module = Scale(device)

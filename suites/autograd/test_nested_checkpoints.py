@@ -54,7 +54,7 @@ def x(device: torch.device) -> Tensor:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_each_level_is_run_again_for_each_around_it(depth: int, x: Tensor, engine: Engine) -> None:
+def test_nested_checkpoint_is_run_again_for_each_around_it(depth: int, x: Tensor, engine: Engine) -> None:
     """Contract: of checkpoints within each other the n-th from outside is run n + 1 times in all: once in the forward
     pass, and once for itself and each that is around it; the gradient is that without any."""
     counted = Counted()
@@ -79,7 +79,7 @@ def test_each_level_is_run_again_for_each_around_it(depth: int, x: Tensor, engin
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_two_within_one(x: Tensor, engine: Engine) -> None:
+def test_nested_checkpoints_two_within_one(x: Tensor, engine: Engine) -> None:
     """Contract: of two checkpoints side by side within a third each is run again for itself and for the third, unless
     nothing but its result is needed of it, and the second reaches the first's gradient through its own."""
     counted = Counted()
@@ -98,7 +98,7 @@ def test_two_within_one(x: Tensor, engine: Engine) -> None:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("early_stop", [True, False], ids=["stops", "goes_on"])
-def test_stopping_early_within_another(early_stop: bool, x: Tensor, engine: Engine) -> None:
+def test_nested_checkpoint_early_stop(early_stop: bool, x: Tensor, engine: Engine) -> None:
     """Contract: in a checkpoint within another the part after the last tensor that is needed is run again only where
     stopping early is off; the gradient is the same."""
     counted = Counted()
@@ -119,7 +119,7 @@ def test_stopping_early_within_another(early_stop: bool, x: Tensor, engine: Engi
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @waived(NO_HISTORY)
-def test_a_gradient_within_a_checkpoint(x: Tensor, engine: Engine) -> None:
+def test_nested_checkpoint_with_autograd_grad_within(x: Tensor, engine: Engine) -> None:
     """Contract: a function behind a checkpoint may itself take a gradient with a graph: the gradient through it is the
     second derivative."""
 
@@ -136,7 +136,7 @@ def test_a_gradient_within_a_checkpoint(x: Tensor, engine: Engine) -> None:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @waived(NO_HISTORY)
-def test_a_second_derivative_through_checkpoints(x: Tensor, engine: Engine) -> None:
+def test_nested_checkpoints_second_derivative(x: Tensor, engine: Engine) -> None:
     """Contract: checkpoints that keep their graphs can be differentiated twice, nested ones too."""
     behind = kept(lambda at: kept(torch.sin)(at).exp())
 
@@ -149,7 +149,7 @@ def test_a_second_derivative_through_checkpoints(x: Tensor, engine: Engine) -> N
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_random_numbers_within_both(engine: Engine, device: torch.device) -> None:
+def test_nested_checkpoints_draw_the_same_random_numbers(engine: Engine, device: torch.device) -> None:
     """Contract: each run of an inner checkpoint draws what its first run drew, whichever level asks for it."""
     masks: list[Tensor] = []
 
@@ -176,7 +176,7 @@ def test_random_numbers_within_both(engine: Engine, device: torch.device) -> Non
     reason="the forward that was cut short is cleaned up after the hooks that it had set, which torch calls an "
     "internal error (seen with 2.11 and 2.12, https://github.com/pytorch/pytorch/blob/main/torch/utils/checkpoint.py)",
 )
-def test_an_error_within_leaves_the_next_pass_alone(x: Tensor, engine: Engine) -> None:
+def test_nested_checkpoint_error_leaves_the_next_pass_alone(x: Tensor, engine: Engine) -> None:
     """Contract: where the inner function raises when it is run again, its error comes out of the backward pass, and the
     next pass is right."""
     counted = Counted()

@@ -19,7 +19,7 @@ def node(tensor: torch.Tensor) -> Any:
 
 
 @pytest.mark.covers(ROW)
-def test_a_hook_before_a_node_changes_what_it_gets(engine: Engine, device: torch.device) -> None:
+def test_node_register_prehook_changes_what_a_node_gets(engine: Engine, device: torch.device) -> None:
     """Contract: a pre-hook of a node gets the gradients of the node's results as a tuple, and what it returns is what
     the node computes with."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -39,7 +39,7 @@ def test_a_hook_before_a_node_changes_what_it_gets(engine: Engine, device: torch
 
 
 @pytest.mark.covers(ROW)
-def test_a_hook_after_a_node_changes_what_it_made(engine: Engine, device: torch.device) -> None:
+def test_node_register_hook_changes_what_a_node_made(engine: Engine, device: torch.device) -> None:
     """Contract: a hook of a node gets what it made and what it was given, and what it returns flows on instead."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[tuple[list[float], list[float]]] = []
@@ -57,7 +57,7 @@ def test_a_hook_after_a_node_changes_what_it_made(engine: Engine, device: torch.
     assert x.grad.tolist() == [11.0, 11.0]
 
 
-def test_several_hooks_of_one_node(engine: Engine, device: torch.device) -> None:
+def test_node_register_prehook_and_register_hook_run_in_order(engine: Engine, device: torch.device) -> None:
     """Contract: pre-hooks and hooks of one node run in the order they were registered, each with what the one before
     it made; a removed one does not."""
     x = torch.ones(1, device=device, requires_grad=True)
@@ -90,7 +90,7 @@ def test_several_hooks_of_one_node(engine: Engine, device: torch.device) -> None
     assert x.grad.item() == 420.0
 
 
-def test_the_node_that_accumulates_has_hooks(engine: Engine, device: torch.device) -> None:
+def test_accumulategrad_node_has_hooks(engine: Engine, device: torch.device) -> None:
     """Contract: the node that writes a leaf's `.grad` is reached by `get_gradient_edge`; its pre-hook changes what is
     accumulated, and its hook runs when `.grad` is there."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -108,7 +108,7 @@ def test_the_node_that_accumulates_has_hooks(engine: Engine, device: torch.devic
 
 
 @pytest.mark.covers(ROW)
-def test_the_order_of_all_hooks(engine: Engine, device: torch.device) -> None:
+def test_hooks_of_tensor_and_node_run_in_order(engine: Engine, device: torch.device) -> None:
     """Contract: around one node, hooks of the tensor come first, then pre-hooks of the node, then the node itself,
     then its hooks. For a leaf: hooks of the tensor, accumulation, post-accumulate hooks. Whatever the order of
     registration. Nodes nearer to the result come first."""
@@ -165,7 +165,7 @@ def test_next_functions_lead_from_the_result_to_the_leaves(engine: Engine, devic
 
 
 @pytest.mark.covers(ROW)
-def test_a_pass_can_end_at_a_node(engine: Engine, device: torch.device) -> None:
+def test_get_gradient_edge_is_an_input_of_autograd_grad(engine: Engine, device: torch.device) -> None:
     """Contract: `autograd.grad` takes an edge of the graph for an input, and gives the gradient that arrives there:
     the same as for the tensor."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)

@@ -42,7 +42,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], .
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradients_are_those_by_differences(name: str, engine: Engine) -> None:
+def test_gradcheck_gradients_are_those_by_differences(name: str, engine: Engine) -> None:
     """Contract: gradients are the derivative by differences, entry by entry of the Jacobian, in double precision."""
     function, shapes = FUNCTIONS[name]
 
@@ -50,7 +50,7 @@ def test_gradients_are_those_by_differences(name: str, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", ["matmul", "softmax", "division_by_broadcast"])
-def test_gradients_of_strided_inputs(name: str, engine: Engine) -> None:
+def test_gradcheck_gradients_of_strided_inputs(name: str, engine: Engine) -> None:
     """Contract: inputs that are transposed views have the gradients by differences too."""
     function, shapes = FUNCTIONS[name]
     inputs = [
@@ -63,7 +63,7 @@ def test_gradients_of_strided_inputs(name: str, engine: Engine) -> None:
 
 @pytest.mark.covers(ROW)
 @each("name", ["matmul", "layer_norm", "gelu"], {"matmul": UNDEFINED})
-def test_second_derivatives_are_those_by_differences(name: str, engine: Engine) -> None:
+def test_gradgradcheck_second_derivatives_are_those_by_differences(name: str, engine: Engine) -> None:
     """Contract: gradients of gradients are the differences of gradients."""
     function, shapes = FUNCTIONS[name]
 
@@ -71,14 +71,14 @@ def test_second_derivatives_are_those_by_differences(name: str, engine: Engine) 
 
 
 @waived(UNDEFINED)
-def test_complex_gradients_are_those_by_differences(engine: Engine) -> None:
+def test_gradcheck_complex_gradients_are_those_by_differences(engine: Engine) -> None:
     """Contract: complex gradients, by the conjugate convention, are the derivative by differences along both axes."""
     z = torch.tensor([0.5 + 1.0j, -1.0 + 0.25j], dtype=torch.complex128, requires_grad=True)
 
     assert gradcheck(lambda given: (given * given.conj() + given.exp()) * 1j, (z,))
 
 
-def test_a_wrong_gradient_is_found_out(engine: Engine) -> None:
+def test_gradcheck_finds_a_wrong_gradient(engine: Engine) -> None:
     """Contract: a function whose backward is wrong in one entry fails the check, with the Jacobians told; returned as
     False where no error is wanted."""
 

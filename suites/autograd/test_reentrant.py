@@ -33,7 +33,7 @@ def nesting(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> type[
 
 
 @pytest.mark.covers(ROW)
-def test_a_pass_within_a_pass(engine: Engine, device: torch.device) -> None:
+def test_reentrant_backward_gives_both_gradients(engine: Engine, device: torch.device) -> None:
     """Contract: a backward may run a pass of its own: its gradients are right, and those of the outer pass too."""
 
     def of_square(leaf: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,7 @@ def test_a_pass_within_a_pass(engine: Engine, device: torch.device) -> None:
 
 
 @pytest.mark.covers(ROW)
-def test_gradients_are_recorded_in_a_backward_only_when_asked(engine: Engine, device: torch.device) -> None:
+def test_is_grad_enabled_in_a_backward_only_with_create_graph(engine: Engine, device: torch.device) -> None:
     """Contract: a backward runs without recording, unless the pass was to build a graph; what it switches on itself
     is off again outside."""
     seen: list[bool] = []
@@ -74,7 +74,7 @@ class OwnError(Exception):
 
 
 @pytest.mark.covers(ROW)
-def test_an_error_in_the_inner_pass_ends_both(engine: Engine, device: torch.device) -> None:
+def test_reentrant_backward_error_ends_both_passes(engine: Engine, device: torch.device) -> None:
     """Contract: an error in a pass within a pass comes out of the outer one as it is."""
 
     def refuse(leaf: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,7 @@ def test_an_error_in_the_inner_pass_ends_both(engine: Engine, device: torch.devi
 DEPTH = 20
 
 
-def test_passes_within_passes_many_deep(engine: Engine, device: torch.device) -> None:
+def test_reentrant_backward_many_deep(engine: Engine, device: torch.device) -> None:
     """Contract: passes can be within each other many deep, each one's gradients being those of its own graph."""
 
     class Deep(Function):
@@ -123,7 +123,7 @@ def test_passes_within_passes_many_deep(engine: Engine, device: torch.device) ->
 
 
 @as_one_graph
-def test_what_is_queued_runs_when_the_pass_has_ended(engine: Engine, device: torch.device) -> None:
+def test_queue_callback_runs_when_the_pass_has_ended(engine: Engine, device: torch.device) -> None:
     """Contract: a callback queued during a pass runs once, when all gradients of the pass were written, before
     `backward` returns; the next pass knows nothing of it."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -142,7 +142,7 @@ def test_what_is_queued_runs_when_the_pass_has_ended(engine: Engine, device: tor
     assert len(seen) == 1
 
 
-def test_callbacks_are_for_passes(engine: Engine, device: torch.device) -> None:
+def test_queue_callback_outside_of_a_pass_is_an_error(engine: Engine, device: torch.device) -> None:
     """Contract: outside of a backward pass nothing can be queued, which is an error."""
     with pytest.raises(RuntimeError, match="Final callbacks can only be installed during backward pass"):
         private.queue_callback(lambda: None)

@@ -17,7 +17,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 @pytest.mark.covers(ROW)
-def test_the_pass_computes_with_what_was_unpacked(engine: Engine, device: torch.device) -> None:
+def test_saved_tensors_hooks_decide_what_the_pass_computes_with(engine: Engine, device: torch.device) -> None:
     """Contract: each tensor saved within the block is packed at once and unpacked in the backward pass, and the
     gradients are computed with what the latter returned."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -44,7 +44,7 @@ def test_the_pass_computes_with_what_was_unpacked(engine: Engine, device: torch.
 
 
 @pytest.mark.covers(ROW)
-def test_what_custom_functions_save_is_packed(engine: Engine, device: torch.device) -> None:
+def test_saved_tensors_hooks_pack_what_custom_functions_save(engine: Engine, device: torch.device) -> None:
     """Contract: what a custom function saves goes through the hooks too."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
@@ -57,7 +57,7 @@ def test_what_custom_functions_save_is_packed(engine: Engine, device: torch.devi
 
 
 @pytest.mark.covers(ROW)
-def test_the_innermost_hooks_count(engine: Engine, device: torch.device) -> None:
+def test_saved_tensors_hooks_innermost_count(engine: Engine, device: torch.device) -> None:
     """Contract: of nested blocks the innermost alone packs; after it the one around it does again."""
     x = torch.ones(2, device=device, requires_grad=True)
     packed: list[str] = []
@@ -80,7 +80,7 @@ def test_the_innermost_hooks_count(engine: Engine, device: torch.device) -> None
     assert x.grad.tolist() == [220.0, 220.0]
 
 
-def test_nothing_is_packed_that_is_not_saved(engine: Engine, device: torch.device) -> None:
+def test_saved_tensors_hooks_pack_only_what_is_saved(engine: Engine, device: torch.device) -> None:
     """Contract: where no gradient is recorded nothing is saved, so nothing is packed; nor for functions that save
     nothing."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -101,7 +101,7 @@ def test_nothing_is_packed_that_is_not_saved(engine: Engine, device: torch.devic
 
 
 @pytest.mark.covers(ROW)
-def test_saved_tensors_can_wait_in_files(engine: Engine, device: torch.device, tmp_path: Path) -> None:
+def test_saved_tensors_hooks_can_keep_tensors_in_files(engine: Engine, device: torch.device, tmp_path: Path) -> None:
     """Contract: whatever packing returns is kept, a path say: what was saved can be elsewhere until the pass."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
 
@@ -143,7 +143,7 @@ def test_save_on_cpu_changes_no_gradient(engine: Engine, device: torch.device) -
         assert torch.equal(found, wanted)
 
 
-def test_hooks_can_be_forbidden(engine: Engine, device: torch.device) -> None:
+def test_disable_saved_tensors_hooks_forbids_them(engine: Engine, device: torch.device) -> None:
     """Contract: where saved-tensor hooks are disabled, to enter a block of them is an error with the text given; around
     and afterwards they work."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -161,7 +161,7 @@ def test_hooks_can_be_forbidden(engine: Engine, device: torch.device) -> None:
     assert x.grad.tolist() == [22.0, 22.0]
 
 
-def test_packing_must_not_change_what_is_saved(engine: Engine, device: torch.device) -> None:
+def test_saved_tensors_hooks_must_not_change_what_is_saved(engine: Engine, device: torch.device) -> None:
     """Contract: a pack hook that changes its tensor in place is an error; so is an unpack hook that returns what is no
     tensor."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -184,7 +184,7 @@ class OwnError(Exception):
 
 
 @pytest.mark.covers(ROW)
-def test_an_error_while_unpacking_ends_the_pass(engine: Engine, device: torch.device) -> None:
+def test_saved_tensors_hooks_error_while_unpacking_ends_the_pass(engine: Engine, device: torch.device) -> None:
     """Contract: what unpacking raises comes out of the pass as it is."""
 
     def refuse(packed: torch.Tensor) -> torch.Tensor:
@@ -200,7 +200,7 @@ def test_an_error_while_unpacking_ends_the_pass(engine: Engine, device: torch.de
     engine.still_works()
 
 
-def test_one_saved_tensor_has_hooks_of_its_own(engine: Engine, device: torch.device) -> None:
+def test_register_hooks_on_one_saved_tensor(engine: Engine, device: torch.device) -> None:
     """Contract: hooks can be registered on one saved tensor of a node, once; the pass computes with what they
     return."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)

@@ -14,7 +14,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_a_gradient_has_the_dtype_of_its_leaf(dtype: torch.dtype, engine: Engine, device: torch.device) -> None:
+def test_grad_has_the_dtype_of_its_leaf(dtype: torch.dtype, engine: Engine, device: torch.device) -> None:
     """Contract: a gradient has dtype, shape and device of its leaf, also where the result was computed in another
     dtype."""
     x = torch.tensor([1.0, 2.0], dtype=dtype, device=device, requires_grad=True)
@@ -45,7 +45,7 @@ BROADCASTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("shapes", BROADCASTS)
-def test_gradients_of_what_was_broadcast_are_summed(shapes: str, engine: Engine, device: torch.device) -> None:
+def test_broadcast_gradients_are_summed(shapes: str, engine: Engine, device: torch.device) -> None:
     """Contract: an operand that was broadcast has a gradient of its own shape: the sum over where it was used, told
     here by expanding by hand."""
     mine, others = BROADCASTS[shapes]
@@ -74,7 +74,7 @@ EXPANSIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("expansion", EXPANSIONS)
-def test_gradients_of_copies_are_summed(expansion: str, engine: Engine, device: torch.device) -> None:
+def test_expand_and_repeat_gradients_are_summed(expansion: str, engine: Engine, device: torch.device) -> None:
     """Contract: an element that was copied gets the sum of the gradients of its copies, told here by where they went:
     numbered elements go the same way."""
     x = torch.arange(6.0, device=device).reshape(2, 3).requires_grad_()
@@ -91,7 +91,7 @@ def test_gradients_of_copies_are_summed(expansion: str, engine: Engine, device: 
     assert x.grad.flatten().tolist() == expected.tolist()
 
 
-def test_a_start_with_other_strides(engine: Engine, device: torch.device) -> None:
+def test_backward_start_with_other_strides(engine: Engine, device: torch.device) -> None:
     """Contract: starting gradients that are transposed, strided or expanded views count by their values alone."""
     x = torch.arange(6.0, device=device).reshape(2, 3).requires_grad_()
     values = torch.arange(10.0, 16.0, device=device).reshape(2, 3)
@@ -108,7 +108,7 @@ def test_a_start_with_other_strides(engine: Engine, device: torch.device) -> Non
     assert torch.equal(found[3], 2 * x.detach())
 
 
-def test_tensors_of_no_elements(engine: Engine, device: torch.device) -> None:
+def test_backward_of_tensors_of_no_elements(engine: Engine, device: torch.device) -> None:
     """Contract: tensors of no elements have gradients of no elements, and others are not disturbed by them."""
     empty = torch.zeros(0, 3, device=device, requires_grad=True)
     x = torch.ones(2, 3, device=device, requires_grad=True)
@@ -122,7 +122,7 @@ def test_tensors_of_no_elements(engine: Engine, device: torch.device) -> None:
 
 
 @pytest.mark.covers(ROW)
-def test_numbers_on_the_host_meet_tensors_on_the_device(engine: Engine, device: torch.device) -> None:
+def test_backward_of_a_cpu_number_with_a_device_tensor(engine: Engine, device: torch.device) -> None:
     """Contract: a tensor of one number on the host can meet tensors of any device, and its gradient is on the host."""
     number = torch.tensor(3.0, requires_grad=True)
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -136,7 +136,7 @@ def test_numbers_on_the_host_meet_tensors_on_the_device(engine: Engine, device: 
     assert (x.grad.device, x.grad.tolist()) == (device, [3.0, 3.0])
 
 
-def test_gradients_cross_devices_and_dtypes(engine: Engine, device: torch.device) -> None:
+def test_to_passes_gradients_across_devices_and_dtypes(engine: Engine, device: torch.device) -> None:
     """Contract: `to` passes gradients back to device and dtype of where it came from, with the rounding of the way."""
     x = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
     third = torch.tensor(1.0 / 3.0, dtype=torch.float32, device=device)

@@ -32,7 +32,7 @@ EXPECTED = [[0.0, 0.0], [6.0, 8.0], [0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
 
 
 @pytest.mark.covers(ROW)
-def test_the_gradient_of_a_sparse_embedding(engine: Engine, device: torch.device) -> None:
+def test_sparse_gradient_of_embedding(engine: Engine, device: torch.device) -> None:
     """Contract: the gradient of a sparse embedding is sparse, has entries for the rows used alone, and as a dense
     tensor is the gradient of the dense embedding."""
     layer = embedding(device)
@@ -66,7 +66,7 @@ def test_sparse_gradients_add_up(engine: Engine, device: torch.device) -> None:
 
 @pytest.mark.covers(ROW)
 @each("first", ["dense", "sparse"], {"sparse": SPARSE})
-def test_sparse_and_dense_gradients_meet(first: str, engine: Engine, device: torch.device) -> None:
+def test_sparse_and_dense_gradients_give_a_dense_sum(first: str, engine: Engine, device: torch.device) -> None:
     """Contract: a sparse and a dense gradient of one leaf give a dense sum, whichever was there first."""
     layer = embedding(device)
 
@@ -81,7 +81,7 @@ def test_sparse_and_dense_gradients_meet(first: str, engine: Engine, device: tor
     assert layer.weight.grad.tolist() == [[100 + value for value in row] for row in EXPECTED]
 
 
-def test_sparse_and_dense_gradients_meet_in_one_pass(engine: Engine, device: torch.device) -> None:
+def test_sparse_and_dense_gradients_in_one_pass_give_a_dense_sum(engine: Engine, device: torch.device) -> None:
     """Contract: within one pass too, a sparse and a dense gradient of one leaf give a dense sum."""
     layer = embedding(device)
 
@@ -93,7 +93,7 @@ def test_sparse_and_dense_gradients_meet_in_one_pass(engine: Engine, device: tor
 
 @pytest.mark.covers(ROW)
 @waived(SPARSE)
-def test_the_gradient_of_a_sparse_product(engine: Engine, device: torch.device) -> None:
+def test_sparse_mm_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: a sparse matrix times a dense one has the gradients of the dense product: for the dense operand, and
     for the sparse one where it has entries."""
     places = torch.tensor([[0, 1, 1], [2, 0, 2]], device=device)
@@ -116,7 +116,7 @@ def test_the_gradient_of_a_sparse_product(engine: Engine, device: torch.device) 
 
 
 @waived(SPARSE)
-def test_gradients_through_conversions(engine: Engine, device: torch.device) -> None:
+def test_to_sparse_and_to_dense_pass_gradients_on(engine: Engine, device: torch.device) -> None:
     """Contract: `to_sparse` and `to_dense` pass gradients on, and `values` of a sparse tensor leads to its entries."""
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0]], device=device, requires_grad=True)
     entries = torch.tensor([5.0, 7.0], device=device, requires_grad=True)

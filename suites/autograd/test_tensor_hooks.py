@@ -20,7 +20,7 @@ def gradient_of(leaf: torch.Tensor) -> list[float]:
 
 
 @pytest.mark.covers(ROW)
-def test_hooks_run_in_order_and_each_gets_what_the_last_made(engine: Engine, device: torch.device) -> None:
+def test_register_hook_runs_in_order_each_with_what_the_last_made(engine: Engine, device: torch.device) -> None:
     """Contract: the hooks of a tensor run in the order they were registered; one that returns a tensor replaces the
     gradient for those after it, one that returns None keeps it."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -41,7 +41,7 @@ def test_hooks_run_in_order_and_each_gets_what_the_last_made(engine: Engine, dev
 
 
 @pytest.mark.covers(ROW)
-def test_a_hook_within_the_graph_sees_the_whole_gradient_once(engine: Engine, device: torch.device) -> None:
+def test_register_hook_within_the_graph_sees_the_whole_gradient_once(engine: Engine, device: torch.device) -> None:
     """Contract: a hook on a tensor that is used several times is called once a pass, with the sum; what it returns is
     what flows on."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -60,7 +60,7 @@ def test_a_hook_within_the_graph_sees_the_whole_gradient_once(engine: Engine, de
     assert x.grad.tolist() == [10.0, 14.0]
 
 
-def test_a_removed_hook_is_not_called(engine: Engine, device: torch.device) -> None:
+def test_register_hook_removed_is_not_called(engine: Engine, device: torch.device) -> None:
     """Contract: `remove` of a hook's handle takes it away, also between two passes over one graph, and no other."""
     x = torch.ones(2, device=device, requires_grad=True)
     calls: list[str] = []
@@ -74,7 +74,7 @@ def test_a_removed_hook_is_not_called(engine: Engine, device: torch.device) -> N
     assert calls == ["a", "b", "c", "a", "c"]
 
 
-def test_a_hook_has_to_return_a_tensor_like_the_gradient(engine: Engine, device: torch.device) -> None:
+def test_register_hook_has_to_return_a_tensor_like_the_gradient(engine: Engine, device: torch.device) -> None:
     """Contract: a hook that returns what is no tensor is an error that tells what it was, and the gradient is not
     written."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -87,7 +87,7 @@ def test_a_hook_has_to_return_a_tensor_like_the_gradient(engine: Engine, device:
     engine.still_works()
 
 
-def test_an_error_in_a_hook_ends_the_pass_and_is_raised(engine: Engine, device: torch.device) -> None:
+def test_register_hook_error_ends_the_pass_and_is_raised(engine: Engine, device: torch.device) -> None:
     """Contract: what a hook raises comes out of `backward` with its type and text; gradients below it are not
     written."""
     x = torch.ones(2, device=device, requires_grad=True)
@@ -107,7 +107,7 @@ def test_an_error_in_a_hook_ends_the_pass_and_is_raised(engine: Engine, device: 
     engine.still_works()
 
 
-def test_only_what_requires_a_gradient_has_hooks(engine: Engine, device: torch.device) -> None:
+def test_register_hook_needs_a_tensor_that_requires_grad(engine: Engine, device: torch.device) -> None:
     """Contract: a hook on a tensor that requires no gradient is refused when it is registered, and so is a
     post-accumulate hook on what is no leaf."""
     x = torch.ones(2, device=device)
@@ -121,7 +121,7 @@ def test_only_what_requires_a_gradient_has_hooks(engine: Engine, device: torch.d
 
 
 @pytest.mark.covers(ROW)
-def test_a_hook_belongs_to_the_tensor_before_the_change(engine: Engine, device: torch.device) -> None:
+def test_register_hook_belongs_to_the_tensor_before_an_in_place_change(engine: Engine, device: torch.device) -> None:
     """Contract: a hook registered before a tensor was changed in place sees the gradient of the value before the
     change, one registered afterwards that of the value after it."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -138,7 +138,7 @@ def test_a_hook_belongs_to_the_tensor_before_the_change(engine: Engine, device: 
 
 
 @pytest.mark.covers(ROW)
-def test_grad_calls_the_hooks_of_its_inputs(engine: Engine, device: torch.device) -> None:
+def test_autograd_grad_calls_the_hooks_of_its_inputs(engine: Engine, device: torch.device) -> None:
     """Contract: `autograd.grad` calls the tensor hooks of the inputs it was given, returns what they make of the
     gradients, and calls none that are after the graph ends for it: no post-accumulate hook, no `.grad`."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -154,7 +154,7 @@ def test_grad_calls_the_hooks_of_its_inputs(engine: Engine, device: torch.device
 
 
 @pytest.mark.covers(ROW)
-def test_a_post_accumulate_hook_sees_the_gradient_written(engine: Engine, device: torch.device) -> None:
+def test_register_post_accumulate_grad_hook_sees_the_gradient_written(engine: Engine, device: torch.device) -> None:
     """Contract: a post-accumulate hook gets the leaf after its `.grad` was written, after all other hooks of the leaf,
     and may use the gradient up: an optimiser within the backward pass."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -177,7 +177,7 @@ def test_a_post_accumulate_hook_sees_the_gradient_written(engine: Engine, device
     assert x.grad is None
 
 
-def test_post_accumulate_hooks_see_the_sum_of_passes(engine: Engine, device: torch.device) -> None:
+def test_register_post_accumulate_grad_hook_sees_the_sum_of_passes(engine: Engine, device: torch.device) -> None:
     """Contract: with a gradient there already, a post-accumulate hook sees old and new together, and the hooks of one
     leaf run in the order they were registered."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -196,7 +196,7 @@ MULTI = ("all", "any")
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("mode", MULTI)
-def test_a_hook_on_several_tensors_is_called_once_a_pass(mode: str, engine: Engine, device: torch.device) -> None:
+def test_register_multi_grad_hook_is_called_once_a_pass(mode: str, engine: Engine, device: torch.device) -> None:
     """Contract: a hook on several tensors is called once for each pass: in mode `all` when every gradient is there,
     with all of them and None for what takes no part; in mode `any` with the first that comes."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -226,7 +226,7 @@ def test_a_hook_on_several_tensors_is_called_once_a_pass(mode: str, engine: Engi
         assert all(call in ([[2.0, 2.0]], [[6.0, 8.0]]) for call in seen)
 
 
-def test_hooks_of_what_is_not_asked_for_are_not_called(engine: Engine, device: torch.device) -> None:
+def test_register_hook_outside_of_backward_inputs_is_not_called(engine: Engine, device: torch.device) -> None:
     """Contract: with `inputs=`, only what lies between them and the result is computed: hooks elsewhere do not run."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = torch.ones(2, device=device, requires_grad=True)

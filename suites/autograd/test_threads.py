@@ -48,7 +48,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 
 @pytest.mark.covers(ROW)
 @waived(ONE_AT_A_TIME)
-def test_each_thread_has_its_own_pass(engine: Engine, device: torch.device) -> None:
+def test_backward_in_threads_over_graphs_of_their_own(engine: Engine, device: torch.device) -> None:
     """Contract: threads go through graphs of their own at once; each finds its own gradients."""
     found: list[list[float] | None] = [None] * THREADS
 
@@ -63,7 +63,7 @@ def test_each_thread_has_its_own_pass(engine: Engine, device: torch.device) -> N
     engine.still_works()
 
 
-def test_a_graph_made_elsewhere(engine: Engine, device: torch.device) -> None:
+def test_backward_in_a_thread_over_a_graph_made_elsewhere(engine: Engine, device: torch.device) -> None:
     """Contract: a graph made in one thread can be gone through in another, whatever the grad mode of either: modes
     belong to threads, and a new one records."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -85,7 +85,7 @@ def test_a_graph_made_elsewhere(engine: Engine, device: torch.device) -> None:
 
 
 @waived(ONE_AT_A_TIME)
-def test_one_graph_for_several_threads(engine: Engine, device: torch.device) -> None:
+def test_autograd_grad_of_one_graph_in_several_threads(engine: Engine, device: torch.device) -> None:
     """Contract: threads can ask for gradients of one graph at once, by `autograd.grad` and with the graph retained:
     all find the same."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -110,7 +110,7 @@ class OwnError(Exception):
 
 @pytest.mark.covers(ROW)
 @waived(ONE_AT_A_TIME)
-def test_an_error_stays_in_its_thread(engine: Engine, device: torch.device) -> None:
+def test_backward_error_stays_in_its_thread(engine: Engine, device: torch.device) -> None:
     """Contract: an error in the pass of one thread is raised there, and the passes of others end well."""
     good: list[int] = []
 
@@ -139,7 +139,7 @@ def test_an_error_stays_in_its_thread(engine: Engine, device: torch.device) -> N
 
 
 @waived(ONE_AT_A_TIME)
-def test_hooks_run_in_the_thread_that_asked(engine: Engine) -> None:
+def test_backward_hooks_run_in_the_thread_that_asked(engine: Engine) -> None:
     """Contract: on the CPU a pass runs in the thread that called `backward`: its hooks are called there."""
     called: dict[int, int] = {}
 

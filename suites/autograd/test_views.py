@@ -26,7 +26,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_gradient_of_a_view_lies_where_it_was_taken(view: str, engine: Engine, device: torch.device) -> None:
+def test_view_gradient_lies_where_the_view_was_taken(view: str, engine: Engine, device: torch.device) -> None:
     """Contract: the gradient of a view is put where the view was taken from, and all else is zero. Told without
     autograd: the same view of zeros, written to."""
     x = torch.arange(12.0, device=device).reshape(3, 4).requires_grad_()
@@ -43,7 +43,7 @@ def test_the_gradient_of_a_view_lies_where_it_was_taken(view: str, engine: Engin
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_change_of_a_view_is_a_change_of_its_base(view: str, engine: Engine, device: torch.device) -> None:
+def test_view_changed_in_place_changes_its_base(view: str, engine: Engine, device: torch.device) -> None:
     """Contract: to change a view in place is to change the base: the base's gradient goes through the change where
     the view lies, and past it elsewhere, and the factor gets its own."""
     x = torch.arange(12.0, device=device).reshape(3, 4).requires_grad_()
@@ -61,7 +61,7 @@ def test_a_change_of_a_view_is_a_change_of_its_base(view: str, engine: Engine, d
     assert factor.grad.item() == 2 * VIEWS[view](x.detach()).sum().item()
 
 
-def test_a_view_taken_before_its_base_changed(engine: Engine, device: torch.device) -> None:
+def test_view_taken_before_its_base_changed(engine: Engine, device: torch.device) -> None:
     """Contract: a view that was taken before the base was changed in place has the history of the changed base."""
     x = torch.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     base = x * 1
@@ -76,7 +76,7 @@ def test_a_view_taken_before_its_base_changed(engine: Engine, device: torch.devi
     assert x.grad.tolist() == [5.0, 5.0, 0.0]
 
 
-def test_a_view_of_a_constant_learns_a_history(engine: Engine, device: torch.device) -> None:
+def test_view_of_a_constant_learns_a_history(engine: Engine, device: torch.device) -> None:
     """Contract: a buffer that required no gradient requires one, and so do its other views, once something that does
     is written into a view of it."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -92,7 +92,7 @@ def test_a_view_of_a_constant_learns_a_history(engine: Engine, device: torch.dev
     assert x.grad.tolist() == [6.0, 9.0]
 
 
-def test_views_of_views_and_of_several_levels(engine: Engine, device: torch.device) -> None:
+def test_views_of_views_changed_at_several_levels(engine: Engine, device: torch.device) -> None:
     """Contract: several changes by views of views, each seen by all aliases, are applied in the order they were
     made."""
     x = torch.ones(2, 3, device=device, requires_grad=True)
@@ -117,7 +117,7 @@ MULTIPLE: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("function", MULTIPLE)
-def test_one_of_several_views_is_not_changed(function: str, engine: Engine, device: torch.device) -> None:
+def test_unbind_and_split_views_are_not_changed_in_place(function: str, engine: Engine, device: torch.device) -> None:
     """Contract: a view that came with others from one function cannot be changed in place while gradients are
     recorded; the base still can be, and the gradients of all of them meet in it."""
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
@@ -133,7 +133,7 @@ def test_one_of_several_views_is_not_changed(function: str, engine: Engine, devi
     assert x.grad.tolist() == [[2.0, 2.0], [6.0, 8.0]]
 
 
-def test_a_view_taken_without_gradients_is_not_changed_with_them(engine: Engine, device: torch.device) -> None:
+def test_view_taken_under_no_grad_is_not_changed_with_grad(engine: Engine, device: torch.device) -> None:
     """Contract: a view that was taken under `no_grad` of a tensor with a history cannot be changed once gradients are
     recorded again: which history it should get is unclear."""
     x = torch.ones(3, device=device, requires_grad=True)
@@ -148,7 +148,7 @@ def test_a_view_taken_without_gradients_is_not_changed_with_them(engine: Engine,
     assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_a_detached_view_shares_values_and_no_history(engine: Engine, device: torch.device) -> None:
+def test_detach_shares_values_and_no_history(engine: Engine, device: torch.device) -> None:
     """Contract: `detach` gives an alias that requires no gradient; a change by it is seen in the values and is no
     part of the graph."""
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
@@ -164,7 +164,7 @@ def test_a_detached_view_shares_values_and_no_history(engine: Engine, device: to
     assert x.grad.tolist() == [2.0, 2.0]
 
 
-def test_overlapping_views_add_up(engine: Engine, device: torch.device) -> None:
+def test_as_strided_overlapping_views_add_up(engine: Engine, device: torch.device) -> None:
     """Contract: an element that a view shows several times gets the sum of its gradients."""
     x = torch.arange(4.0, device=device).requires_grad_()
 

@@ -29,7 +29,7 @@ def leaf(device: torch.device) -> torch.Tensor:
 
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_already_nan")
-def test_a_gradient_that_was_nan_before_is_refused(device: torch.device) -> None:
+def test_anomaly_mode_refuses_a_grad_that_was_nan_before(device: torch.device) -> None:
     """Contract: with anomaly mode a pass does not start into a gradient that is NaN already, since it could not tell
     its own from that."""
     x = leaf(device)
@@ -44,7 +44,7 @@ def test_a_gradient_that_was_nan_before_is_refused(device: torch.device) -> None
 
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_backward")
-def test_an_accumulated_nan_is_told_of(device: torch.device) -> None:
+def test_anomaly_mode_names_parameters_of_an_accumulated_nan(device: torch.device) -> None:
     """Contract: with anomaly mode, a pass that accumulates NaN raises, and names the parameters."""
     x, y = leaf(device), leaf(device)
 
@@ -57,7 +57,7 @@ def test_an_accumulated_nan_is_told_of(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_grad")
-def test_a_returned_nan_is_told_of(device: torch.device) -> None:
+def test_anomaly_mode_refuses_a_nan_returned_by_autograd_grad(device: torch.device) -> None:
     """Contract: so does `autograd.grad` that would return NaN."""
     x = leaf(device)
 
@@ -69,7 +69,7 @@ def test_a_returned_nan_is_told_of(device: torch.device) -> None:
         torch.autograd.grad(GivesNan.apply(x).sum(), x)
 
 
-def test_without_anomaly_mode_nan_is_a_gradient(device: torch.device) -> None:
+def test_anomaly_mode_off_lets_nan_accumulate(device: torch.device) -> None:
     """Contract: without the mode NaN is accumulated without a word, and with it a pass without NaN is as ever (the
     controls)."""
     x = leaf(device)

@@ -19,7 +19,7 @@ INDUCTOR = Within(1e-5, 1e-6, "inductor fuses and reorders the sums")
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_basic")
-def test_a_compiled_pass_has_the_engines_gradients(device: torch.device, backend: str) -> None:
+def test_compiled_autograd_has_the_gradients_of_the_engine(device: torch.device, backend: str) -> None:
     """Contract: the gradients of a model after a compiled backward pass are those of the engine, exactly where the
     same operations run; one pass is one capture and one graph compiled."""
 
@@ -30,7 +30,7 @@ def test_a_compiled_pass_has_the_engines_gradients(device: torch.device, backend
     assert compare(work, backend=backend, within=within) == Counts(1, 1)
 
 
-def test_a_compiled_pass_has_the_gradients_of_the_book(device: torch.device) -> None:
+def test_compiled_autograd_has_the_known_derivatives(device: torch.device) -> None:
     """Contract: d/dx of x² is 2x, of sin x is cos x, of 1/x is -1/x², also where no engine's pass has been seen."""
     x = torch.tensor([1.0, 2.0, 4.0], device=device, requires_grad=True)
 
@@ -43,7 +43,7 @@ def test_a_compiled_pass_has_the_gradients_of_the_book(device: torch.device) -> 
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_cache_hit")
-def test_a_pass_like_one_before_is_not_captured_again(device: torch.device) -> None:
+def test_compiled_autograd_captures_a_pass_like_one_before_once(device: torch.device) -> None:
     """Contract: three passes over three models of one shape are captured once and compiled once, and each has its own
     model's gradients."""
 
@@ -54,7 +54,7 @@ def test_a_pass_like_one_before_is_not_captured_again(device: torch.device) -> N
     assert compare(work) == Counts(1, 1)
 
 
-def test_a_pass_over_other_functions_is_captured(device: torch.device) -> None:
+def test_compiled_autograd_captures_a_pass_over_other_functions(device: torch.device) -> None:
     """Contract: a pass through other functions is another graph: captured, and the first is still known after it."""
 
     def work() -> Iterator[torch.Tensor]:
@@ -124,7 +124,7 @@ WORKLOADS = [_convolutions, _embedding, _attention, _views, _complex, _indices]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=[each.__name__.strip("_") for each in WORKLOADS])
-def test_passes_of_many_kinds_have_the_engines_gradients(device: torch.device, workload: Any) -> None:
+def test_compiled_autograd_passes_of_many_kinds_have_the_engines_gradients(device: torch.device, workload: Any) -> None:
     """Contract: convolutions, normalisation, embeddings, attention, views changed in place, complex numbers and
     indices have the engine's gradients, in one capture."""
     within = EXACTLY if device.type == "cpu" else Within(1e-5, 1e-6, "kernels of a GPU may add in any order")
@@ -133,7 +133,7 @@ def test_passes_of_many_kinds_have_the_engines_gradients(device: torch.device, w
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_implicit_add")
-def test_gradients_that_meet_are_added(device: torch.device) -> None:
+def test_compiled_autograd_adds_gradients_that_meet(device: torch.device) -> None:
     """Contract: a tensor that was used several times gets the sum of what comes back along all its uses; by
     `backward` and by `autograd.grad`."""
 
@@ -149,7 +149,7 @@ def test_gradients_that_meet_are_added(device: torch.device) -> None:
     assert counts == Counts(2, 2)
 
 
-def test_several_roots_with_given_gradients(device: torch.device) -> None:
+def test_compiled_backward_of_several_roots_with_given_gradients(device: torch.device) -> None:
     """Contract: `backward` of several tensors at once, with the gradients given, is one pass."""
 
     def work() -> Iterator[object]:
@@ -163,7 +163,7 @@ def test_several_roots_with_given_gradients(device: torch.device) -> None:
 
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_accumulate_grad_accuracy")
-def test_gradients_of_layers_do_not_share_memory(device: torch.device) -> None:
+def test_compiled_autograd_inductor_gradients_of_layers_share_no_memory(device: torch.device) -> None:
     """Contract: inductor, which reuses buffers, gives each layer a gradient of its own, that a change to another
     layer's does not reach."""
 
@@ -179,7 +179,7 @@ def test_gradients_of_layers_do_not_share_memory(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_higher_order_gradients")
-def test_gradients_of_gradients(device: torch.device) -> None:
+def test_create_graph_in_a_captured_pass_gives_gradients_of_gradients(device: torch.device) -> None:
     """Contract: with `create_graph` a captured pass can be differentiated: x⁴ and its first three derivatives."""
 
     def work() -> Iterator[object]:
@@ -193,7 +193,7 @@ def test_gradients_of_gradients(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_dont_dce_side_effects")
-def test_what_a_backward_does_beside_its_result_is_done(device: torch.device) -> None:
+def test_compiled_backward_keeps_side_effects_of_a_function(device: torch.device) -> None:
     """Contract: a captured pass keeps what user code does to the world, though nothing in the graph uses it: here a
     draw from the random numbers, that the next draw shows."""
 

@@ -33,7 +33,7 @@ def asking(diary: list[str], *, breaks: bool = False) -> Any:
     return Asks
 
 
-def test_a_callback_runs_once_at_the_end(device: torch.device) -> None:
+def test_queue_callback_runs_once_at_the_end(device: torch.device) -> None:
     """Contract: a callback asked for in a backward runs once a pass, after every function of it, in a captured pass as
     in the engine's."""
     diary: list[str] = []
@@ -51,7 +51,7 @@ def test_a_callback_runs_once_at_the_end(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_callback_graph_break_throws_error")
-def test_a_callback_beside_a_graph_break_is_refused(device: torch.device) -> None:
+def test_queue_callback_beside_a_graph_break_is_refused(device: torch.device) -> None:
     """Contract: a callback asked for in a pass that breaks the graph cannot be kept for its end: that is an error that
     says what is needed, and the callback does not run early."""
     diary: list[str] = []

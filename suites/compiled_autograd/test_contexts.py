@@ -22,7 +22,7 @@ def a_pass(device: torch.device) -> int:
     return captured() - before
 
 
-def test_passes_are_captured_within_the_block_alone(device: torch.device) -> None:
+def test_compiled_autograd_enable_captures_within_the_block_alone(device: torch.device) -> None:
     """Contract: before and after the block the engine runs backward passes itself; in it they are captured."""
     assert a_pass(device) == 0
     with compiled_backward(backend="eager"):
@@ -31,7 +31,7 @@ def test_passes_are_captured_within_the_block_alone(device: torch.device) -> Non
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_nested_context_manager")
-def test_the_inner_of_two_blocks_compiles_and_then_the_outer_again(device: torch.device) -> None:
+def test_compiled_autograd_enable_nests(device: torch.device) -> None:
     """Contract: of nested blocks the innermost one's compiler gets the graph; at its end the outer one's is back."""
     seen: list[str] = []
 
@@ -57,7 +57,7 @@ def test_the_inner_of_two_blocks_compiles_and_then_the_outer_again(device: torch
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_compile_api_disable")
-def test_a_block_that_disables_wins(device: torch.device) -> None:
+def test_compiled_autograd_disable_wins(device: torch.device) -> None:
     """Contract: within a block that disables, the engine runs the passes; after it they are captured again."""
     with compiled_backward(backend="eager"):
         with private.disable():
@@ -66,7 +66,7 @@ def test_a_block_that_disables_wins(device: torch.device) -> None:
         assert a_pass(device) == 1
 
 
-def test_an_exception_out_of_the_block_turns_it_off(device: torch.device) -> None:
+def test_compiled_autograd_enable_ends_by_an_exception(device: torch.device) -> None:
     """Contract: a block that is left by an exception, and a pass that fails, leave compiled autograd off and threads
     of the engine as they were."""
     threads = torch.autograd.is_multithreading_enabled()
@@ -84,7 +84,7 @@ def _refuses(graph: torch.fx.GraphModule, examples: object) -> private.Compiled:
     raise RuntimeError("no graph is good enough")
 
 
-def test_a_failed_pass_can_be_run_again(device: torch.device) -> None:
+def test_compiled_autograd_pass_that_failed_can_be_run_again(device: torch.device) -> None:
     """Contract: where the hook of one pass raises, its exception arrives, and the next pass has right gradients."""
 
     def fails(_: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,7 @@ def test_a_failed_pass_can_be_run_again(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_reset")
-def test_a_reset_turns_it_off_and_forgets(device: torch.device) -> None:
+def test_compiler_reset_turns_compiled_autograd_off_and_forgets(device: torch.device) -> None:
     """Contract: `torch.compiler.reset` turns compiled autograd off and forgets what was captured: the same pass is
     captured anew in the next block."""
 
@@ -124,7 +124,7 @@ def test_a_reset_turns_it_off_and_forgets(device: torch.device) -> None:
         private.reset_compiler()
 
 
-def test_the_stance_that_forces_eager_forces_the_engine(device: torch.device) -> None:
+def test_set_stance_force_eager_forces_the_engine(device: torch.device) -> None:
     """Contract: under the stance `force_eager` a block captures nothing, and after the stance it does."""
     with torch.compiler.set_stance("force_eager"), compiled_backward(backend="eager") as recording:
         assert a_pass(device) == 0
@@ -179,7 +179,7 @@ def test_compiler_reset_gives_back_what_a_captured_pass_refers_to(device: torch.
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_dynamo_flaky_segfault")
 @pytest.mark.timeout(400)
-def test_a_process_that_resets_between_passes_ends_well() -> None:
+def test_compiler_reset_between_passes_ends_the_process_well() -> None:
     """Contract: capture, reset and capture again work in a fresh process, which then ends with status 0 and not by a
     signal: a wrong reset used to show only then."""
     ended = children.run(TWO_PASSES_AND_A_RESET, limit=300)
@@ -209,7 +209,7 @@ MODULES_AFTER_IMPORT = "import sys\nimport torch{more}\nprint('torch.utils.hipif
         ),
     ],
 )
-def test_an_import_does_not_bring_the_translator_to_hip(more: str) -> None:
+def test_import_of_torch_and_cpp_extension_brings_no_hipify(more: str) -> None:
     """Contract: to import torch, or its extension builder, does not import the translator of CUDA sources to HIP, which
     costs time and is wanted by few."""
     assert children.run(MODULES_AFTER_IMPORT.format(more=more)).lines() == ["False"]

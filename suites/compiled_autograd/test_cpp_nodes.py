@@ -27,7 +27,7 @@ def nodes() -> Any:
 @pytest.mark.covers(
     f"{ROW}test_autograd_cpp_node", f"{ROW}test_autograd_cpp_node_basic", f"{ROW}test_autograd_cpp_node_id"
 )
-def test_functions_are_told_apart_and_known_again(device: torch.device, nodes: Any) -> None:
+def test_cpp_functions_are_told_apart_and_known_again(device: torch.device, nodes: Any) -> None:
     """Contract: a traceable function in C++ is captured once however often it comes, another one of the same text
     apart, and both are known again."""
 
@@ -45,7 +45,7 @@ def test_functions_are_told_apart_and_known_again(device: torch.device, nodes: A
 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_non_traceable")
-def test_a_function_that_cannot_be_traced_runs_as_it_is(device: torch.device, nodes: Any) -> None:
+def test_cpp_function_that_is_not_traceable_runs_as_it_is(device: torch.device, nodes: Any) -> None:
     """Contract: a function that does not say it is traceable is called in each pass with that pass's values, outside
     of the compiled graph: it decides by them each time."""
 
@@ -61,7 +61,7 @@ def test_a_function_that_cannot_be_traced_runs_as_it_is(device: torch.device, no
 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved", f"{ROW}test_autograd_cpp_node_saved_basic")
-def test_values_of_every_kind_come_back(device: torch.device, nodes: Any) -> None:
+def test_cpp_function_saved_values_of_every_kind_come_back(device: torch.device, nodes: Any) -> None:
     """Contract: tensors, whether saved as such or beside them, booleans, numbers, texts, lists and dictionaries that a
     function saved are there in the captured pass, and are those of this pass, at every size."""
 
@@ -81,7 +81,7 @@ def test_values_of_every_kind_come_back(device: torch.device, nodes: Any) -> Non
 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved_dynamic")
-def test_a_view_that_was_saved_has_this_passs_size(device: torch.device, nodes: Any) -> None:
+def test_cpp_function_saved_view_has_the_size_of_this_pass(device: torch.device, nodes: Any) -> None:
     """Contract: a tensor among the saved values whose number of elements follows the input's is right at every size,
     and a size that was there before costs no capture."""
 
@@ -115,7 +115,7 @@ def test_a_view_that_was_saved_has_this_passs_size(device: torch.device, nodes: 
         ),
     ],
 )
-def test_a_number_that_was_saved_is_this_passs(
+def test_cpp_function_saved_number_is_this_passs(
     device: torch.device, nodes: Any, operator: str, numbers: tuple[float, ...]
 ) -> None:
     """Contract: a number that a function saved is no constant of the compiled pass: each pass multiplies by its own,
@@ -135,7 +135,7 @@ def test_a_number_that_was_saved_is_this_passs(
 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_data_dependent")
-def test_a_function_that_saves_now_this_and_now_that(device: torch.device, nodes: Any) -> None:
+def test_cpp_function_that_saves_now_this_and_now_that(device: torch.device, nodes: Any) -> None:
     """Contract: a function that saves one value more, or wants gradients that do not come left out, makes another
     pass, captured apart; the first is known when it comes again."""
 
@@ -152,7 +152,7 @@ def test_a_function_that_saves_now_this_and_now_that(device: torch.device, nodes
     assert compare(work, backend="eager", fullgraph=False).captures == 3
 
 
-def test_a_number_on_the_host(device: torch.device, nodes: Any) -> None:
+def test_cpp_function_saved_number_on_the_cpu(device: torch.device, nodes: Any) -> None:
     """Contract: a number in a tensor on the host that a function saved is right wherever the input is."""
 
     def work() -> Iterator[object]:

@@ -56,7 +56,7 @@ def recorded(**settings: object) -> Iterator[Since]:
 
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_graph")
-def test_a_pass_on_the_host_is_skipped_once() -> None:
+def test_cudagraphs_skip_a_pass_on_the_cpu_once() -> None:
     """Contract: a pass with nothing on a GPU cannot be recorded: inductor skips it, counts it once, and computes the
     engine's gradients."""
     torch.manual_seed(1)
@@ -76,7 +76,7 @@ def test_a_pass_on_the_host_is_skipped_once() -> None:
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_division")
 @pytest.mark.timeout(600)
-def test_a_mean_on_the_device_is_recorded(device: torch.device) -> None:
+def test_cudagraphs_record_a_pass_with_a_mean(device: torch.device) -> None:
     """Contract: the number that a mean divides by, a tensor on the host, does not keep the pass from being recorded;
     replayed, with other inputs, it has the engine's gradients."""
     model = torch.nn.Linear(10, 10, dtype=torch.float16).to(device)
@@ -96,7 +96,7 @@ def test_a_mean_on_the_device_is_recorded(device: torch.device) -> None:
 @on_cuda
 @pytest.mark.covers("test_cudagraph_trees::CudaGraphTreeTests::test_compiled_autograd_static_input_params")
 @pytest.mark.timeout(600)
-def test_parameters_of_a_recorded_pass_are_not_copied(device: torch.device) -> None:
+def test_cudagraphs_do_not_copy_parameters_of_a_recorded_pass(device: torch.device) -> None:
     """Contract: a captured pass that is recorded reads parameters where they lie: of its three inputs (the gradient of
     the loss, what the forward saved, the parameter) two are copied for a replay. It has the engine's gradients after
     the parameter was changed in place."""
@@ -119,7 +119,7 @@ def test_parameters_of_a_recorded_pass_are_not_copied(device: torch.device) -> N
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_cudagraphs_sdpa")
 @pytest.mark.timeout(600)
-def test_the_pass_of_attention_is_recorded(device: torch.device) -> None:
+def test_scaled_dot_product_attention_pass_is_recorded(device: torch.device) -> None:
     """Contract: scaled dot-product attention, which saves seed and offset of its random numbers, has a pass that is
     recorded, with the engine's gradients."""
     query, key, value = (torch.randn(4, 8, 128, 64).to(device, torch.float16) for _ in range(3))
@@ -141,7 +141,7 @@ def test_the_pass_of_attention_is_recorded(device: torch.device) -> None:
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_python_custom_op")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_number_that_python_saved_keeps_a_pass_from_being_recorded(partitioned: bool, device: torch.device) -> None:
+def test_cudagraphs_skip_a_pass_with_a_cpu_tensor_saved_in_python(partitioned: bool, device: torch.device) -> None:
     """Contract: a tensor on the host that a custom function in Python saved stays there, since its backward may look at
     it: that pass is skipped, once, and right. Where inductor partitions graphs, the part that the host takes no part in
     is recorded, and nothing is skipped."""
@@ -169,7 +169,7 @@ def test_a_number_that_python_saved_keeps_a_pass_from_being_recorded(partitioned
 @pytest.mark.requires(device="cuda", triton=True, cpp_compiler=True)
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_cpp_custom_op")
 @pytest.mark.timeout(600)
-def test_a_number_that_cpp_saved(device: torch.device) -> None:
+def test_cudagraphs_and_a_cpu_tensor_saved_in_cpp(device: torch.device) -> None:
     """Contract: a number on the host that a custom function in C++ saved gives right gradients, whether or not the
     pass can be recorded: at most one graph is skipped. (Releases differ: torch 2.4 moved the number to the device.)"""
     nodes = cpp_nodes.load()
@@ -186,7 +186,7 @@ def test_a_number_that_cpp_saved(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)  # flexible attention is a template in Triton, whatever else inductor generates
 @pytest.mark.timeout(600)
 @pytest.mark.covers(f"{ROW}test_flex_attention")
-def test_the_pass_of_flexible_attention(device: torch.device) -> None:
+def test_flex_attention_pass_has_the_gradients_of_attention(device: torch.device) -> None:
     """Contract: flexible attention, compiled with a mask, has a captured pass with the gradients of attention with that
     mask."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention

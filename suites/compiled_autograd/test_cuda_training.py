@@ -56,7 +56,7 @@ class TwoWays(nn.Module):
 
 
 @pytest.mark.covers(f"{ROW}test_issue106555")
-def test_a_checkpointed_model_with_a_compiled_part(device: torch.device) -> None:
+def test_checkpoint_model_with_a_compiled_part_trains(device: torch.device) -> None:
     """Contract: a model whose parts are compiled and recomputed trains for ten steps under compiled autograd with the
     engine's gradients (https://github.com/pytorch/pytorch/issues/106555: it crashed)."""
     model = TwoWays(64).to(device)
@@ -73,7 +73,7 @@ def test_a_checkpointed_model_with_a_compiled_part(device: torch.device) -> None
 
 
 @pytest.mark.covers(f"{ROW}test_logging_tensor_flaky")
-def test_a_kernel_of_triton_and_then_another_graph(device: torch.device) -> None:
+def test_inductor_triton_kernel_and_then_another_graph(device: torch.device) -> None:
     """Contract: after a pass that inductor compiled to a kernel of Triton's, other graphs of the process are compiled
     as if it had not been."""
     half = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
@@ -98,7 +98,7 @@ def test_a_kernel_of_triton_and_then_another_graph(device: torch.device) -> None
     " given a Python number in place of a tensor that stands for one, and cannot read it; that error is hidden by"
     " another (not reported yet)",
 )
-def test_a_factor_that_is_a_number(device: torch.device) -> None:
+def test_inductor_factor_that_is_a_number(device: torch.device) -> None:
     """Contract: a pass that inductor compiled for a device reads the number by which a tensor was multiplied."""
     x = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
     with compiled_backward(backend="inductor") as recording:

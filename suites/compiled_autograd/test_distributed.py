@@ -92,7 +92,7 @@ def ended(store: Path, script: str) -> list[str]:
 
 
 @pytest.mark.covers(f"{ROW}test_ddp_cpp_reducer_error")
-def test_the_reducer_in_cpp_is_refused(tmp_path: Path) -> None:
+def test_ddp_cpp_reducer_is_refused(tmp_path: Path) -> None:
     """Contract: the reducer in C++, whose hooks the compiler cannot see, is refused with an error that names it, and
     does not reduce something silently."""
     for line in ended(tmp_path / "store", REDUCED.format(reducer=True)):
@@ -101,7 +101,7 @@ def test_the_reducer_in_cpp_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_ddp_python_reducer")
-def test_the_reducer_in_python_reduces_within_the_pass(tmp_path: Path) -> None:
+def test_ddp_python_reducer_reduces_within_the_pass(tmp_path: Path) -> None:
     """Contract: with the reducer in Python a data-parallel model's pass is captured, and both processes have the mean
     of the gradients of each one's rows."""
     for line in ended(tmp_path / "store", REDUCED.format(reducer="python_reducer")):
@@ -111,7 +111,7 @@ def test_the_reducer_in_python_reduces_within_the_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
-def test_the_gradient_of_a_sharded_weight(tmp_path: Path) -> None:
+def test_dtensor_gradient_of_a_sharded_weight(tmp_path: Path) -> None:
     """Contract: the pass of a product with a weight whose rows lie in two processes is captured once in each, whether
     or not its forward was compiled, and each has the rows of the gradient that belong to its rows of the weight."""
     assert ended(tmp_path / "store", SHARDED) == ["right (3, 4) 1;" * 2] * 2

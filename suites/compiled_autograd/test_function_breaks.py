@@ -44,7 +44,7 @@ def sines(function: Any, device: torch.device) -> Iterator[object]:
 
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_bw_graph_break")
-def test_a_backward_that_breaks_the_graph(device: torch.device) -> None:
+def test_graph_break_in_a_backward(device: torch.device) -> None:
     """Contract: a graph break in a backward splits what is compiled, not what is captured: one pass, or two for its
     sizes, more pieces than passes, the engine's gradients."""
     function = sine(forward_breaks=False, backward_breaks=True)
@@ -55,7 +55,7 @@ def test_a_backward_that_breaks_the_graph(device: torch.device) -> None:
     assert counts.compiles > counts.captures
 
 
-def test_a_backward_that_breaks_where_it_must_not(device: torch.device) -> None:
+def test_fullgraph_with_a_graph_break_in_a_backward_is_an_error(device: torch.device) -> None:
     """Contract: under `fullgraph=True` a graph break in a backward is an error that names it, and no gradient (and the
     control of the case above: that break is one)."""
     function = sine(forward_breaks=False, backward_breaks=True)
@@ -65,7 +65,7 @@ def test_a_backward_that_breaks_where_it_must_not(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_compiled_fw_graph_break")
-def test_a_compiled_forward_that_breaks_the_graph(device: torch.device) -> None:
+def test_graph_break_in_a_compiled_forward(device: torch.device) -> None:
     """Contract: where a compiled forward is broken by the function, the pass is captured whole all the same."""
     function = sine(forward_breaks=True, backward_breaks=False)
 
@@ -79,7 +79,7 @@ def test_a_compiled_forward_that_breaks_the_graph(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_compiled_fw_bw_graph_break")
-def test_forward_and_backward_that_break_the_graph(device: torch.device) -> None:
+def test_graph_break_in_forward_and_backward(device: torch.device) -> None:
     """Contract: with breaks on both ways there are more pieces than passes, and the engine's gradients."""
     function = sine(forward_breaks=True, backward_breaks=True)
 
@@ -93,7 +93,7 @@ def test_forward_and_backward_that_break_the_graph(device: torch.device) -> None
 
 
 @pytest.mark.covers(f"{ROW}test_graph_break_custom_op")
-def test_an_operator_without_a_traced_form(device: torch.device) -> None:
+def test_graph_break_for_an_operator_without_a_fake(device: torch.device) -> None:
     """Contract: a backward that calls an operator which says nothing of the shape of its result cannot be traced
     through; it is broken out of the graph, and the gradients are right."""
     with torch.library._scoped_library("conformance_breaks", "DEF") as library:
@@ -118,7 +118,7 @@ def test_an_operator_without_a_traced_form(device: torch.device) -> None:
         assert compare(work, backend="eager", fullgraph=False).captures == 1
 
 
-def test_a_backward_that_reads_a_number_from_a_tensor(device: torch.device) -> None:
+def test_graph_break_for_item_in_a_backward(device: torch.device) -> None:
     """Contract: a backward that decides by a tensor's value takes each pass's branch, and not that of the first."""
 
     class Branches(torch.autograd.Function):

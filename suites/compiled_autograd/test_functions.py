@@ -141,7 +141,7 @@ KINDS = {
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.covers(f"{ROW}test_custom_fn_{kind}")) for kind in KINDS]
 )
-def test_what_a_function_saves_is_right_at_every_size(device: torch.device, kind: str) -> None:
+def test_save_for_backward_is_right_at_every_size(device: torch.device, kind: str) -> None:
     """Contract: a custom function that saves one tensor, two, one twice, or an attribute, uses the shape of what it
     saved, gives several gradients or takes what is no tensor: the engine's gradients at six sizes, two of them the
     same, in at most two captures."""
@@ -160,7 +160,7 @@ def test_what_a_function_saves_is_right_at_every_size(device: torch.device, kind
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_output_metadata")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64], ids=str)
-def test_a_gradient_is_of_the_kind_of_the_output(device: torch.device, dtype: torch.dtype) -> None:
+def test_function_gradient_has_the_dtype_of_its_leaf(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: through a custom function and a view of a half, double or complex leaf, the gradient has the leaf's
     dtype, device, layout and shape, and the captured graph converts nothing on the way."""
 
@@ -187,7 +187,7 @@ def test_a_gradient_is_of_the_kind_of_the_output(device: torch.device, dtype: to
 
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_with_same_graph")
-def test_two_functions_of_the_same_text_are_two(device: torch.device) -> None:
+def test_function_classes_of_the_same_text_are_two(device: torch.device) -> None:
     """Contract: a pass is known by the very functions in it: two classes of the same name and text are captured apart,
     each once."""
 
@@ -221,7 +221,7 @@ def test_two_functions_of_the_same_text_are_two(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_custom_fn_dynamically_defined_class")
-def test_a_class_made_for_each_call(device: torch.device) -> None:
+def test_function_class_made_for_each_call_is_captured_each_time(device: torch.device) -> None:
     """Contract: a class that is made anew for each call, its factor in a closure, is captured each time: none gets the
     factor of another."""
 
@@ -248,7 +248,7 @@ def test_a_class_made_for_each_call(device: torch.device) -> None:
     assert compare(work, backend="eager").captures == 3
 
 
-def test_a_function_that_gives_no_gradient(device: torch.device) -> None:
+def test_function_backward_that_returns_none_gives_no_gradient(device: torch.device) -> None:
     """Contract: None for an input is no gradient: it stays None, and what is before it gets none."""
 
     class Drops(torch.autograd.Function):

@@ -22,7 +22,7 @@ UNSUPPORTED = pytest.mark.xfail(
 
 
 @pytest.mark.covers(f"{ROW}test_accumulate_without_zero")
-def test_gradients_accumulate_over_passes(device: torch.device) -> None:
+def test_grad_accumulates_over_captured_passes(device: torch.device) -> None:
     """Contract: passes without `zero_grad` between them add up. Whether there is a gradient already makes two passes
     different: two captures, however many passes follow."""
 
@@ -40,7 +40,7 @@ def test_gradients_accumulate_over_passes(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_inplace_grad_update")
-def test_gradients_that_are_there_are_added_to_in_place(device: torch.device) -> None:
+def test_grad_that_is_there_is_added_to_in_place(device: torch.device) -> None:
     """Contract: a `.grad` that the program put there is the same object after the pass, and has the sum."""
 
     def work() -> Iterator[object]:
@@ -57,7 +57,7 @@ def test_gradients_that_are_there_are_added_to_in_place(device: torch.device) ->
 
 
 @pytest.mark.covers(f"{ROW}test_keep_graph_simple")
-def test_a_graph_that_is_kept_is_gone_through_again(device: torch.device) -> None:
+def test_retain_graph_lets_a_captured_pass_be_repeated(device: torch.device) -> None:
     """Contract: with `retain_graph` a pass can be repeated, is captured once, and has 2x each time."""
 
     def work() -> Iterator[object]:
@@ -74,7 +74,7 @@ def test_a_graph_that_is_kept_is_gone_through_again(device: torch.device) -> Non
 
 
 @pytest.mark.covers(f"{ROW}test_keep_graph_usage_after_compiled")
-def test_a_graph_that_is_kept_serves_engine_and_compiler_in_turns(device: torch.device) -> None:
+def test_retain_graph_serves_engine_and_compiler_in_turns(device: torch.device) -> None:
     """Contract: a captured pass with `retain_graph` leaves the graph as whole as the engine's own does."""
 
     def work() -> Iterator[object]:
@@ -93,7 +93,7 @@ def test_a_graph_that_is_kept_serves_engine_and_compiler_in_turns(device: torch.
     assert compare(work) == Counts(1, 1)
 
 
-def test_a_graph_that_was_not_kept_is_gone(device: torch.device) -> None:
+def test_retain_graph_left_out_makes_a_second_pass_an_error(device: torch.device) -> None:
     """Contract: a second pass over a graph that was not kept is the engine's error, and not wrong gradients."""
 
     def work() -> Iterator[object]:
@@ -167,7 +167,7 @@ CASES = [
 
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True:UserWarning")
 @pytest.mark.parametrize(("there", "comes", "graph", "compiled"), CASES)
-def test_what_is_there_and_what_comes(
+def test_grad_that_is_there_meets_one_that_comes(
     device: torch.device, there: str | None, comes: str, graph: bool, compiled: bool
 ) -> None:
     """Contract: for every meeting of a gradient that is there (none, dense, sparse) and one that comes (dense, sparse,

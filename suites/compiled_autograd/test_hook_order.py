@@ -54,7 +54,7 @@ def compare_diaries(work: Callable[[Diary], Iterator[object]]) -> list[str]:
 
 @pytest.mark.covers(f"{ROW}test_reorder_acc_grad")
 @pytest.mark.parametrize("forward", ["by_the_engine", "compiled"])
-def test_a_gradient_is_accumulated_as_soon_as_it_is_there(device: torch.device, forward: str) -> None:
+def test_accumulategrad_runs_as_soon_as_the_gradient_is_there(device: torch.device, forward: str) -> None:
     """Contract: in the captured graph each layer's gradients are accumulated before the layer before it is gone
     through, and not all at the end, also where the forward was compiled: else all would be alive at once."""
     model, x = three(device), rows(2, device).requires_grad_()
@@ -76,7 +76,7 @@ def test_a_gradient_is_accumulated_as_soon_as_it_is_there(device: torch.device, 
 
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook1")
-def test_hooks_after_accumulation_run_layer_by_layer(device: torch.device) -> None:
+def test_register_post_accumulate_grad_hook_runs_layer_by_layer(device: torch.device) -> None:
     """Contract: hooks that run after accumulation run from the last layer to the first, each when the layers before it
     have no gradient yet."""
 
@@ -103,7 +103,7 @@ def test_hooks_after_accumulation_run_layer_by_layer(device: torch.device) -> No
 
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook2")
-def test_hooks_of_functions_run_as_the_functions_do(device: torch.device) -> None:
+def test_node_register_prehook_and_register_hook_alternate(device: torch.device) -> None:
     """Contract: hooks before and after the functions of a chain alternate, from the last function to the first."""
 
     def work(diary: Diary) -> Iterator[object]:
@@ -123,7 +123,7 @@ def test_hooks_of_functions_run_as_the_functions_do(device: torch.device) -> Non
 
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook3")
-def test_hooks_of_accumulation_nodes(device: torch.device) -> None:
+def test_accumulategrad_register_prehook_and_register_hook_order(device: torch.device) -> None:
     """Contract: hooks on the node that accumulates run right before and right after that, and in turns with those of
     the function that made the gradient."""
 
@@ -145,7 +145,7 @@ def test_hooks_of_accumulation_nodes(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_reorder_all_bwd_hooks")
-def test_hooks_of_all_kinds_together(device: torch.device) -> None:
+def test_hooks_of_tensors_nodes_and_accumulation_in_order(device: torch.device) -> None:
     """Contract: on one leaf and the function that it goes through, hooks of tensors, of functions and of accumulation
     have the engine's order: the tensor's before the node's, the node's before accumulation, and that before the
     last."""
@@ -180,7 +180,7 @@ def test_hooks_of_all_kinds_together(device: torch.device) -> None:
         "accumulated",
     ],
 )
-def test_several_hooks_at_one_place_run_as_they_were_registered(device: torch.device, kind: str) -> None:
+def test_hooks_at_one_place_run_as_they_were_registered(device: torch.device, kind: str) -> None:
     """Contract: of several hooks of a kind at one place the first registered runs first, and each sees what the one
     before it returned."""
 
@@ -221,7 +221,7 @@ def test_several_hooks_at_one_place_run_as_they_were_registered(device: torch.de
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning")
 @pytest.mark.covers(f"{ROW}test_backward_hook_relative_ordering_partial")
-def test_hooks_of_modules_where_not_all_inputs_need_gradients(device: torch.device) -> None:
+def test_register_full_backward_hook_where_not_all_inputs_require_grad(device: torch.device) -> None:
     """Contract: backward hooks of modules run also where an input, or a parameter, needs no gradient: a module's hook
     before the pass runs before that behind it, an outer module's before an inner one's. Which of two branches is gone
     through first is not promised, and today not the same."""

@@ -32,7 +32,7 @@ def sine_of_inputs(inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[A
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.covers(f"{ROW}test_tensor_grad_hook1")
-def test_a_hook_on_a_leaf_changes_its_gradient(device: torch.device, backend: str) -> None:
+def test_register_hook_on_a_leaf_changes_its_gradient(device: torch.device, backend: str) -> None:
     """Contract: what a hook on a parameter returns is its gradient; a hook that is a function costs no more captures
     on a second model."""
 
@@ -57,7 +57,9 @@ def test_a_hook_on_a_leaf_changes_its_gradient(device: torch.device, backend: st
         ),
     ],
 )
-def test_a_hook_of_a_function_changes_what_goes_through_it(device: torch.device, method: str, hook: Any) -> None:
+def test_node_register_prehook_and_register_hook_change_what_goes_through(
+    device: torch.device, method: str, hook: Any
+) -> None:
     """Contract: a hook that runs before a function changes what it is given, one that runs after it what it gives."""
 
     def work() -> Iterator[object]:
@@ -71,7 +73,7 @@ def test_a_hook_of_a_function_changes_what_goes_through_it(device: torch.device,
     assert compare(work, backend="eager") == Counts(1, 1)
 
 
-def test_a_hook_in_the_middle_and_its_removal(device: torch.device) -> None:
+def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> None:
     """Contract: a hook on a tensor between layers changes all that is before it; removed, it changes nothing, and the
     pass is another one."""
 
@@ -89,7 +91,7 @@ def test_a_hook_in_the_middle_and_its_removal(device: torch.device) -> None:
     assert compare(work, backend="eager").captures == 2
 
 
-def test_a_hook_after_accumulation_finds_the_gradient(device: torch.device) -> None:
+def test_register_post_accumulate_grad_hook_finds_the_gradient(device: torch.device) -> None:
     """Contract: a hook that runs after a gradient was accumulated finds it in `.grad`, with what was there before, and
     may take it away: that is how an optimiser steps in the pass."""
 
@@ -112,7 +114,7 @@ def test_a_hook_after_accumulation_finds_the_gradient(device: torch.device) -> N
     assert compare(work, backend="eager", fullgraph=False).captures >= 1
 
 
-def test_hooks_of_modules(device: torch.device) -> None:
+def test_register_full_backward_hook_and_pre_hook_of_modules(device: torch.device) -> None:
     """Contract: backward hooks of a module, before and after its pass, change what goes in and out."""
 
     def work() -> Iterator[object]:
@@ -147,7 +149,7 @@ DEFAULTS_UNSEEN = pytest.mark.xfail(
 
 
 @pytest.mark.parametrize("scaling", [pytest.param(by_default, marks=DEFAULTS_UNSEEN), by_closure])
-def test_two_lambdas_are_two_hooks(scaling: Callable[[float], Hook], device: torch.device) -> None:
+def test_register_hook_of_two_lambdas_are_two_hooks(scaling: Callable[[float], Hook], device: torch.device) -> None:
     """Contract: hooks of one text are told apart by the values in their defaults, or in their closures: each pass gets
     its own."""
 
@@ -161,7 +163,7 @@ def test_two_lambdas_are_two_hooks(scaling: Callable[[float], Hook], device: tor
     assert compare(work, backend="eager", fullgraph=False).captures >= 1
 
 
-def test_a_hook_that_returns_nothing_changes_nothing(device: torch.device) -> None:
+def test_register_hook_that_returns_none_changes_nothing(device: torch.device) -> None:
     """Contract: a hook that only looks is called once a pass, with the gradient, and changes nothing."""
     seen: list[float] = []
 
@@ -182,7 +184,7 @@ def test_a_hook_that_returns_nothing_changes_nothing(device: torch.device) -> No
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_simple")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["not_reentrant", "reentrant"])
-def test_a_forward_that_is_computed_anew(device: torch.device, reentrant: bool) -> None:
+def test_checkpoint_is_computed_again_in_a_captured_pass(device: torch.device, reentrant: bool) -> None:
     """Contract: a checkpointed part is computed again in the captured pass, with the same random numbers, and has the
     engine's gradients. (A re-entrant checkpoint runs a pass within the pass: the engine's own.)"""
 
@@ -198,7 +200,7 @@ def test_a_forward_that_is_computed_anew(device: torch.device, reentrant: bool) 
 
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_sac")
-def test_a_forward_of_which_a_part_is_kept(device: torch.device) -> None:
+def test_checkpoint_selective_keeps_chosen_operators(device: torch.device) -> None:
     """Contract: with a checkpoint that keeps the results of chosen operators, the captured pass computes the rest
     again, and has the engine's gradients."""
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts

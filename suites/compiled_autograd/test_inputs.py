@@ -35,7 +35,7 @@ def looking_operator(
 
 
 @pytest.mark.covers(f"{ROW}test_dynamo_boxed")
-def test_a_pass_is_given_its_tensors_in_one_list(device: torch.device) -> None:
+def test_compiler_is_given_the_tensors_of_a_pass_in_one_list(device: torch.device) -> None:
     """Contract: what compiles a pass gets a graph with one placeholder for a list of all tensors, whose sizes come
     beside it (as numbers, or as shapes of tensors that have no element); that of a forward has one for each tensor."""
     kinds: list[list[str]] = []
@@ -61,7 +61,7 @@ def test_a_pass_is_given_its_tensors_in_one_list(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_inputs_aliasing_bytecode_attr_mutations")
-def test_the_list_is_empty_afterwards_and_gradients_are_right(device: torch.device) -> None:
+def test_inputs_list_is_empty_after_a_compiled_pass(device: torch.device) -> None:
     """Contract: a pass that was compiled empties the list it is given, and still puts the gradient where it belongs,
     on a leaf that was in that list alone."""
     lengths: list[tuple[int, int]] = []
@@ -115,7 +115,7 @@ class Wrapped(torch.Tensor):
     f"{ROW}test_inputs_aliasing_bytecode_stack_restore",
     f"{ROW}test_logging_tensor_flaky",
 )
-def test_a_list_with_a_subclass_in_it_is_emptied_too(device: torch.device) -> None:
+def test_inputs_list_with_a_tensor_subclass_is_emptied_too(device: torch.device) -> None:
     """Contract: a graph that may empty its list does so, and is right, when the list holds a tensor of a subclass that
     breaks the graph; also after other graphs were compiled in the process."""
 
@@ -142,7 +142,7 @@ def test_a_list_with_a_subclass_in_it_is_emptied_too(device: torch.device) -> No
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.covers(f"{ROW}test_free_activation_memory")
-def test_an_activation_goes_as_soon_as_it_was_used(device: torch.device, backend: str) -> None:
+def test_activation_is_freed_as_soon_as_it_was_used(device: torch.device, backend: str) -> None:
     """Contract: what a forward saved is freed in a captured pass once the function that saved it was gone through, and
     not at the end: an operator that runs later in the pass finds the memory gone; one that runs before finds it there,
     and so does the later one where the graph is kept (both the controls)."""
@@ -183,7 +183,7 @@ def test_an_activation_goes_as_soon_as_it_was_used(device: torch.device, backend
 
 @pytest.mark.requires(device="cuda", triton=True)
 @pytest.mark.covers(f"{ROW}test_free_activation_memory")
-def test_memory_of_the_device_goes_down_within_the_pass(device: torch.device) -> None:
+def test_memory_allocated_goes_down_within_a_captured_pass(device: torch.device) -> None:
     """Contract: with inductor on a GPU, an operator that runs late in a pass finds less memory allocated by as much as
     the activations that were used before it; with the graph kept it does not."""
     size = 1 << 20
@@ -222,7 +222,7 @@ def test_memory_of_the_device_goes_down_within_the_pass(device: torch.device) ->
 
 @pytest.mark.requires(device="cuda", triton=True)
 @pytest.mark.covers(f"{ROW}test_free_activation_memory_subclass")
-def test_memory_of_subclass_activations_goes_down(device: torch.device) -> None:
+def test_memory_allocated_goes_down_with_tensor_subclass_activations(device: torch.device) -> None:
     """Contract: where a list that a graph may empty holds a tensor of a subclass (a nested one), the list is emptied,
     and the plain tensor in it is gone by the time a later operator runs."""
     size = 100_000

@@ -33,7 +33,7 @@ def unreachable(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_output_nodes_all_leaves")
-def test_gradients_that_are_returned_are_not_accumulated(device: torch.device) -> None:
+def test_autograd_grad_returns_and_does_not_accumulate(device: torch.device) -> None:
     """Contract: `autograd.grad` of all leaves returns their gradients, in the order asked for, and leaves `.grad`
     alone; one capture serves three passes."""
 
@@ -49,7 +49,7 @@ def test_gradients_that_are_returned_are_not_accumulated(device: torch.device) -
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_output_nodes_some_leaves")
-def test_gradients_of_some_leaves_run_no_other_function(device: torch.device) -> None:
+def test_autograd_grad_of_some_leaves_runs_no_other_function(device: torch.device) -> None:
     """Contract: `autograd.grad` of some leaves neither captures nor runs functions that lead to others alone."""
 
     def work() -> Iterator[object]:
@@ -63,7 +63,7 @@ def test_gradients_of_some_leaves_run_no_other_function(device: torch.device) ->
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_all_leaves")
-def test_gradients_of_all_leaves_are_accumulated(device: torch.device) -> None:
+def test_backward_accumulates_into_all_leaves(device: torch.device) -> None:
     """Contract: `backward` returns nothing and accumulates into every leaf's `.grad`."""
 
     def work() -> Iterator[object]:
@@ -79,7 +79,7 @@ def test_gradients_of_all_leaves_are_accumulated(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_some_leaves")
-def test_backward_into_some_leaves_touches_no_other(device: torch.device) -> None:
+def test_backward_inputs_touches_no_other_leaf(device: torch.device) -> None:
     """Contract: `backward(inputs=…)` accumulates into those leaves alone, and runs no function that leads to others
     alone."""
 
@@ -98,7 +98,7 @@ def test_backward_into_some_leaves_touches_no_other(device: torch.device) -> Non
 @pytest.mark.covers(
     "test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_different_leaves_will_recompile"
 )
-def test_other_leaves_are_another_pass(device: torch.device) -> None:
+def test_backward_inputs_of_other_leaves_is_another_pass(device: torch.device) -> None:
     """Contract: the same functions, differentiated for other leaves, are captured apart: what is asked for belongs to
     what a pass is known by. Asked for again, each is known."""
 
@@ -113,7 +113,7 @@ def test_other_leaves_are_another_pass(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning")
-def test_the_gradient_of_something_in_the_middle(device: torch.device) -> None:
+def test_autograd_grad_and_retain_grad_of_something_in_the_middle(device: torch.device) -> None:
     """Contract: `autograd.grad` of a tensor that is no leaf returns its gradient; `retain_grad` keeps it as well."""
 
     def work() -> Iterator[object]:
@@ -128,7 +128,7 @@ def test_the_gradient_of_something_in_the_middle(device: torch.device) -> None:
     assert compare(work, backend="eager", fullgraph=False).captures == 2
 
 
-def test_a_leaf_that_has_no_part_in_it(device: torch.device) -> None:
+def test_allow_unused_and_materialize_grads_for_a_leaf_without_part(device: torch.device) -> None:
     """Contract: a leaf that the result does not depend on is an error, or None with `allow_unused`, or zeros with
     `materialize_grads`, as with the engine."""
 

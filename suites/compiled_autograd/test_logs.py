@@ -33,7 +33,7 @@ def misses(messages: list[str]) -> list[str]:
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_graph")
-def test_the_verbose_log_names_every_function(device: torch.device) -> None:
+def test_torch_logs_verbose_names_every_function(device: torch.device) -> None:
     """Contract: the graph in the verbose log says of its parts which function of the forward they came from, with the
     number of a call: every kind that the model has, with as many numbers as it is there times."""
 
@@ -50,7 +50,7 @@ def test_the_verbose_log_names_every_function(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_logs")
-def test_the_plain_log_has_each_graph_once(device: torch.device) -> None:
+def test_torch_logs_has_each_graph_once(device: torch.device) -> None:
     """Contract: the plain log has one graph for each capture, and says nothing of a pass that was known."""
 
     def work() -> Iterator[object]:
@@ -68,7 +68,7 @@ def test_the_plain_log_has_each_graph_once(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_cpp")
-def test_the_verbose_log_tells_why_a_pass_was_captured(device: torch.device) -> None:
+def test_torch_logs_verbose_tells_why_a_pass_was_captured(device: torch.device) -> None:
     """Contract: the first pass was captured for the function that is new at its root, another for the function in it
     that is new, and a known one for nothing."""
 
@@ -89,7 +89,7 @@ def test_the_verbose_log_tells_why_a_pass_was_captured(device: torch.device) -> 
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_dynamic_shapes", f"{ROW}test_verbose_logs_cpp")
-def test_the_verbose_log_tells_which_sizes_changed(device: torch.device) -> None:
+def test_torch_logs_verbose_tells_which_sizes_changed(device: torch.device) -> None:
     """Contract: where passes are captured for their sizes, the second was captured for the sizes that changed, which
     the log counts and names; the third, of yet another size, was not captured."""
     captures: list[int] = []
@@ -119,7 +119,7 @@ def test_the_verbose_log_tells_which_sizes_changed(device: torch.device) -> None
 
 
 @pytest.mark.covers(f"{ROW}test_snapshot_verbose_logs_flag", f"{ROW}test_verbose_logs_snapshot")
-def test_the_verbose_log_is_decided_when_the_block_begins(device: torch.device) -> None:
+def test_torch_logs_verbose_is_decided_when_the_block_begins(device: torch.device) -> None:
     """Contract: switched on within a block, the verbose log does not tell of reasons until the next block: whether they
     are told is asked once, when compiled autograd is turned on."""
     with compiled_backward(backend="eager") as recording, heard("compiled_autograd_verbose") as late:
@@ -133,7 +133,7 @@ def test_the_verbose_log_is_decided_when_the_block_begins(device: torch.device) 
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_aot_id", f"{ROW}test_verbose_logs_aot_dispatcher_nodes")
-def test_the_verbose_log_names_what_was_compiled_before(device: torch.device) -> None:
+def test_torch_logs_verbose_names_a_forward_compiled_before(device: torch.device) -> None:
     """Contract: of a forward that was compiled, the graph has the compiled backward's operations, under names that
     begin with its id, and its function by that id."""
 
@@ -155,7 +155,7 @@ def test_the_verbose_log_names_what_was_compiled_before(device: torch.device) ->
 
 @pytest.mark.requires(torch=">=2.13")  # 2.11 cannot compile such a hook: "referenced nonexistent value"
 @pytest.mark.covers(f"{ROW}test_verbose_logs_aot_dispatcher_nodes_hop")
-def test_the_verbose_log_has_hooks_of_a_compiled_forward(device: torch.device) -> None:
+def test_torch_logs_verbose_has_hooks_of_a_compiled_forward(device: torch.device) -> None:
     """Contract: a hook that a compiled forward registered on a tensor in its middle, with a value of the forward in its
     closure, is an operator of higher order in the compiled backward; it is in the captured pass, under the id of that
     forward, and counts."""
@@ -180,7 +180,7 @@ def test_the_verbose_log_has_hooks_of_a_compiled_forward(device: torch.device) -
 
 
 @pytest.mark.covers(f"{ROW}test_logs_aot_bwd_reuse")
-def test_a_compiled_forward_that_was_used_twice_is_there_twice(device: torch.device) -> None:
+def test_torch_logs_verbose_has_a_compiled_forward_used_twice_twice(device: torch.device) -> None:
     """Contract: a compiled forward that one loss uses twice is in the pass twice: under one id, its operations with
     names of their own, the engine's gradients."""
 
@@ -201,7 +201,7 @@ def test_a_compiled_forward_that_was_used_twice_is_there_twice(device: torch.dev
     assert len(set(made)) == len(made)
 
 
-def test_without_the_log_nothing_is_told(device: torch.device) -> None:
+def test_torch_logs_off_tells_nothing(device: torch.device) -> None:
     """Contract: in the block of another log nothing of the verbose one comes, and after a block nothing at all: loggers
     are as they were (and the control of this file)."""
     with heard("compiled_autograd") as plain, compiled_backward(backend="eager"):

@@ -29,7 +29,7 @@ class Scales(torch.autograd.Function):
 
 
 @pytest.mark.covers(f"{ROW}test_torch_function_mode")
-def test_a_mode_of_functions_sees_the_call_of_backward(device: torch.device) -> None:
+def test_torchfunctionmode_sees_the_call_of_backward(device: torch.device) -> None:
     """Contract: a mode over torch's functions sees the call of `backward` that is captured, and changes nothing of it.
     What a custom backward calls it need not see: that was traced before, and runs compiled."""
     called: list[str] = []
@@ -53,7 +53,7 @@ def test_a_mode_of_functions_sees_the_call_of_backward(device: torch.device) -> 
 
 
 @pytest.mark.covers(f"{ROW}test_torch_dispatch_mode")
-def test_a_mode_of_operators_sees_a_captured_pass(device: torch.device) -> None:
+def test_torchdispatchmode_sees_a_captured_pass(device: torch.device) -> None:
     """Contract: a mode over operators sees what a captured pass computes."""
     called: list[str] = []
 
@@ -113,7 +113,7 @@ class Pair(torch.Tensor):
 
 
 @pytest.mark.covers(f"{ROW}test_tensor_subclass_basic")
-def test_gradients_of_a_subclass(device: torch.device) -> None:
+def test_tensor_subclass_gradients(device: torch.device) -> None:
     """Contract: a forward over a tensor subclass, compiled, has its backward captured: the gradient is of the subclass,
     and each of its parts has the engine's."""
 
@@ -150,7 +150,7 @@ OPERATORS = {"cond": _cond, "nested_region": _nested_region, "map": _map}
 
 @pytest.mark.parametrize("kind", OPERATORS)
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutogradOpInfo::test_hops_in_bwd")
-def test_an_operator_of_higher_order_in_a_backward(device: torch.device, kind: str) -> None:
+def test_cond_map_and_compiled_region_in_a_backward(device: torch.device, kind: str) -> None:
     """Contract: a custom backward may call operators that take functions (a branch, a region compiled once, a map over
     rows): the captured pass is one graph, and right."""
     operator = OPERATORS[kind]()
@@ -178,7 +178,7 @@ def test_an_operator_of_higher_order_in_a_backward(device: torch.device, kind: s
     reason="a branch in a compiled forward cannot be captured with its pass: the compiler will not look into the "
     "function that the branch was made (https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0008.html)",
 )
-def test_a_branch_in_a_compiled_forward(device: torch.device) -> None:
+def test_cond_in_a_compiled_forward(device: torch.device) -> None:
     """Contract: a forward that was compiled with a branch on a tensor's value in it has its pass captured, with the
     branch that was taken."""
 

@@ -18,7 +18,7 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
 
 @pytest.mark.covers(f"{ROW}test_saved_tensor_unpack_hook_ordering")
-def test_tensors_are_unpacked_when_they_are_needed(device: torch.device) -> None:
+def test_saved_tensors_hooks_unpack_when_needed(device: torch.device) -> None:
     """Contract: what was packed is unpacked from the last function to the first, each once, and not before the function
     behind it was gone through."""
     diary: list[str] = []
@@ -54,7 +54,7 @@ def test_tensors_are_unpacked_when_they_are_needed(device: torch.device) -> None
 
 
 @pytest.mark.covers(f"{ROW}test_disk_offloading")
-def test_tensors_that_are_saved_to_disk(device: torch.device, tmp_path: Path) -> None:
+def test_saved_tensors_hooks_to_disk(device: torch.device, tmp_path: Path) -> None:
     """Contract: with hooks that write what is saved to files and read it back, the captured pass has the engine's
     gradients, and reads every file that was written."""
     read: list[str] = []
@@ -91,7 +91,7 @@ def test_tensors_that_are_saved_to_disk(device: torch.device, tmp_path: Path) ->
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers(f"{ROW}test_cpu_offloading")
 @pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
-def test_tensors_that_are_saved_on_the_host(device: torch.device, pinned: bool) -> None:
+def test_save_on_cpu_brings_saved_tensors_back_to_the_device(device: torch.device, pinned: bool) -> None:
     """Contract: under `save_on_cpu` the captured pass brings what was saved back to the device, and has the engine's
     gradients."""
 
@@ -106,7 +106,7 @@ def test_tensors_that_are_saved_on_the_host(device: torch.device, pinned: bool) 
     assert compare(work, backend="eager", fullgraph=False).captures == 1
 
 
-def test_tensors_that_are_packed_smaller(device: torch.device) -> None:
+def test_saved_tensors_hooks_that_pack_to_bfloat16(device: torch.device) -> None:
     """Contract: what unpacking gives is what the pass computes with: saved as bfloat16, gradients are those of the
     engine with the same hooks, and not those without."""
 

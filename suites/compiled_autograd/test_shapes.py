@@ -19,7 +19,7 @@ SIZES = [10, 100, 10, 15, 20, 25]
 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes")
-def test_a_batch_that_changes_is_captured_at_most_twice(device: torch.device) -> None:
+def test_dynamic_batch_that_changes_is_captured_at_most_twice(device: torch.device) -> None:
     """Contract: a second batch size makes the pass one of any batch size; from then on none is captured. The gradients
     of each size are the engine's."""
 
@@ -37,7 +37,7 @@ def test_a_batch_that_changes_is_captured_at_most_twice(device: torch.device) ->
     assert 1 <= counts.compiles <= 2
 
 
-def test_a_size_that_was_not_there_needs_no_capture(device: torch.device) -> None:
+def test_dynamic_size_that_was_not_there_needs_no_capture(device: torch.device) -> None:
     """Contract: after two sizes, twenty more are served by what is compiled already."""
     model = network(device)
     with compiled_backward(backend="eager", dynamic=True) as recording:
@@ -51,7 +51,7 @@ def test_a_size_that_was_not_there_needs_no_capture(device: torch.device) -> Non
     assert after_two.captures <= 2
 
 
-def test_the_same_size_is_the_same_pass_where_nothing_is_dynamic(device: torch.device) -> None:
+def test_dynamic_false_compiles_for_each_size(device: torch.device) -> None:
     """Contract: with `dynamic=False` graphs are compiled for their sizes: each new one is a compile, each old one
     none (and the control of the two cases above: sizes do cost compiles)."""
 
@@ -68,7 +68,7 @@ def test_the_same_size_is_the_same_pass_where_nothing_is_dynamic(device: torch.d
 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_from_forward")
-def test_sizes_that_the_forward_has_as_symbols(device: torch.device) -> None:
+def test_dynamic_forward_hands_its_sizes_to_the_pass(device: torch.device) -> None:
     """Contract: a forward compiled for any size hands its sizes to the pass, which uses them: a mean over rows divides
     by their number, whatever it was at capture."""
 
@@ -90,7 +90,7 @@ def test_sizes_that_the_forward_has_as_symbols(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_eager_node")
-def test_sizes_that_a_function_of_the_engine_saved(device: torch.device) -> None:
+def test_dynamic_sizes_saved_by_functions_of_the_engine(device: torch.device) -> None:
     """Contract: functions whose backward knows its sizes as numbers (a mean, an expansion, a padding) are captured once
     for all of them, or twice, and right for each."""
 
@@ -111,7 +111,9 @@ def test_sizes_that_a_function_of_the_engine_saved(device: torch.device) -> None
     ("mark", "compiles"), [("dynamic", 1), ("unbacked", None), ("static", None)], ids=["dynamic", "maybe", "static"]
 )
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_annotations")
-def test_sizes_that_the_program_annotates(device: torch.device, mark: str, compiles: int | None) -> None:
+def test_mark_dynamic_and_mark_static_make_no_gradient_wrong(
+    device: torch.device, mark: str, compiles: int | None
+) -> None:
     """Contract: annotations of the forward's input (`mark_dynamic`, `maybe_mark_dynamic`, `mark_static`) do not make
     any gradient wrong, and marking the size dynamic at first leaves no forward to compile again."""
     frames: list[int] = []
@@ -141,7 +143,7 @@ def test_sizes_that_the_program_annotates(device: torch.device, mark: str, compi
 
 
 @pytest.mark.covers(f"{ROW}test_compiled_autograd_does_not_specialize_on_bw_symints")
-def test_a_graph_of_any_size_is_not_bound_to_one(device: torch.device) -> None:
+def test_dynamic_graph_is_not_bound_to_the_size_of_its_capture(device: torch.device) -> None:
     """Contract: sizes that only the backward uses do not bind the compiled pass to the size it was captured with:
     after two sizes, others cost nothing."""
 
@@ -168,7 +170,7 @@ def test_a_graph_of_any_size_is_not_bound_to_one(device: torch.device) -> None:
     assert counts.compiles <= 2
 
 
-def test_an_empty_batch(device: torch.device) -> None:
+def test_dynamic_batch_of_no_rows(device: torch.device) -> None:
     """Contract: a batch of no rows has gradients of zeros, before a full one and after it."""
 
     def work() -> Iterator[object]:
@@ -178,7 +180,7 @@ def test_an_empty_batch(device: torch.device) -> None:
     assert compare(work, backend="eager").captures >= 1
 
 
-def test_another_number_of_dimensions_is_another_pass(device: torch.device) -> None:
+def test_dynamic_dimensions_of_another_number_are_another_pass(device: torch.device) -> None:
     """Contract: the same functions over a tensor of more dimensions are captured apart."""
 
     def work() -> Iterator[object]:

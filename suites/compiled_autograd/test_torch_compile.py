@@ -40,7 +40,7 @@ def steps(model: torch.nn.Module, inputs: list[torch.Tensor]) -> list[object]:
 @pytest.mark.requires(cpp_compiler=True)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile")
-def test_backward_of_a_compiled_forward(device: torch.device, backend: str) -> None:
+def test_compile_forward_has_its_backward_captured(device: torch.device, backend: str) -> None:
     """Contract: where the forward was compiled as one graph, the captured pass contains its compiled backward: the
     engine's gradients in each step, one capture for all."""
 
@@ -67,7 +67,7 @@ def test_backward_of_a_compiled_forward(device: torch.device, backend: str) -> N
     ],
 )
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_compile_api")
-def test_a_compiled_step_has_its_backward_captured(device: torch.device, backend: str) -> None:
+def test_compile_step_with_config_compiled_autograd(device: torch.device, backend: str) -> None:
     """Contract: with `torch._dynamo.config.compiled_autograd`, a step given to `torch.compile` has its backward passes
     captured: the engine's gradients, one capture for three passes of one shape."""
     model, inputs = smooth(device), [rows(1, device) for _ in range(3)]
@@ -85,7 +85,7 @@ def test_a_compiled_step_has_its_backward_captured(device: torch.device, backend
     "test_compiled_autograd::TestCompiledAutograd::test_multiple_torch_compile",
     "test_compiled_autograd::TestCompiledAutograd::test_compile_api_disable",
 )
-def test_only_what_was_compiled_under_the_switch_is_captured(device: torch.device) -> None:
+def test_config_compiled_autograd_captures_what_was_compiled_under_it(device: torch.device) -> None:
     """Contract: a function compiled while the switch is off has its backward passes run by the engine, before, beside
     and after one that was compiled while it was on."""
 
@@ -127,7 +127,7 @@ def test_only_what_was_compiled_under_the_switch_is_captured(device: torch.devic
         "forward",
     ],
 )
-def test_a_backward_that_the_compiler_does_not_see_is_captured(device: torch.device, broken: str) -> None:
+def test_compiler_disable_in_a_step_leaves_its_backward_captured(device: torch.device, broken: str) -> None:
     """Contract: in a compiled step whose forward, backward call, or whole, the compiler was told to leave alone, the
     backward pass is captured all the same, with the engine's gradients."""
     model, x = smooth(device), rows(1, device)
@@ -159,7 +159,7 @@ def test_a_backward_that_the_compiler_does_not_see_is_captured(device: torch.dev
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile_only_backward_call")
-def test_a_compiled_call_of_backward_alone(device: torch.device) -> None:
+def test_compile_of_the_call_of_backward_alone(device: torch.device) -> None:
     """Contract: to compile nothing but the call of `backward` captures that pass, over a forward that the engine
     recorded."""
     model, x = smooth(device), rows(1, device)
@@ -180,7 +180,7 @@ def test_a_compiled_call_of_backward_alone(device: torch.device) -> None:
     "test_compiled_autograd::TestCompiledAutograd::test_mismatch_fake_tensor_mode_dynamic_shape",
 )
 @pytest.mark.requires(cpp_compiler=True)
-def test_a_whole_step_compiled_within_a_block(device: torch.device, dynamic: bool) -> None:
+def test_compile_of_a_whole_step_within_a_block(device: torch.device, dynamic: bool) -> None:
     """Contract: a step that is compiled, with its forward, under compiled autograd uses one world of traced tensors
     for both; also where a size was marked dynamic."""
     torch.manual_seed(SEED)
@@ -204,7 +204,7 @@ def test_a_whole_step_compiled_within_a_block(device: torch.device, dynamic: boo
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_optimize_assert")
-def test_a_step_that_must_be_one_graph_leaves_its_backward_alone(device: torch.device) -> None:
+def test_fullgraph_step_leaves_its_backward_alone(device: torch.device) -> None:
     """Contract: a forward compiled with `fullgraph=True` is one graph or an error; its backward pass may be captured
     in pieces all the same, since it is compiled by itself."""
     model, x = smooth(device), rows(1, device)
@@ -225,7 +225,7 @@ def test_a_step_that_must_be_one_graph_leaves_its_backward_alone(device: torch.d
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_nested_compile")
-def test_a_backward_that_compiles_something(device: torch.device) -> None:
+def test_compile_within_a_backward(device: torch.device) -> None:
     """Contract: the backward of a custom function may call a compiled function of its own; both are right."""
     doubled = torch.compile(lambda g: g * 2 + 1, backend="eager")
 
@@ -247,7 +247,7 @@ def test_a_backward_that_compiles_something(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_no_nested_compiled_autograd")
-def test_a_backward_within_a_backward_is_not_captured(device: torch.device) -> None:
+def test_backward_within_a_backward_is_not_captured(device: torch.device) -> None:
     """Contract: while a captured pass runs compiled autograd is off: the pass that a custom function's backward runs
     within it is the engine's, and right."""
     enabled: list[bool] = []
@@ -277,7 +277,7 @@ def test_a_backward_within_a_backward_is_not_captured(device: torch.device) -> N
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_aot_bwd_gm_runnable")
-def test_the_backward_of_a_compiled_forward_is_run_anew(device: torch.device) -> None:
+def test_compile_forward_whose_backward_is_captured_anew(device: torch.device) -> None:
     """Contract: the backward that was compiled with a forward can be captured in one block, and in the next again, and
     run by the engine between: the graph that a capture took from it is left whole."""
     torch.manual_seed(SEED)

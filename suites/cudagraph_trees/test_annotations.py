@@ -83,7 +83,7 @@ def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, st
 
 @forms
 @cpp
-def test_an_annotation_is_heard_wherever_it_is(form: str) -> None:
+def test_override_cudagraphs_is_heard_wherever_it_is(form: str) -> None:
     """Contract: the annotation holds for the graph that its function is inlined in: as decorator, on a module's
     forward, however deep. On the host, where nothing is recorded anyway, the log and the counter tell that it was
     heard; without it they are silent of it."""
@@ -101,7 +101,7 @@ def test_an_annotation_is_heard_wherever_it_is(form: str) -> None:
 
 @forms
 @with_triton
-def test_an_annotation_switches_graphs_off(form: str, device: torch.device) -> None:
+def test_override_cudagraphs_fwd_false_switches_graphs_off(form: str, device: torch.device) -> None:
     """Contract: with `fwd=False` the graph is not recorded, is counted as skipped with the annotation as reason, and
     is right."""
     make, _ = FORMS[form]
@@ -123,7 +123,7 @@ def test_an_annotation_switches_graphs_off(form: str, device: torch.device) -> N
     ],
 )
 @with_triton
-def test_directions_are_switched_off(
+def test_override_cudagraphs_switches_fwd_and_bwd_off_apart(
     directions: dict[str, bool], expected: tuple[int, int], device: torch.device
 ) -> None:
     """Contract: the backward can be left out alone; a forward that is left out takes its backward along. What is not
@@ -143,7 +143,7 @@ def test_directions_are_switched_off(
     ],
 )
 @with_triton
-def test_directions_are_switched_on(
+def test_override_cudagraphs_switches_fwd_and_bwd_on(
     directions: dict[str, bool], expected: tuple[int, int] | None, device: torch.device
 ) -> None:
     """Contract: without `reduce-overhead` nothing is recorded, but what an annotation with `True` asks for is."""
@@ -165,7 +165,7 @@ def test_directions_are_switched_on(
     strict=True,
 )
 @with_triton
-def test_an_annotated_backward_from_the_cache(device: torch.device) -> None:
+def test_override_cudagraphs_bwd_false_from_the_cache(device: torch.device) -> None:
     """Contract: a backward that is left out is left out also where the same code was compiled before without the
     annotation, and is found in the cache."""
     with private.fresh_cache():
@@ -178,7 +178,7 @@ def test_an_annotated_backward_from_the_cache(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}context_manager")
 @with_triton
-def test_a_block_switches_graphs_off(device: torch.device) -> None:
+def test_override_cudagraphs_block_switches_graphs_off(device: torch.device) -> None:
     """Contract: as a context manager inside the compiled function, for the graph that its block is in."""
     override: Any = reach("torch._dynamo.override_cudagraphs")
 
@@ -193,7 +193,7 @@ def test_a_block_switches_graphs_off(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}enable_context_manager")
 @with_triton
-def test_a_block_switches_graphs_on(device: torch.device) -> None:
+def test_override_cudagraphs_block_switches_graphs_on(device: torch.device) -> None:
     """Contract: the same with `True`, where graphs are off."""
     override: Any = reach("torch._dynamo.override_cudagraphs")
 
@@ -211,7 +211,7 @@ def test_a_block_switches_graphs_on(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}graph_break_selective")
 @with_triton
-def test_only_the_annotated_part_of_a_broken_graph(device: torch.device) -> None:
+def test_override_cudagraphs_after_a_graph_break_is_for_its_part(device: torch.device) -> None:
     """Contract: of the graphs that a break leaves, only that with the annotated function is left out."""
     off = marked(fwd=False)
 
@@ -228,7 +228,7 @@ def test_only_the_annotated_part_of_a_broken_graph(device: torch.device) -> None
 
 @pytest.mark.covers(f"{ROW}multiple_functions")
 @with_triton
-def test_functions_of_which_some_are_annotated(device: torch.device) -> None:
+def test_override_cudagraphs_of_one_function_leaves_others(device: torch.device) -> None:
     """Contract: the annotation of one function does not touch another that is compiled by itself, before or after."""
     calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
     with watched() as watch:

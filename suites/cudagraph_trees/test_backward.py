@@ -43,7 +43,7 @@ def train(fast: Any, device: torch.device, steps: int, *, marked: bool = False) 
 @both_compilers
 @pytest.mark.parametrize("marked", [False, True], ids=["unmarked", "marked"])
 @pytest.mark.covers(f"{ROW}test_forward_backward", f"{ROW}test_forward_generation")
-def test_forward_and_backward_are_one_path(marked: bool, compiler: str, device: torch.device) -> None:
+def test_recording_of_forward_and_backward_is_one_path(marked: bool, compiler: str, device: torch.device) -> None:
     """Contract: forward and backward are warmed up, recorded and replayed, each once a step; the backward's recording
     hangs below the forward's, whose saved tensors it reads. A new forward begins a new generation once a backward
     ran, or where the program marks its steps."""
@@ -55,7 +55,7 @@ def test_forward_and_backward_are_one_path(marked: bool, compiler: str, device: 
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_forward_backward_not_called", f"{ROW}test_warn_on_pending_backward")
-def test_forwards_whose_backward_never_runs(compiler: str, device: torch.device) -> None:
+def test_recording_of_forwards_whose_backward_never_runs(compiler: str, device: torch.device) -> None:
     """Contract: as long as a backward may follow, forwards do not overwrite earlier ones: their outputs keep their
     values, at the price of a path that grows; torch warns of that. Steps that are marked end it."""
     with watched() as watch:
@@ -78,7 +78,7 @@ def test_forwards_whose_backward_never_runs(compiler: str, device: torch.device)
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_forward_backward")
-def test_two_models_one_after_the_other(compiler: str, device: torch.device) -> None:
+def test_recording_of_two_models_one_after_the_other(compiler: str, device: torch.device) -> None:
     """Contract: a second compiled model takes the output of the first, and both backward passes run: one path of four
     graphs, in which nothing is overwritten before its use."""
     with watched() as watch:
@@ -100,7 +100,7 @@ def test_two_models_one_after_the_other(compiler: str, device: torch.device) -> 
     f"{ROW}test_forward_with_skipped_cudagraphed_backward",
     f"{ROW}test_graph_partition_forward_with_skipped_cudagraphed_backward",
 )
-def test_a_backward_that_cannot_be_recorded(partition: bool, device: torch.device) -> None:
+def test_recording_of_a_forward_whose_backward_cannot_be(partition: bool, device: torch.device) -> None:
     """Contract: where only the backward cannot be captured, the forward is still recorded, and replayed in each step
     that the program marks; gradients are right. (A backward that is no graph does not end a generation by itself.)"""
     with watched(graph_partition=partition) as watch:
@@ -126,7 +126,7 @@ def test_a_backward_that_cannot_be_recorded(partition: bool, device: torch.devic
     f"{ROW}test_backward_gets_cached_cudagraphs",
     f"{ROW}test_cached_forward_backward",
 )
-def test_code_from_the_cache_is_recorded_too(device: torch.device) -> None:
+def test_recording_of_code_from_the_inductor_cache(device: torch.device) -> None:
     """Contract: a forward compiled anew, or found in the cache of compiled graphs, is recorded alike, and so is its
     backward, whether it is found there too or compiled for the first time."""
     with private.fresh_cache():
@@ -145,7 +145,7 @@ def test_code_from_the_cache_is_recorded_too(device: torch.device) -> None:
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_accumulate_grad")
-def test_gradients_accumulate_in_memory_of_the_program(compiler: str, device: torch.device) -> None:
+def test_recorded_backward_accumulates_in_memory_of_the_program(compiler: str, device: torch.device) -> None:
     """Contract: gradients that a program has allocated itself grow by each replayed backward as by an eager one."""
     weight = whole_numbers(16, device=device).requires_grad_()
     weight.grad = torch.zeros_like(weight)
@@ -163,7 +163,7 @@ def test_gradients_accumulate_in_memory_of_the_program(compiler: str, device: to
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_grad_accumulation_dealloc_error_message")
-def test_a_gradient_that_was_overwritten_is_an_error(compiler: str, device: torch.device) -> None:
+def test_recorded_grad_that_was_overwritten_is_an_error(compiler: str, device: torch.device) -> None:
     """Contract: a `.grad` that a recorded backward allocated lies in the trees' memory, and is gone in the next
     generation: using it raises, and since torch 2.13 the message says it is a gradient and what to do."""
     weight = whole_numbers(16, device=device).requires_grad_()
@@ -187,7 +187,7 @@ def test_a_gradient_that_was_overwritten_is_an_error(compiler: str, device: torc
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dynamic_backward")
-def test_gradients_of_any_size(device: torch.device) -> None:
+def test_recordings_of_gradients_of_any_size(device: torch.device) -> None:
     """Contract: with sizes that vary, forward and backward have a recording for each size, and every size has its
     right gradients, also when it comes back."""
     with watched() as watch:
@@ -203,7 +203,7 @@ def test_gradients_of_any_size(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda", devices=2, triton=True)
 @pytest.mark.covers(f"{ROW}test_cached_boxed_forward_device_index")
-def test_a_cached_forward_on_a_second_device(device: torch.device) -> None:
+def test_recordings_of_a_cached_forward_on_a_second_device(device: torch.device) -> None:
     """Contract: code that was compiled for one device and then for another has its graphs on the device of its inputs,
     forward and backward, from the cache as well."""
     second = torch.device(device.type, 1)

@@ -61,7 +61,7 @@ def compilers() -> Any:
 
 
 @pytest.mark.covers(f"{ROW}simple", f"{ROW}cudagraphs_aot_eager_compat_equal")
-def test_noise_is_the_same_in_backward_without_graphs() -> None:
+def test_checkpoint_noise_is_the_same_in_backward_without_graphs() -> None:
     """Contract: on the host, under "aot_eager", which knows no CUDA graphs, the gradient of a checkpointed product with
     noise is that noise, in each of several steps, and each step has other noise."""
     reset_compiler()
@@ -82,7 +82,7 @@ def test_noise_is_the_same_in_backward_without_graphs() -> None:
 @pytest.mark.covers(
     f"{ROW}simple", f"{ROW}cudagraphs_aot_eager_compat_equal", f"{ROW}graph_partition_cudagraphs_aot_eager_compat_equal"
 )
-def test_noise_is_the_same_in_backward(partition: bool, compiler: str, device: torch.device) -> None:
+def test_checkpoint_noise_is_the_same_in_backward(partition: bool, compiler: str, device: torch.device) -> None:
     """Contract: the same where forward and backward are CUDA graphs: noise that the backward computes again is that of
     its forward, in warm-up, recording and replays; and the sequence from a seed is that of "aot_eager"."""
     x = torch.ones(256, device=device)
@@ -106,7 +106,7 @@ def test_noise_is_the_same_in_backward(partition: bool, compiler: str, device: t
 
 @pytest.mark.requires(device="cuda", devices=2)
 @pytest.mark.covers(f"{ROW}cudagraphs_aot_eager_compat_equal_device_one")
-def test_noise_on_a_second_device(device: torch.device) -> None:
+def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
     """Contract: the same on the second of two devices, and on both in turn."""
     second = torch.device(device.type, 1)
     with watched(), torch.random.fork_rng([device, second]):
@@ -124,7 +124,7 @@ def test_noise_on_a_second_device(device: torch.device) -> None:
     strict=True,
 )
 @pytest.mark.covers(f"{ROW}multi_device")
-def test_noise_on_two_devices_in_one_program(device: torch.device) -> None:
+def test_checkpoint_noise_on_two_devices_in_one_program(device: torch.device) -> None:
     """Contract: the same with noise on two devices in one program."""
     second = torch.device(device.type, 1)
     with watched(), torch.random.fork_rng([device, second]):
@@ -145,7 +145,7 @@ def test_noise_on_two_devices_in_one_program(device: torch.device) -> None:
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}cpu_and_cuda_rng")
-def test_noise_of_the_host_and_of_the_device(device: torch.device) -> None:
+def test_checkpoint_noise_of_cpu_and_device(device: torch.device) -> None:
     """Contract: where a program draws on the host and on the device, both draws are the same in backward."""
 
     def work(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,7 +166,7 @@ def test_noise_of_the_host_and_of_the_device(device: torch.device) -> None:
 @on_cuda
 @pytest.mark.parametrize("way", ["aot_eager", CUDAGRAPHS])
 @pytest.mark.covers(f"{ROW}uneven_forward_backward", f"{ROW}cudagraph_uneven_forward_backward")
-def test_more_forwards_than_backwards(way: str, device: torch.device) -> None:
+def test_checkpoint_noise_with_more_forwards_than_backwards(way: str, device: torch.device) -> None:
     """Contract: forwards whose backward never runs do not shift the noise of those whose does, with and without CUDA
     graphs."""
     x = torch.ones(64, device=device)
@@ -183,7 +183,7 @@ def test_more_forwards_than_backwards(way: str, device: torch.device) -> None:
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}retain_graph")
-def test_a_backward_that_runs_twice(device: torch.device) -> None:
+def test_checkpoint_noise_of_a_backward_that_runs_twice(device: torch.device) -> None:
     """Contract: with `retain_graph`, a second backward has the same noise as the first, or says that it cannot: under
     CUDA graphs random numbers are those of one forward and one backward."""
     x = torch.ones(64, device=device, requires_grad=True)
@@ -203,7 +203,7 @@ def test_a_backward_that_runs_twice(device: torch.device) -> None:
         assert not refused or "backward" in refused
 
 
-def test_the_policy_is_asked() -> None:
+def test_checkpoint_policy_is_asked() -> None:
     """Control: the policy of these cases is heard by eager checkpointing, and draws anew where it says so."""
     asked: list[object] = []
 

@@ -53,7 +53,7 @@ def device_nodes(*devices: str) -> dict[torch.device, torch.fx.Node]:
     ],
 )
 @pytest.mark.covers(f"{ROW}test_multiple_devices_msg", f"{ROW}test_graph_partition_multiple_devices_msg")
-def test_which_devices_can_be_recorded(
+def test_check_multiple_devices_or_any_cpu_nodes(
     devices: list[str], whole: str | None, split: str | None, partition: bool
 ) -> None:
     """Contract: one GPU can be recorded, `meta` beside it does not matter; the host keeps a whole graph from it, with
@@ -82,7 +82,7 @@ def test_which_devices_can_be_recorded(
     ],
 )
 @pytest.mark.covers(f"{ROW}test_mutation_on_inp", f"{ROW}test_mutation_cudagraph_managed_tensors")
-def test_which_changes_can_be_recorded(
+def test_check_for_mutation_says_which_changes_can_be_recorded(
     changed: tuple[int, ...],
     static: tuple[int, ...],
     recorded: tuple[int, ...],
@@ -116,7 +116,7 @@ def test_which_changes_can_be_recorded(
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize(("of_input", "found"), [(True, True), (False, False)], ids=["of_an_input", "of_a_view"])
 @pytest.mark.covers(f"{ROW}test_input_storage_mutation_skips_cudagraphs")
-def test_inputs_that_are_given_other_memory_are_found(of_input: bool, found: bool) -> None:
+def test_set_of_an_input_is_a_reason_to_skip(of_input: bool, found: bool) -> None:
     """Contract: `set_` on an input itself is a reason to skip, with its line; on what was made of one it is none."""
     graph = torch.fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
@@ -134,7 +134,9 @@ def test_inputs_that_are_given_other_memory_are_found(of_input: bool, found: boo
 
 @pytest.mark.parametrize(("limit", "known", "warns"), [(None, 50, False), (3, 2, False), (3, 3, True), (1, 1, True)])
 @pytest.mark.covers(f"{ROW}test_warn_once_if_dynamic_shape_limit_reached")
-def test_when_many_sizes_are_warned_of(limit: int | None, known: int, warns: bool) -> None:
+def test_cudagraph_dynamic_shape_warn_limit_is_one_more_than_the_limit(
+    limit: int | None, known: int, warns: bool
+) -> None:
     """Contract: one more than the limit is warned of, with the number of sizes and what to do; without one, never."""
     cache = {(size,): None for size in range(known)}
     settings = {"triton.cudagraph_dynamic_shape_warn_limit": limit}
@@ -151,7 +153,7 @@ def test_when_many_sizes_are_warned_of(limit: int | None, known: int, warns: boo
     [(None, 5, True), ((4, 5), 5, True), ((4, 5), 6, False), (((4, 5),), (4, 5), True), (((4, 5),), (5, 4), False)],
 )
 @pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes2")
-def test_which_sizes_are_on_the_list(listed: object, key: object, recorded: bool) -> None:
+def test_cudagraph_capture_sizes_says_which_sizes_are_recorded(listed: object, key: object, recorded: bool) -> None:
     """Contract: without a list every size is recorded, with one those on it."""
     decide = reach("torch._inductor.cudagraph_trees.is_cudagraph_capture_sizes")
     with private.config({"triton.cudagraph_capture_sizes": listed}):
@@ -159,7 +161,7 @@ def test_which_sizes_are_on_the_list(listed: object, key: object, recorded: bool
 
 
 @pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes1")
-def test_sizes_that_are_not_listed_run_as_they_are() -> None:
+def test_cudagraph_capture_sizes_not_listed_run_as_they_are() -> None:
     """Contract: a function for trees, called with a size that is not listed, runs its code and nothing else: there is
     no GPU here to record on."""
     cudagraphify = reach("torch._inductor.cudagraph_trees.cudagraphify_impl")
@@ -177,7 +179,7 @@ def test_sizes_that_are_not_listed_run_as_they_are() -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_mark_step", f"{ROW}test_forward_generation")
-def test_steps_are_generations() -> None:
+def test_cudagraph_mark_step_begin_starts_a_generation() -> None:
     """Contract: a mark begins a generation that calls of compiled functions do not end; until a program marks its
     first step, each call of a compiled function begins one. `torch.compiler.reset` ends the marking.
 
@@ -203,7 +205,7 @@ def test_steps_are_generations() -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_aliased_storage_single_weakref")
-def test_a_reference_to_storage_lives_as_long_as_the_storage() -> None:
+def test_storageweakrefwrapper_lives_as_long_as_the_storage() -> None:
     """Contract: the reference by which trees watch an output holds no memory: it gives the storage while any tensor
     on it lives, views included, and nothing afterwards; the address it remembers stays."""
     tensor = torch.ones(64)
@@ -224,7 +226,7 @@ def test_a_reference_to_storage_lives_as_long_as_the_storage() -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_resets_persistent_refs")
-def test_references_beside_a_cached_tensor() -> None:
+def test_storageweakrefwrapper_beside_a_cached_tensor() -> None:
     """Contract: for an output that torch itself keeps (its Python object is given again by each replay), the reference
     counts as expired when nobody but torch holds the tensor; the check is asked, and can be taken away."""
     cached = torch.ones(8)
@@ -244,7 +246,7 @@ def test_references_beside_a_cached_tensor() -> None:
 
 @pytest.mark.requires(cuda=">=12")  # torch is built for it; a GPU is not needed
 @pytest.mark.covers(f"{ROW}test_storage_access_error")
-def test_a_tensor_can_be_told_to_refuse(device: torch.device) -> None:
+def test_tensor_can_be_told_to_refuse_access(device: torch.device) -> None:
     """Contract: a tensor that was told a message raises it at each use of its memory; other tensors on the same
     storage do not."""
     tensor = torch.ones(4, device=device)
@@ -260,7 +262,7 @@ def test_a_tensor_can_be_told_to_refuse(device: torch.device) -> None:
 
 @pytest.mark.requires(cuda=">=12")
 @pytest.mark.covers(f"{ROW}test_clear_storage_data_ptr_access_error")
-def test_storage_can_be_told_to_refuse_and_to_give_again() -> None:
+def test_storage_can_be_told_to_refuse_access_and_to_give_again() -> None:
     """Contract: storage that was told a message raises it whenever its memory is asked for, by any tensor on it, until
     the message is taken back."""
     tensor = torch.arange(4.0)
@@ -275,7 +277,7 @@ def test_storage_can_be_told_to_refuse_and_to_give_again() -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_rerecording_logs_reason")
-def test_the_reason_for_recording_again_names_the_input() -> None:
+def test_staticinputidxmismatch_names_the_input() -> None:
     """Contract: of the inputs that are looked at, those whose address is another are named, with both addresses and
     the line they come from; the others are not."""
     utilities = private.utilities
@@ -297,7 +299,7 @@ def test_the_reason_for_recording_again_names_the_input() -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_graph_partition")
-def test_a_part_knows_its_share_of_the_graph() -> None:
+def test_cudagraph_metadata_of_a_partition_is_its_share() -> None:
     """Contract: a part's inputs, outputs and constants are numbered anew; what the graph knows of those that are its
     own (static, changed, lines, and since torch 2.14 what its user sees) goes along, and those that are made inside are
     nobody's."""
@@ -330,7 +332,7 @@ def test_a_part_knows_its_share_of_the_graph() -> None:
 
 @pytest.mark.requires(device="cpu")
 @pytest.mark.covers(f"{ROW}test_cleanup")
-def test_a_reset_where_nothing_was_recorded() -> None:
+def test_reset_cudagraph_trees_where_nothing_was_recorded() -> None:
     """Contract: without a GPU in use there is no manager, looking for one makes none, and a reset has nothing to do."""
     if torch.cuda.is_initialized():
         pytest.skip("a GPU is in use in this process")

@@ -64,7 +64,7 @@ def batch(device: torch.device) -> Callable[[int], list[torch.Tensor]]:
 
 
 @with_triton
-def test_weights_that_change_in_place_are_seen(device: torch.device) -> None:
+def test_static_input_weights_that_change_in_place_are_seen(device: torch.device) -> None:
     """Contract: a replay reads parameters where they lie, so what an optimiser writes there shows in the next replay
     without a recording."""
     module = Weighted(device)
@@ -79,7 +79,7 @@ def test_weights_that_change_in_place_are_seen(device: torch.device) -> None:
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_frozen_fn")
-def test_frozen_weights_are_constants_of_the_code(device: torch.device) -> None:
+def test_freezing_makes_weights_constants_of_the_code(device: torch.device) -> None:
     """Contract: with `freezing`, what depends on weights alone is computed once, when the code is compiled, and replays
     read the result. So weights can no longer be updated: a change does not show there. (Of a weight that is used as it
     is, torch keeps no copy.)"""
@@ -108,7 +108,7 @@ def test_frozen_weights_are_constants_of_the_code(device: torch.device) -> None:
     f"{ROW}test_aliasing_static_ref_no_graph_partition",
 )
 @pytest.mark.parametrize("partition", [True, False], ids=["partition", "whole"])
-def test_outputs_that_alias_parameters(partition: bool, device: torch.device) -> None:
+def test_outputs_that_alias_parameters_share_their_memory(partition: bool, device: torch.device) -> None:
     """Contract: a parameter, a view of it and a view of a view may be outputs: each is the memory of the parameter,
     whatever is replayed, and later graphs may take them."""
     parameter = torch.nn.Parameter(whole_numbers(8, 4, device=device))
@@ -145,7 +145,7 @@ def test_outputs_that_alias_parameters(partition: bool, device: torch.device) ->
     f"{ROW}test_unaligned_static_input_no_cudagraphs",
     f"{ROW}test_unaligned_static_parameter",
 )
-def test_inputs_at_odd_addresses(settings: dict[str, Any], device: torch.device) -> None:
+def test_inputs_at_unaligned_addresses(settings: dict[str, Any], device: torch.device) -> None:
     """Contract: kernels for aligned memory may be given tensors that are not: inputs and parameters that begin four
     bytes behind a boundary give the results of eager runs, in every mode."""
     storage = whole_numbers(65, device=device)
@@ -168,7 +168,7 @@ def test_inputs_at_odd_addresses(settings: dict[str, Any], device: torch.device)
 @with_triton
 @pytest.mark.covers(f"{ROW}test_opaque_value_input_cudagraph")
 @pytest.mark.requires(torch=">=2.12")
-def test_objects_that_only_operators_look_into(device: torch.device) -> None:
+def test_inputs_of_opaque_objects_that_only_operators_look_into(device: torch.device) -> None:
     """Contract: an object that is no tensor may be an input of a recorded function; it is not copied as one. Replays
     are right for other tensors and other objects of the same value; one of another value is compiled and recorded for
     itself, and the first is still replayed."""
@@ -201,7 +201,7 @@ def test_objects_that_only_operators_look_into(device: torch.device) -> None:
     f"{ROW}test_multi_dispatch_custom_module_buffer",
     f"{ROW}test_rerecord_if_static_input_address_changed",
 )
-def test_modules_of_one_class_share_the_code(name: str, device: torch.device) -> None:
+def test_recordings_of_modules_of_one_class_share_the_code(name: str, device: torch.device) -> None:
     """Contract: two modules with the same code have one compiled graph and a recording each, since their parameters
     lie elsewhere; called in turn, each gives its own results, and nothing is recorded again."""
     made = [MODULES[name](device, start) for start in (0, 4)]
@@ -224,7 +224,7 @@ def test_modules_of_one_class_share_the_code(name: str, device: torch.device) ->
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_rerecord_if_static_input_address_changed", f"{ROW}test_rerecording_logs_reason")
-def test_a_moved_parameter_is_recorded_again_and_the_log_says_why(device: torch.device) -> None:
+def test_static_input_that_moved_is_recorded_again_and_logged(device: torch.device) -> None:
     """Contract: after a parameter has moved to other memory the call is recorded again, for this once, and the log for
     debugging says that a static input's address changed."""
     module = Weighted(device)
@@ -248,7 +248,7 @@ def test_a_moved_parameter_is_recorded_again_and_the_log_says_why(device: torch.
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_no_rerecord_with_mark_static_address")
-def test_a_tensor_may_be_marked_static(device: torch.device) -> None:
+def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
     """Contract: an input marked with `torch._dynamo.mark_static_address` is not copied for a replay but read where it
     lies, and its content may change there."""
     marked = whole_numbers(8, 8, device=device)
@@ -265,7 +265,7 @@ def test_a_tensor_may_be_marked_static(device: torch.device) -> None:
 @with_triton
 @pytest.mark.covers(f"{ROW}test_multi_dispatch_parent_node", f"{ROW}test_multi_dispatch_child_node")
 @pytest.mark.parametrize("moving", ["parent", "child"])
-def test_recordings_after_a_move_in_a_path(moving: str, device: torch.device) -> None:
+def test_static_input_that_moved_in_a_path_of_two_graphs(moving: str, device: torch.device) -> None:
     """Contract: in a path of two graphs, whichever has other parameters is recorded again where it stands; the other
     is replayed if what it reads is where it was, and results are right in every order."""
     first, second = ([Weighted(device, start), Weighted(device, start + 3)] for start in (0, 7))
@@ -293,7 +293,7 @@ def test_recordings_after_a_move_in_a_path(moving: str, device: torch.device) ->
     f"{ROW}test_param_ptr_churn_does_not_count_toward_rerecord_limit",
 )
 @pytest.mark.requires(torch=">=2.13")
-def test_moving_parameters_do_not_use_up_the_limit(device: torch.device) -> None:
+def test_static_inputs_that_move_do_not_use_up_the_rerecord_limit(device: torch.device) -> None:
     """Contract: recordings because parameters moved do not count as unexpected: far beyond the limit, calls are still
     recorded and replayed, not given up."""
     module = Weighted(device)
@@ -314,7 +314,7 @@ def test_moving_parameters_do_not_use_up_the_limit(device: torch.device) -> None
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mutation_on_inp")
-def test_a_changed_input_of_the_programs_is_skipped(compiler: str, device: torch.device) -> None:
+def test_mutated_input_of_the_program_is_skipped(compiler: str, device: torch.device) -> None:
     """Contract: a function that changes a tensor of the program's own cannot be replayed on a copy: it is skipped,
     once, with the reason and the line; the change is made once a call."""
 
@@ -334,7 +334,7 @@ def test_a_changed_input_of_the_programs_is_skipped(compiler: str, device: torch
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_mutation_on_inp", f"{ROW}test_tensor_constant_mutation")
-def test_a_changed_buffer_is_recorded(device: torch.device) -> None:
+def test_mutated_buffer_is_recorded(device: torch.device) -> None:
     """Contract: buffers and parameters may be changed by the function: warm-up, recording and each replay change them
     once, as an eager call does."""
 
@@ -365,7 +365,7 @@ def test_a_changed_buffer_is_recorded(device: torch.device) -> None:
     f"{ROW}test_mutation_cudagraph_managed_tensor_warn",
     f"{ROW}test_mutation_cudagraph_managed_tensor_warn_only_once",
 )
-def test_a_changed_output_of_another_graph(supported: bool, compiler: str, device: torch.device) -> None:
+def test_mutated_output_of_another_graph(supported: bool, compiler: str, device: torch.device) -> None:
     """Contract: the output of a graph, changed in place by the next, is memory of the trees: recorded where that is
     supported, skipped once where the setting says no. The same function is skipped for a tensor of the program's, with
     one message however often it is called."""
@@ -397,7 +397,7 @@ def test_a_changed_output_of_another_graph(supported: bool, compiler: str, devic
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mutation_reinplaced")
-def test_an_out_argument_is_a_change_of_an_input(compiler: str, device: torch.device) -> None:
+def test_mutated_out_argument_is_skipped(compiler: str, device: torch.device) -> None:
     """Contract: writing into an `out` argument changes an input of the program's, also where the compiler makes the
     operation in-place by itself: skipped with that reason, and right."""
 
@@ -423,7 +423,7 @@ def test_an_out_argument_is_a_change_of_an_input(compiler: str, device: torch.de
 @with_triton
 @pytest.mark.covers(f"{ROW}test_input_storage_mutation_skips_cudagraphs")
 @pytest.mark.requires(torch=">=2.13")
-def test_an_input_that_is_given_other_memory(device: torch.device) -> None:
+def test_set_of_an_input_gives_other_memory_in_each_call(device: torch.device) -> None:
     """Contract: a function that gives an input other memory (`set_`) gives it in each call, memory that belongs to
     that call, whatever of it is recorded."""
 

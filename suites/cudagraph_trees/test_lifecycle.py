@@ -24,7 +24,7 @@ pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
-def test_a_reset_ends_the_manager_and_frees_its_memory(compiler: str, device: torch.device) -> None:
+def test_compiler_reset_ends_the_manager_and_frees_its_memory(compiler: str, device: torch.device) -> None:
     """Contract: with the first call there is a manager and memory in its pool; after a reset, and when outputs are
     gone, neither. What is compiled afterwards starts from nothing, and is right."""
     with watched() as watch:
@@ -47,7 +47,7 @@ def test_a_reset_ends_the_manager_and_frees_its_memory(compiler: str, device: to
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
-def test_an_output_outlives_the_manager(compiler: str, device: torch.device) -> None:
+def test_output_outlives_the_manager(compiler: str, device: torch.device) -> None:
     """Contract: an output that is still held when the compiler is reset keeps its values and its memory."""
     x = whole_numbers(64, device=device)
     with watched():
@@ -63,7 +63,7 @@ def test_an_output_outlives_the_manager(compiler: str, device: torch.device) -> 
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_multithreaded_cudagraph_trees")
-def test_each_thread_has_trees_of_its_own(device: torch.device) -> None:
+def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
     """Contract: a compiled function may be called from several threads: each has its own manager, warms up and records
     for itself, and gets the results of its own inputs, while others do the same."""
     start = threading.Barrier(3)
@@ -99,7 +99,7 @@ def test_each_thread_has_trees_of_its_own(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda", devices=2)
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_manager_per_device")
-def test_each_device_has_a_manager(compiler: str, device: torch.device) -> None:
+def test_tree_manager_of_each_device_is_its_own(compiler: str, device: torch.device) -> None:
     """Contract: functions called with tensors of two devices have their graphs on each, of one manager a device."""
     second = torch.device(device.type, 1)
     with watched() as watch:
@@ -143,7 +143,7 @@ def test_warm_ups_and_recordings_keep_the_order_of_the_callers_stream(compiler: 
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_side_stream_memory_allocation")
-def test_work_on_a_side_stream_inside(compiler: str, device: torch.device) -> None:
+def test_recording_with_work_on_a_side_stream_inside(compiler: str, device: torch.device) -> None:
     """Contract: an operator that works and allocates on a stream of its own while it is recorded, and joins, is right
     in replays."""
     with watched() as watch:
@@ -156,7 +156,7 @@ def test_work_on_a_side_stream_inside(compiler: str, device: torch.device) -> No
 
 @pytest.mark.parametrize("compiler", [trees.CUDAGRAPHS, pytest.param(trees.INDUCTOR, marks=with_triton)])
 @pytest.mark.covers(f"{ROW}test_workspace_allocation_error")
-def test_workspaces_of_products_do_not_stay_in_the_pool(compiler: str, device: torch.device) -> None:
+def test_cublas_workspaces_do_not_stay_in_the_pool(compiler: str, device: torch.device) -> None:
     """Contract: the workspace that a product needs is given back around warm-ups and recordings: memory of the pool
     does not grow with the number of recordings, and an eager product before, between and after is right."""
     x = whole_numbers(64, 64, device=device) % 3
@@ -175,7 +175,7 @@ def test_workspaces_of_products_do_not_stay_in_the_pool(compiler: str, device: t
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
-def test_a_function_that_is_dropped_lets_its_manager_go(compiler: str, device: torch.device) -> None:
+def test_compiler_reset_lets_managers_of_dropped_functions_go(compiler: str, device: torch.device) -> None:
     """Contract: many functions, compiled, recorded and dropped with a reset, leave no memory behind: what the
     allocator holds does not grow from round to round."""
     with watched():

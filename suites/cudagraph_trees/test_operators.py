@@ -66,7 +66,7 @@ def samples(name: str, device: torch.device) -> list[tuple[Callable[..., Any], l
 
 @pytest.mark.parametrize("name", INDEXING)
 @pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
-def test_indexing_without_a_gpu_is_skipped_and_right(name: str) -> None:
+def test_cudagraphs_backend_skips_indexing_without_a_gpu(name: str) -> None:
     """Contract: on the host, where nothing can be recorded, each sample compiled by the back end "cudagraphs" is
     skipped for that reason and has the results of an eager run: they are only moved."""
     with watched() as watch:
@@ -82,7 +82,7 @@ def test_indexing_without_a_gpu_is_skipped_and_right(name: str) -> None:
 @pytest.mark.parametrize("name", INDEXING)
 @on_cuda
 @pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
-def test_indexing_as_a_graph(name: str, device: torch.device) -> None:
+def test_cudagraphs_backend_records_indexing(name: str, device: torch.device) -> None:
     """Contract: each sample has the results of an eager run when it is warmed up, recorded and replayed; what cannot
     be captured (a mask as index) is skipped with the reason, not captured wrongly."""
     with watched() as watch:

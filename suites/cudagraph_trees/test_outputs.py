@@ -63,7 +63,7 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", OUTPUTS)
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_output_alias", f"{ROW}test_empty_storage")
-def test_outputs_of_every_kind(name: str, compiler: str, device: torch.device) -> None:
+def test_outputs_of_every_kind_are_replayed(name: str, compiler: str, device: torch.device) -> None:
     """Contract: views of one tensor, views of inputs, empty tensors and plain values come out of replays
     as of eager runs, and what shares memory there shares it here."""
     work = OUTPUTS[name]
@@ -115,7 +115,7 @@ def test_outputs_of_a_whole_step_live_together(compiler: str, device: torch.devi
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_tensor_dies_between_checkpoint", f"{ROW}test_checkpointing_resets_persistent_refs")
-def test_what_died_before_a_recording_is_free_again(compiler: str, device: torch.device) -> None:
+def test_outputs_that_died_before_a_recording_are_free_again(compiler: str, device: torch.device) -> None:
     """Contract: where one of two outputs died before a new function is recorded below, the other keeps its values, and
     the recording may use the memory of the dead one; replays with both alive are right again."""
     with watched():
@@ -171,7 +171,7 @@ def test_outputs_that_share_memory_are_freed_once(compiler: str, device: torch.d
     f"{ROW}test_storage_access_error",
     f"{ROW}test_clear_storage_data_ptr_access_error",
 )
-def test_an_overwritten_output_is_an_error(in_recording: bool, compiler: str, device: torch.device) -> None:
+def test_overwritten_output_is_an_error(in_recording: bool, compiler: str, device: torch.device) -> None:
     """Contract: an output of a warm-up or a recording, kept into the next generation, is gone: each use of it raises,
     and tells that it was overwritten and what to do. A clone is as it was."""
     with watched():
@@ -205,7 +205,9 @@ def test_an_overwritten_output_is_an_error(in_recording: bool, compiler: str, de
     f"{ROW}test_output_node_has_stack_traces_inference", f"{ROW}test_output_node_has_stack_traces_training"
 )
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-def test_the_error_says_which_line_made_the_output(training: bool, compiler: str, device: torch.device) -> None:
+def test_overwritten_output_error_names_the_line_that_made_it(
+    training: bool, compiler: str, device: torch.device
+) -> None:
     """Contract: the error for an overwritten output names the line of the program that made it, in inference and in
     training."""
 
@@ -228,7 +230,7 @@ def test_the_error_says_which_line_made_the_output(training: bool, compiler: str
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_remove_hooks_on_cached_tensors")
-def test_hooks_on_an_output_do_not_come_back(compiler: str, device: torch.device) -> None:
+def test_register_hook_on_an_output_does_not_come_back(compiler: str, device: torch.device) -> None:
     """Contract: outputs of replays may be the same tensor object each time, but a hook that a program puts on one is
     not on the next."""
     called: list[int] = []
@@ -249,7 +251,7 @@ def test_hooks_on_an_output_do_not_come_back(compiler: str, device: torch.device
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_multiple_insert_removal_caching")
-def test_an_output_may_be_dropped_and_taken_up_again(compiler: str, device: torch.device) -> None:
+def test_output_of_a_replay_may_be_dropped_and_taken_up_again(compiler: str, device: torch.device) -> None:
     """Contract: between replays an output's Python object may die or live on; its values are those of the last
     replay, and memory does not grow."""
     with watched() as watch:
@@ -273,7 +275,7 @@ def test_an_output_may_be_dropped_and_taken_up_again(compiler: str, device: torc
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_amp_cache_disabled")
-def test_autocast_does_not_keep_casts_in_a_graphs_pool(compiler: str, device: torch.device) -> None:
+def test_autocast_keeps_no_casts_in_a_graphs_pool(compiler: str, device: torch.device) -> None:
     """Contract: autocast keeps no cast of a replay's output, whose memory the next replay overwrites: changed in place,
     the output is cast anew."""
     with watched():
@@ -293,7 +295,7 @@ def test_autocast_does_not_keep_casts_in_a_graphs_pool(compiler: str, device: to
 
 
 @both_compilers
-def test_a_kept_output_of_a_replay_holds_the_next_results(compiler: str, device: torch.device) -> None:
+def test_output_of_a_replay_that_is_kept_holds_the_next_results(compiler: str, device: torch.device) -> None:
     """Contract: replays write to the memory of their recording, unchecked: an output of one replay that is kept has
     the values of the next; a clone has not. (As documented; warm-ups and recordings are checked.)"""
     with watched() as watch:
@@ -314,7 +316,7 @@ def test_a_kept_output_of_a_replay_holds_the_next_results(compiler: str, device:
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dealloc_handles_tensor_weakrefs_stack_traces_mismatch")
 @pytest.mark.requires(torch=">=2.13")
-def test_fewer_lines_than_outputs_do_no_harm(device: torch.device) -> None:
+def test_overwritten_outputs_with_fewer_stack_traces_than_outputs(device: torch.device) -> None:
     """Contract: if torch knows lines for fewer outputs than there are, dropping a generation still works: the log says
     so, and outputs are overwritten as ever."""
     with watched() as watch:
@@ -334,7 +336,7 @@ def test_fewer_lines_than_outputs_do_no_harm(device: torch.device) -> None:
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_expanded_inputs")
-def test_inputs_of_unusual_strides(compiler: str, device: torch.device) -> None:
+def test_inputs_of_unusual_strides_are_copied_for_a_replay(compiler: str, device: torch.device) -> None:
     """Contract: expanded, transposed, overlapping and offset inputs are copied for a replay as they are."""
     with watched() as watch:
         base = whole_numbers(64, device=device)
@@ -356,7 +358,7 @@ def test_inputs_of_unusual_strides(compiler: str, device: torch.device) -> None:
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_empty_cpu_tensor")
-def test_an_empty_tensor_on_the_host(compiler: str, device: torch.device) -> None:
+def test_input_that_is_empty_on_the_cpu(compiler: str, device: torch.device) -> None:
     """Contract: an input with no elements, on the host, is no obstacle to right results: recorded or skipped with a
     reason, the calls agree with eager."""
     with watched() as watch:

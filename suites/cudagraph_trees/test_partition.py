@@ -47,7 +47,7 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in SPLITS])
 @with_triton
-def test_a_graph_in_parts(name: str, device: torch.device) -> None:
+def test_graph_partition_is_recorded_in_parts(name: str, device: torch.device) -> None:
     """Contract: split, a function has the results of an eager run in every call; nothing is skipped as a whole, its
     parts are recorded and replayed, and no more parts than the order of its work asks for."""
     split = SPLITS[name]
@@ -64,7 +64,7 @@ def test_a_graph_in_parts(name: str, device: torch.device) -> None:
 @pytest.mark.parametrize("name", ["safe_operator", "unsafe_operator", "reads_item", "unsafe_change"])
 @on_the_host
 @pytest.mark.covers(*row("graph_partition_cpu_only"))
-def test_a_graph_on_the_host_has_no_parts(name: str) -> None:
+def test_graph_partition_on_the_cpu_has_no_parts(name: str) -> None:
     """Contract: a graph with nothing on a GPU is skipped, counted once and quietly, and right, whether or not graphs
     are split."""
     split = SPLITS[name]
@@ -83,7 +83,7 @@ def test_a_graph_on_the_host_has_no_parts(name: str) -> None:
 )
 @pytest.mark.requires(torch=">=2.12")
 @with_triton
-def test_parts_below_a_size_are_not_recorded(size: int, recorded: int, device: torch.device) -> None:
+def test_cudagraph_min_partition_size_leaves_small_parts_out(size: int, recorded: int, device: torch.device) -> None:
     """Contract: with `cudagraph_min_partition_size`, a part with fewer kernels runs without a graph, and is right."""
     with watched(graph_partition=True, triton__cudagraph_min_partition_size=size) as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 5)
@@ -94,7 +94,7 @@ def test_parts_below_a_size_are_not_recorded(size: int, recorded: int, device: t
 @pytest.mark.parametrize("name", [f"{operators.LIBRARY}::twice", f"{operators.LIBRARY}::twice.default"])
 @pytest.mark.covers(*row("graph_partition_custom_rule"))
 @with_triton
-def test_operators_can_be_named_to_split_at(name: str, device: torch.device) -> None:
+def test_custom_should_partition_ops_names_operators_to_split_at(name: str, device: torch.device) -> None:
     """Contract: an operator on the list `custom_should_partition_ops`, by its name with or without the overload,
     splits the graph; off the list it does not."""
 
@@ -110,7 +110,7 @@ def test_operators_can_be_named_to_split_at(name: str, device: torch.device) -> 
 
 @pytest.mark.covers(*row("cudagraph_unsafe_unbacked_ops"))
 @with_triton
-def test_sizes_from_listed_operators_are_left_out(device: torch.device) -> None:
+def test_cudagraph_unsafe_unbacked_ops_leaves_sizes_of_operators_out(device: torch.device) -> None:
     """Contract: work whose sizes come from an operator on the list `cudagraph_unsafe_unbacked_ops` is not recorded;
     it would be, once a size, otherwise. Results are right both ways."""
 
@@ -130,7 +130,7 @@ def test_sizes_from_listed_operators_are_left_out(device: torch.device) -> None:
 
 @pytest.mark.covers(*row("graph_partition_log_message"))
 @with_triton
-def test_the_log_says_why_a_graph_is_split(device: torch.device) -> None:
+def test_graph_partition_log_says_why_a_graph_is_split(device: torch.device) -> None:
     """Contract: logged for debugging: how many parts there are, how many of them can be recorded, and for what cannot
     the reason. It is logged when the code is generated, so not for code that is found in the cache."""
     with private.fresh_cache(), watched(debug=True, graph_partition=True) as watch:
@@ -144,7 +144,7 @@ def test_the_log_says_why_a_graph_is_split(device: torch.device) -> None:
 
 @pytest.mark.covers(*row("graph_partition_reduce_overhead_mode_effectiveness"))
 @with_triton
-def test_replays_launch_less(device: torch.device) -> None:
+def test_reduce_overhead_launches_less(device: torch.device) -> None:
     """Contract: what `mode="reduce-overhead"` is for: a replayed call launches its graphs and hardly a kernel by
     itself, where the same code without graphs launches each kernel."""
     from torch.profiler import ProfilerActivity, profile
@@ -182,7 +182,7 @@ def test_replays_launch_less(device: torch.device) -> None:
 @pytest.mark.covers(*row("graph_partition_forward_backward", "graph_partition_symint_cat_backward"))
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "any_size"])
 @with_triton
-def test_both_directions_in_parts(dynamic: bool, device: torch.device) -> None:
+def test_graph_partition_of_forward_and_backward(dynamic: bool, device: torch.device) -> None:
     """Contract: forward and backward are split alike; saved tensors cross the parts, and gradients are right, with
     sizes that vary too."""
 
@@ -207,7 +207,7 @@ def test_both_directions_in_parts(dynamic: bool, device: torch.device) -> None:
 
 @pytest.mark.covers(*row("graph_partition_forward_backward_not_called"))
 @with_triton
-def test_split_forwards_whose_backward_never_runs(device: torch.device) -> None:
+def test_graph_partition_of_forwards_whose_backward_never_runs(device: torch.device) -> None:
     """Contract: outputs of split forwards keep their values while a backward may follow; with marked steps they are
     overwritten, and each step's are right."""
     with watched(graph_partition=True):
@@ -225,7 +225,7 @@ def test_split_forwards_whose_backward_never_runs(device: torch.device) -> None:
 @pytest.mark.covers(*row("graph_partition_saved_activation_not_static", "graph_partition_no_partition_keeps_static"))
 @pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
 @with_triton
-def test_saved_tensors_may_move(split: bool, device: torch.device) -> None:
+def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.device) -> None:
     """Contract: where the forward is split, a saved tensor may lie elsewhere in each step (an operator that was not
     recorded made it): the backward copies it, and is not recorded anew; unsplit, it reads saved tensors in place."""
 
@@ -252,7 +252,7 @@ def test_saved_tensors_may_move(split: bool, device: torch.device) -> None:
 
 @pytest.mark.covers(*row("graph_partition_gc"))
 @with_triton
-def test_memory_of_parts_is_given_back(device: torch.device) -> None:
+def test_graph_partition_memory_is_given_back(device: torch.device) -> None:
     """Contract: when the compiler is reset and the function is gone, what its parts held in the pools is free."""
     with watched(graph_partition=True):
         fast = compiled(copied_to_the_host, trees.INDUCTOR)
@@ -283,7 +283,7 @@ def test_memory_of_parts_is_given_back(device: torch.device) -> None:
     ],
 )
 @with_triton
-def test_parts_and_planned_memory(name: str, device: torch.device) -> None:
+def test_memory_planning_and_graph_partition(name: str, device: torch.device) -> None:
     """Contract: where inductor plans one block of memory for many buffers, parts still do not overwrite what another
     part reads."""
     with splitting(SPLITS[name], memory_planning=True) as watch:
@@ -293,7 +293,7 @@ def test_parts_and_planned_memory(name: str, device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda", devices=2, triton=True)
 @pytest.mark.covers(*row("graph_partition_multiple_devices_msg"))
-def test_two_gpus_in_one_graph_are_skipped(device: torch.device) -> None:
+def test_graph_partition_of_two_gpus_in_one_graph_is_skipped(device: torch.device) -> None:
     """Contract: work on two GPUs in one graph is skipped as a whole, split or not, and right."""
     second = torch.device(device.type, 1)
     with watched(graph_partition=True) as watch:
@@ -303,7 +303,7 @@ def test_two_gpus_in_one_graph_are_skipped(device: torch.device) -> None:
         assert any("multiple devices" in reason for reason in watch.reasons())
 
 
-def test_the_table_covers_what_it_says() -> None:
+def test_graph_partition_table_covers_what_it_says() -> None:
     """Contract of the table: each function is there once, by its name, and agrees with itself when it is run twice,
     so that a difference is the compiler's."""
     cpu = torch.device("cpu")

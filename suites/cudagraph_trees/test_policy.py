@@ -60,7 +60,7 @@ def run(
         return trees.compare(work, made, trees.INDUCTOR, watch), watch
 
 
-def test_the_default_policy_wraps_and_passes_on() -> None:
+def test_cudagraph_policy_by_default_wraps_and_passes_on() -> None:
     """Contract: the base class wraps every graph, and gives what was compiled back as it is."""
     policy = private.utilities("CUDAGraphPolicy")()
     code = object()
@@ -70,7 +70,7 @@ def test_the_default_policy_wraps_and_passes_on() -> None:
 
 @cpp
 @pytest.mark.covers(f"{ROW}wrap_output_called")
-def test_the_outer_hook_is_called_on_the_host_too() -> None:
+def test_cudagraph_policy_wrap_output_is_called_on_the_cpu_too() -> None:
     """Contract: what was compiled goes through `wrap_output`, once a graph, wherever it runs; a graph on the host is
     not given to `cudagraphify`. What the hook gives back is what is called."""
     policy = recording_policy()
@@ -81,7 +81,7 @@ def test_the_outer_hook_is_called_on_the_host_too() -> None:
 
 
 @cpp
-def test_the_outer_hook_may_replace_what_is_called() -> None:
+def test_cudagraph_policy_wrap_output_may_replace_what_is_called() -> None:
     """Contract: a policy that wraps the compiled code sees each call of it."""
     base: Any = private.utilities("CUDAGraphPolicy")
     called: list[int] = []
@@ -104,7 +104,7 @@ def test_the_outer_hook_may_replace_what_is_called() -> None:
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
 @with_triton
 @pytest.mark.covers(f"{ROW}policy_cudagraphify_called", f"{ROW}wrap_output_called")
-def test_a_policy_is_asked_once_a_graph(partition: bool, device: torch.device) -> None:
+def test_cudagraph_policy_cudagraphify_is_asked_once_a_graph(partition: bool, device: torch.device) -> None:
     """Contract: a policy's `cudagraphify` is given each graph, once, and what it returns is what runs: here torch's
     own, so calls are warmed up, recorded and replayed."""
     policy = recording_policy()
@@ -116,7 +116,7 @@ def test_a_policy_is_asked_once_a_graph(partition: bool, device: torch.device) -
 
 @with_triton
 @pytest.mark.covers(f"{ROW}policy_cudagraphify_partition")
-def test_a_policy_is_given_a_split_graph_as_a_whole(device: torch.device) -> None:
+def test_cudagraph_policy_is_given_a_partitioned_graph_as_a_whole(device: torch.device) -> None:
     """Contract: with a policy, a graph that would be split is given to it as one. (This one does without graphs, since
     what is in there cannot be captured.)"""
     base: Any = private.utilities("CUDAGraphPolicy")
@@ -142,7 +142,9 @@ def test_a_policy_is_given_a_split_graph_as_a_whole(device: torch.device) -> Non
     ],
 )
 @with_triton
-def test_the_default_policy_does_as_torch_does(work: Callable[..., Any], partition: bool, device: torch.device) -> None:
+def test_cudagraph_policy_by_default_does_as_torch_does(
+    work: Callable[..., Any], partition: bool, device: torch.device
+) -> None:
     """Contract: the base class as policy, and no policy, lead to the same warm-ups, recordings, replays and results."""
     policies = [private.utilities("CUDAGraphPolicy")(), None]
     first, second = (run(work, device, policy, graph_partition=partition)[0] for policy in policies)
@@ -152,7 +154,7 @@ def test_the_default_policy_does_as_torch_does(work: Callable[..., Any], partiti
 @pytest.mark.parametrize("outer", [False, True], ids=["alone", "with_outer_hook"])
 @with_triton
 @pytest.mark.covers(f"{ROW}should_wrap_false_skips_cudagraph", f"{ROW}should_wrap_false_with_wrap_output")
-def test_a_policy_may_refuse(outer: bool, device: torch.device) -> None:
+def test_cudagraph_policy_should_wrap_may_refuse(outer: bool, device: torch.device) -> None:
     """Contract: where `should_wrap` says no, nothing is recorded and the graph counts as skipped; the outer hook is
     still called, and results are right."""
     policy = recording_policy(wraps=False)

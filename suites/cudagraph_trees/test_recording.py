@@ -57,7 +57,7 @@ WORK: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 @both_compilers
 @pytest.mark.parametrize("name", WORK)
 @pytest.mark.covers(f"{ROW}test_run_simple", f"{ROW}test_index_put", "test_cudagraph_trees::CudaGraphTreeTests::*")
-def test_a_function_is_warmed_up_recorded_and_replayed(name: str, compiler: str, device: torch.device) -> None:
+def test_function_is_warmed_up_recorded_and_replayed(name: str, compiler: str, device: torch.device) -> None:
     """Contract: of calls whose outputs are dropped, the first warms up, the second is recorded, all others are
     replays; each has the results of an eager run with its own inputs."""
     with watched() as watch:
@@ -71,7 +71,7 @@ def test_a_function_is_warmed_up_recorded_and_replayed(name: str, compiler: str,
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_run_simple")
-def test_each_shape_has_a_recording_of_its_own(compiler: str, device: torch.device) -> None:
+def test_recording_of_each_shape_is_its_own(compiler: str, device: torch.device) -> None:
     """Contract: with shapes fixed, each has its own graph: a root of its own, no descendants, and both stay good when
     they alternate."""
     with watched() as watch:
@@ -85,7 +85,7 @@ def test_each_shape_has_a_recording_of_its_own(compiler: str, device: torch.devi
 @pytest.mark.parametrize("benchmark", [False, True])
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_conv_benchmark")
-def test_convolutions_are_recorded_whatever_cudnn_tries(benchmark: bool, compiler: str, device: torch.device) -> None:
+def test_recording_of_conv2d_with_cudnn_benchmark(benchmark: bool, compiler: str, device: torch.device) -> None:
     """Contract: trying algorithms (`cudnn.benchmark`) is over when a convolution is recorded: it is replayed and right.
 
     Sums of four products below 64 are exact, unless an algorithm goes by way of a Fourier transform: a thousandth is
@@ -103,7 +103,7 @@ def test_convolutions_are_recorded_whatever_cudnn_tries(benchmark: bool, compile
 @pytest.mark.parametrize("with_trees", [True, False], ids=["trees", "one_by_one"])
 @with_triton
 @pytest.mark.covers(f"{ROW}test_rng_trees", f"{ROW}test_rng_non_trees", f"{ROW}test_multinomial")
-def test_random_numbers_of_replays(with_trees: bool, device: torch.device) -> None:
+def test_random_numbers_of_replays_with_fallback_random(with_trees: bool, device: torch.device) -> None:
     """Contract: with torch's own generators (`fallback_random`), warm-up, recording and replays take numbers one
     after the other as eager calls do: no two draws are the same, and each is what eager draws from the same seed."""
 
@@ -128,7 +128,7 @@ def test_random_numbers_of_replays(with_trees: bool, device: torch.device) -> No
 
 
 @pytest.mark.covers(f"{ROW}test_rng_trees", f"{ROW}test_multinomial")
-def test_random_numbers_of_replays_of_torchs_operators(device: torch.device) -> None:
+def test_random_numbers_of_replays_with_the_cudagraphs_backend(device: torch.device) -> None:
     """Contract: the same for operators that are recorded as they are: replays go on in the generator's sequence, and
     one seed gives one sequence, whether calls warm up, record or replay."""
 
@@ -153,7 +153,7 @@ def test_random_numbers_of_replays_of_torchs_operators(device: torch.device) -> 
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_function_compiled_multiple_times")
-def test_a_function_compiled_again(compiler: str, device: torch.device) -> None:
+def test_recordings_of_a_function_compiled_again(compiler: str, device: torch.device) -> None:
     """Contract: compiled anew for other arguments, between calls for the first, a function stays right in both
     forms, and each form is warmed up and recorded once."""
 
@@ -171,7 +171,7 @@ def test_a_function_compiled_again(compiler: str, device: torch.device) -> None:
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_end_recording_early", f"{ROW}test_separate_recordings")
-def test_a_dead_path_is_left(compiler: str, device: torch.device) -> None:
+def test_recorded_path_that_is_dead_is_left(compiler: str, device: torch.device) -> None:
     """Contract: when all outputs of what was recorded are gone, another function begins a tree of its own instead of
     hanging below it, even in one generation."""
     with watched() as watch:
@@ -190,7 +190,7 @@ def test_a_dead_path_is_left(compiler: str, device: torch.device) -> None:
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_execution_into_recording", f"{ROW}test_live_outputs_multiple_graphs")
-def test_a_replayed_path_goes_on_into_a_recording(compiler: str, device: torch.device) -> None:
+def test_replayed_path_goes_on_into_a_recording(compiler: str, device: torch.device) -> None:
     """Contract: where a new function follows a replay whose output is alive, it is recorded below it, and the memory
     of the living output is respected: results of both are right, then and in later replays."""
     x = whole_numbers(64, device=device)
@@ -218,7 +218,7 @@ def test_a_replayed_path_goes_on_into_a_recording(compiler: str, device: torch.d
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_accumulate_multiple_recordings")
-def test_several_paths_from_one_root(compiler: str, device: torch.device) -> None:
+def test_recorded_paths_from_one_root(compiler: str, device: torch.device) -> None:
     """Contract: after one function, different ones may follow in different steps: each path is recorded once, below
     the same root, and replays of all paths stay right in any order."""
     x = whole_numbers(32, device=device)
@@ -241,7 +241,7 @@ def test_several_paths_from_one_root(compiler: str, device: torch.device) -> Non
 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mark_step", f"{ROW}test_forward_generation")
-def test_a_step_begins_a_generation(compiler: str, device: torch.device) -> None:
+def test_cudagraph_mark_step_begin_keeps_outputs_of_a_step(compiler: str, device: torch.device) -> None:
     """Contract: once a program marks its steps, calls within one belong together: outputs of the first stay what they
     are while the same function is called again. With the next step they may be overwritten."""
     with watched() as watch:
@@ -262,7 +262,7 @@ def test_a_step_begins_a_generation(compiler: str, device: torch.device) -> None
 
 @pytest.mark.covers(f"{ROW}test_view_only_cuda_graph_suppresses_empty_warning")
 @both_compilers
-def test_views_alone_are_no_reason_to_warn(compiler: str, device: torch.device) -> None:
+def test_recording_of_views_alone_does_not_warn(compiler: str, device: torch.device) -> None:
     """Contract: a function that only views its input has nothing to record. Inductor knows, and there is no warning of
     a graph without nodes; the other compiler records one. The results are right."""
     with watched() as watch:
@@ -278,7 +278,7 @@ def test_views_alone_are_no_reason_to_warn(compiler: str, device: torch.device) 
 
 
 @pytest.mark.covers(f"{ROW}test_kernel_free_allocation_uses_cudagraph_pool")
-def test_memory_without_a_kernel_is_the_pools(device: torch.device) -> None:
+def test_recording_of_an_output_that_no_kernel_writes(device: torch.device) -> None:
     """Contract: an output that is only allocated, and never written, is in the memory of the trees, as any other."""
     with watched() as watch:
         fast = compiled(lambda x: (torch.empty_like(x), x + 1), trees.CUDAGRAPHS)
@@ -298,7 +298,7 @@ def test_memory_without_a_kernel_is_the_pools(device: torch.device) -> None:
 @with_triton
 @pytest.mark.requires(silicon=True)  # that wrapper hands kernels of Triton's to the driver
 @pytest.mark.covers(f"{ROW}test_cpp_wrapper", f"{ROW}test_skip_cpp_wrapper")
-def test_the_wrapper_in_cpp(device: torch.device) -> None:
+def test_cpp_wrapper_gives_the_same_results(device: torch.device) -> None:
     """Contract: code with a C++ wrapper gives the same results; with the graph whole it is recorded, and where it would
     be partitioned, which that wrapper cannot do, it is recorded whole or skipped with that reason."""
     calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n)], 4)
@@ -312,7 +312,7 @@ def test_the_wrapper_in_cpp(device: torch.device) -> None:
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_meta_tensor")
-def test_tensors_without_memory_do_not_matter(device: torch.device) -> None:
+def test_meta_tensors_do_not_keep_a_graph_from_being_recorded(device: torch.device) -> None:
     """Contract: tensors on `meta` compute nothing, so they do not keep a graph on one device from being recorded."""
 
     def work(shape: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

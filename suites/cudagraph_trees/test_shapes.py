@@ -25,7 +25,7 @@ def warned(watch: trees.Watch) -> int:
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dynamic_warmup")
-def test_each_size_is_recorded_by_itself(device: torch.device) -> None:
+def test_dynamic_sizes_are_recorded_one_by_one(device: torch.device) -> None:
     """Contract: code for any size is recorded for each size it meets: one warm-up and one recording a size, replays
     from then on, whatever the order."""
     sizes = [4, 6, 9]
@@ -51,7 +51,7 @@ def test_each_size_is_recorded_by_itself(device: torch.device) -> None:
     f"{ROW}test_cudagraph_capture_sizes1",
     f"{ROW}test_cudagraph_capture_sizes2",
 )
-def test_only_listed_sizes_are_recorded(
+def test_cudagraph_capture_sizes_alone_are_recorded(
     sizes: list[tuple[int, ...]], listed: tuple[object, ...], recorded: int, device: torch.device
 ) -> None:
     """Contract: with `cudagraph_capture_sizes`, sizes on the list are recorded and others run without graphs; results
@@ -78,7 +78,9 @@ def test_only_listed_sizes_are_recorded(
     f"{ROW}test_skip_if_dynamic_shape_limit_reached2",
     f"{ROW}test_warn_once_if_dynamic_shape_limit_reached",
 )
-def test_many_sizes_are_warned_of_once(limit: int | None, sizes: int, warnings: int, device: torch.device) -> None:
+def test_cudagraph_dynamic_shape_warn_limit_warns_once(
+    limit: int | None, sizes: int, warnings: int, device: torch.device
+) -> None:
     """Contract: more distinct sizes than the limit are logged as a warning, once a function; all are recorded and
     right. (Releases before 2.9 skipped sizes above the limit; today's record them.)"""
     with watched(triton__cudagraph_dynamic_shape_warn_limit=limit) as watch:
@@ -92,7 +94,7 @@ def test_many_sizes_are_warned_of_once(limit: int | None, sizes: int, warnings: 
 @pytest.mark.parametrize("partition", [False, True], ids=["whole", "partition"])
 @with_triton
 @pytest.mark.covers(f"{ROW}test_skip_symbolic")
-def test_sizes_that_vary_can_be_left_out(partition: bool, device: torch.device) -> None:
+def test_cudagraph_skip_dynamic_graphs_leaves_varying_sizes_out(partition: bool, device: torch.device) -> None:
     """Contract: with `cudagraph_skip_dynamic_graphs`, nothing whose sizes vary is recorded: a whole graph is skipped
     with the reason and the line, in a partitioned one those operations are left out."""
     with watched(triton__cudagraph_skip_dynamic_graphs=True, graph_partition=partition) as watch:

@@ -66,7 +66,7 @@ incompatible = pytest.mark.parametrize(
 
 @incompatible
 @with_triton
-def test_an_operation_that_cannot_be_captured_skips_the_graph(name: str, device: torch.device) -> None:
+def test_cudagraph_skip_of_a_graph_with_an_operation_that_cannot_be_captured(name: str, device: torch.device) -> None:
     """Contract: with graphs left whole, one operation that cannot be captured (a number read back, a size only the
     device knows, an operator tagged unsafe) skips all of it, once, with the operation and the line in the reason."""
     one = INCOMPATIBLE[name]
@@ -83,7 +83,7 @@ def test_an_operation_that_cannot_be_captured_skips_the_graph(name: str, device:
 @pytest.mark.parametrize("name", ["item", "nonzero", "unsafe"])
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_incompatible_cudagraph_ops_nonzero_backend")
-def test_the_back_end_for_graphs_skips_it_too(name: str, device: torch.device) -> None:
+def test_cudagraphs_backend_skips_what_cannot_be_captured(name: str, device: torch.device) -> None:
     """Contract: the same for the back end "cudagraphs", which records torch's operators."""
     one = INCOMPATIBLE[name]
     capture = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
@@ -98,7 +98,7 @@ def test_the_back_end_for_graphs_skips_it_too(name: str, device: torch.device) -
 @on_cuda
 @trees.both_compilers
 @pytest.mark.covers(f"{ROW}test_incompatible_cudagraph_ops_nonzero_graph_breaks")
-def test_what_breaks_the_graph_leaves_the_rest_to_be_recorded(compiler: str, device: torch.device) -> None:
+def test_graph_break_leaves_the_rest_to_be_recorded(compiler: str, device: torch.device) -> None:
     """Contract: where the operation breaks the program into two graphs, it runs between them, and both are recorded
     and replayed."""
 
@@ -120,7 +120,7 @@ def test_what_breaks_the_graph_leaves_the_rest_to_be_recorded(compiler: str, dev
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_sparsity")
-def test_sparse_tensors_inside(device: torch.device) -> None:
+def test_sparse_tensors_inside_a_recording(device: torch.device) -> None:
     """Contract: work that makes a sparse tensor, whose size depends on values, is right whatever is recorded of it."""
     with watched() as watch:
         calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n)], 4)
@@ -130,7 +130,7 @@ def test_sparse_tensors_inside(device: torch.device) -> None:
 @pytest.mark.parametrize("compiler", [CUDAGRAPHS, INDUCTOR])
 @cpp
 @pytest.mark.covers(f"{ROW}test_multiple_devices_msg")
-def test_work_on_the_host_is_skipped(compiler: str) -> None:
+def test_cudagraph_skip_of_work_on_the_cpu(compiler: str) -> None:
     """Contract: a graph with nothing on a GPU is skipped: counted once however often it is called, and right. The
     back end "cudagraphs" says that it is for the host, and where the program has it."""
 
@@ -148,7 +148,7 @@ def test_work_on_the_host_is_skipped(compiler: str) -> None:
 
 @cpp
 @pytest.mark.parametrize("compiler", [CUDAGRAPHS, INDUCTOR])
-def test_training_on_the_host_is_skipped_once(compiler: str) -> None:
+def test_cudagraph_skip_of_training_on_the_cpu_is_counted_once(compiler: str) -> None:
     """Contract: a forward that is skipped takes its backward with it: one is counted, or one each, never more however
     many steps there are; gradients are right."""
     with watched() as watch:
@@ -163,7 +163,7 @@ def test_training_on_the_host_is_skipped_once(compiler: str) -> None:
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_multiple_devices_msg")
-def test_a_host_tensor_among_those_of_the_gpu_is_named(device: torch.device) -> None:
+def test_cudagraph_skip_names_a_cpu_tensor_among_those_of_the_gpu(device: torch.device) -> None:
     """Contract: a graph that also computes on the host is skipped, and the reason names the line of that."""
 
     def work(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,7 +181,7 @@ def test_a_host_tensor_among_those_of_the_gpu_is_named(device: torch.device) -> 
 @pytest.mark.requires(device="cuda", devices=2)
 @trees.both_compilers
 @pytest.mark.covers(f"{ROW}test_multiple_devices_msg")
-def test_two_gpus_are_named(compiler: str, device: torch.device) -> None:
+def test_cudagraph_skip_names_two_gpus(compiler: str, device: torch.device) -> None:
     """Contract: a graph on two GPUs is skipped, and the reason names them."""
     second = torch.device(device.type, 1)
     with watched(graph_partition=False) as watch:
@@ -194,7 +194,7 @@ def test_two_gpus_are_named(compiler: str, device: torch.device) -> None:
 
 @cpp
 @pytest.mark.covers(f"{ROW}test_cudagraph_or_error")
-def test_a_skip_can_be_made_an_error() -> None:
+def test_cudagraph_or_error_raises_for_a_skip() -> None:
     """Contract: with `cudagraph_or_error`, what would be skipped raises instead, with the reason; without it the same
     function runs."""
 
@@ -214,7 +214,7 @@ def test_a_skip_can_be_made_an_error() -> None:
 
 @with_triton
 @pytest.mark.covers(f"{ROW}test_cudagraph_or_error")
-def test_with_the_error_what_can_be_recorded_is(device: torch.device) -> None:
+def test_cudagraph_or_error_records_what_can_be(device: torch.device) -> None:
     """Contract: `cudagraph_or_error` leaves a graph that can be captured as it is, and raises for one that cannot."""
     with watched(triton__cudagraph_or_error=True, graph_partition=False) as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)

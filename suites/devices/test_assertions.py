@@ -74,7 +74,7 @@ def unharmed(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
 @pytest.mark.parametrize("expression", FAILING.values(), ids=FAILING.keys())
-def test_an_index_past_the_end_fails_the_device(device: torch.device, expression: str) -> None:
+def test_device_assert_for_an_index_past_the_end_fails_the_device(device: torch.device, expression: str) -> None:
     """Contract: an index that is out of bounds is found by the kernel: at the latest when the device is waited for, an
     error says that an assertion failed, or the process ends with that on its standard error. The case's own process
     is unharmed."""
@@ -84,7 +84,7 @@ def test_an_index_past_the_end_fails_the_device(device: torch.device, expression
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_index_out_of_bounds_exception_cuda")
-def test_an_index_within_bounds_does_not(device: torch.device) -> None:
+def test_device_assert_passes_an_index_within_bounds(device: torch.device) -> None:
     """Contract: the control: the first and the last element are read, and nothing fails."""
     read = "torch.arange(4, device=DEVICE)[torch.tensor([3, 0, -4], device=DEVICE)]"
     ended = children.run(f"{HARNESS}\ntell(lambda: print({read}.tolist()))", device)
@@ -92,7 +92,7 @@ def test_an_index_within_bounds_does_not(device: torch.device) -> None:
     assert ended.lines() == ["[3, 0, 0]", "launched", "nothing", "works 6.0"]
 
 
-def test_a_failed_device_stays_failed(device: torch.device) -> None:
+def test_device_assert_makes_every_further_use_fail(device: torch.device) -> None:
     """Contract: after the error every further use of the device in that process fails with the same kind of error: a
     program that went on would compute with garbage. The error is a torch.AcceleratorError and a RuntimeError."""
     ended = failed(device, FAILING["index"])
@@ -104,7 +104,7 @@ def test_a_failed_device_stays_failed(device: torch.device) -> None:
     unharmed(device)
 
 
-def test_the_check_does_not_hold_up_the_launch(device: torch.device) -> None:
+def test_device_assert_does_not_hold_up_the_launch(device: torch.device) -> None:
     """Contract: a check on the device is not waited for: behind a queue of work on the stream the call that will
     fail returns, and the error comes with the synchronisation."""
     ended = children.run(
@@ -129,7 +129,7 @@ tell(attempt)
 
 @pytest.mark.covers("test_cuda::TestCuda::test_multinomial_invalid_probs_cuda")
 @pytest.mark.parametrize("probabilities", PROBABILITIES.values(), ids=PROBABILITIES.keys())
-def test_what_is_no_probability_is_refused_by_multinomial(device: torch.device, probabilities: str) -> None:
+def test_multinomial_refuses_negative_infinite_and_nan_probabilities(device: torch.device, probabilities: str) -> None:
     """Contract: `multinomial` over a tensor with a negative, infinite or undefined entry is an error, by the kernel's
     check or by the call's, which says so; no sample is given."""
     drawn = f"torch.multinomial(torch.tensor({probabilities}, device=DEVICE), 2, True)"
@@ -143,7 +143,7 @@ def test_what_is_no_probability_is_refused_by_multinomial(device: torch.device, 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize("zero", ZEROS.values(), ids=ZEROS.keys())
-def test_an_asynchronous_assertion_fails_on_zero(device: torch.device, zero: str) -> None:
+def test_assert_async_of_zero_fails(device: torch.device, zero: str) -> None:
     """Contract: `torch._assert_async` of a zero, of any type, is an error at the latest when the device is waited
     for."""
     ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({zero}, device=DEVICE)))", device)
@@ -154,7 +154,7 @@ def test_an_asynchronous_assertion_fails_on_zero(device: torch.device, zero: str
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
-def test_an_asynchronous_assertion_holds_on_anything_else(device: torch.device) -> None:
+def test_assert_async_of_anything_else_holds(device: torch.device) -> None:
     """Contract: `torch._assert_async` of a value that is not zero, of any type, does nothing, here and once the device
     was waited for."""
     for value in (1, -1, 0.1, -0.1, True, 0.1j, float("nan"), float("inf")):
@@ -166,7 +166,7 @@ def test_an_asynchronous_assertion_holds_on_anything_else(device: torch.device) 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize(("values", "said"), [([], "no values"), ([0, 0], "more than one value")])
-def test_an_asynchronous_assertion_needs_one_value(device: torch.device, values: list[int], said: str) -> None:
+def test_assert_async_needs_one_value(device: torch.device, values: list[int], said: str) -> None:
     """Contract: of an empty tensor, or one of several values, it is an error that says which; on CUDA one of the call,
     which leaves the device as it was."""
     ended = children.run(f"{HARNESS}\ntell(lambda: torch._assert_async(torch.tensor({values}, device=DEVICE)))", device)
@@ -180,7 +180,7 @@ def test_an_asynchronous_assertion_needs_one_value(device: torch.device, values:
 
 @pytest.mark.requires(device="cuda", torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCuda::test_embedding_renorm_negative_indices")
-def test_renormalising_an_embedding_at_a_negative_index_is_an_error(device: torch.device) -> None:
+def test_embedding_max_norm_at_a_negative_index_is_an_error(device: torch.device) -> None:
     """Contract: `embedding` with a norm limit and a negative index is an error, at the latest when the device is waited
     for: it would write to memory before the table. (The CPU does just that, so this is asked of CUDA alone.)"""
     ended = children.run(

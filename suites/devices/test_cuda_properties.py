@@ -15,7 +15,7 @@ pytestmark = pytest.mark.requires(device="cuda")
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_capability")
 @WAY
-def test_the_capability_is_the_same_by_every_way(
+def test_get_device_capability_is_that_of_the_properties(
     device: torch.device, way: Callable[[torch.device], tuple[object, ...]]
 ) -> None:
     """Contract: the compute capability is the pair (major, minor) of the properties, however the device is named."""
@@ -27,7 +27,7 @@ def test_the_capability_is_the_same_by_every_way(
     assert properties.major >= 5
 
 
-def test_the_units_of_a_device_make_sense(device: torch.device) -> None:
+def test_get_device_properties_multiprocessors_registers_and_caches_make_sense(device: torch.device) -> None:
     """Contract: a device has multiprocessors with warps of 32 (64 with ROCm on some), each holds at least 1,024 threads
     in whole warps, 64 KiB of registers at least, and at least 48 KiB of shared memory."""
     properties = torch.cuda.get_device_properties(device)
@@ -42,7 +42,7 @@ def test_the_units_of_a_device_make_sense(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_uuid")
-def test_the_uuid_is_written_as_one(device: torch.device) -> None:
+def test_get_device_properties_uuid_has_16_bytes_and_five_groups(device: torch.device) -> None:
     """Contract: the UUID has 16 bytes, and its text is eight, four, four, four and twelve hexadecimal digits."""
     uuid = torch.cuda.get_device_properties(device).uuid
 
@@ -50,7 +50,7 @@ def test_the_uuid_is_written_as_one(device: torch.device) -> None:
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", str(uuid))
 
 
-def test_the_text_of_the_properties_names_what_matters(device: torch.device) -> None:
+def test_get_device_properties_repr_names_device_and_capability(device: torch.device) -> None:
     """Contract: the properties' text has the name and the capability of the device."""
     properties = torch.cuda.get_device_properties(device)
 
@@ -59,7 +59,7 @@ def test_the_text_of_the_properties_names_what_matters(device: torch.device) -> 
     assert f"minor={properties.minor}" in repr(properties)
 
 
-def test_torch_is_built_for_the_device(device: torch.device) -> None:
+def test_get_arch_list_has_kernels_for_the_device(device: torch.device) -> None:
     """Contract: kernels for the device are there: an architecture of the list has its major version and no newer minor
     one, or there is code of an older kind that is compiled when first used."""
     major, minor = torch.cuda.get_device_capability(device)
@@ -81,7 +81,7 @@ def test_torch_is_built_for_the_device(device: torch.device) -> None:
     reason="up to torch 2.13 CUDA's back end does not answer, though its docstring asks one for 'cuda:0'"
     " (getDeviceCapability in c10/cuda/impl/CUDAGuardImpl.h, https://github.com/pytorch/pytorch)",
 )
-def test_the_accelerator_tells_the_types_the_device_computes_in(device: torch.device) -> None:
+def test_accelerator_get_device_capability_lists_types_the_device_computes_in(device: torch.device) -> None:
     """Contract: `torch.accelerator.get_device_capability` lists the types supported, of which float32 and float64 are
     two, and each type of the list can be made and copied on the device."""
     told = getattr(torch.accelerator, "get_device_capability", None)
@@ -95,7 +95,7 @@ def test_the_accelerator_tells_the_types_the_device_computes_in(device: torch.de
 
 
 @pytest.mark.requires(devices=2)
-def test_peers_are_asked_for_both_ways(device: torch.device) -> None:
+def test_can_device_access_peer_is_the_same_both_ways(device: torch.device) -> None:
     """Contract: whether a device reaches another's memory is answered for each pair, the same both ways, and never for
     a device and itself."""
     assert torch.cuda.can_device_access_peer(0, 1) == torch.cuda.can_device_access_peer(1, 0)
@@ -103,7 +103,7 @@ def test_peers_are_asked_for_both_ways(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_hip_device_count")
-def test_the_device_count_honours_what_is_visible() -> None:
+def test_device_count_honours_cuda_visible_devices() -> None:
     """Contract: the count is that of the devices that the environment leaves visible."""
     from .. import children
 

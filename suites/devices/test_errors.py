@@ -27,7 +27,7 @@ MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 @pytest.mark.covers("test_cuda::TestCuda::test_matmul_device_mismatch")
 @pytest.mark.parametrize("operation", MIXED.values(), ids=MIXED.keys())
 @pytest.mark.parametrize("host_first", [True, False], ids=["host_first", "host_second"])
-def test_operands_of_host_and_device_are_refused(
+def test_operands_of_cpu_and_device_are_refused(
     device: torch.device, operation: Callable[[torch.Tensor, torch.Tensor], object], host_first: bool
 ) -> None:
     """Contract: an operation over a tensor of the host and one of the device is a RuntimeError that names the one that
@@ -44,7 +44,7 @@ def test_operands_of_host_and_device_are_refused(
 
 
 @pytest.mark.requires(accelerator=True)
-def test_indices_may_be_on_the_host(device: torch.device) -> None:
+def test_indexing_a_device_tensor_with_cpu_indices(device: torch.device) -> None:
     """Contract, the documented exception: a tensor of the device is read and written at indices of the host, and the
     result is on the device."""
     x = torch.arange(10, device=device)
@@ -58,7 +58,7 @@ def test_indices_may_be_on_the_host(device: torch.device) -> None:
 
 
 @pytest.mark.requires(device="cuda")
-def test_indices_of_the_device_are_no_indices_of_the_host(device: torch.device) -> None:
+def test_indexing_a_cpu_tensor_with_device_indices_is_refused(device: torch.device) -> None:
     """Contract: not the other way round: a tensor of the host is not read at indices of the device; the error says
     where they may be."""
     with pytest.raises(RuntimeError, match=r"indices should be either on .*cpu"):
@@ -67,7 +67,7 @@ def test_indices_of_the_device_are_no_indices_of_the_host(device: torch.device) 
 
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_to_numpy")
-def test_a_tensor_of_the_device_is_no_array(device: torch.device) -> None:
+def test_numpy_of_a_device_tensor_is_a_typeerror(device: torch.device) -> None:
     """Contract: `numpy()`, and NumPy's own conversion, of a tensor on the device is a TypeError that says to copy it to
     the host first; forced, or copied, it is the array."""
     import numpy as np
@@ -82,7 +82,7 @@ def test_a_tensor_of_the_device_is_no_array(device: torch.device) -> None:
     assert x.numpy(force=True).tolist() == x.cpu().numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_shapes_that_do_not_fit_are_refused(device: torch.device) -> None:
+def test_operands_whose_shapes_do_not_fit_are_refused(device: torch.device) -> None:
     """Contract: shapes are checked by the call: the error names both, and comes before anything is computed."""
     a, b = torch.ones(2, 3, device=device), torch.ones(4, 5, device=device)
 
@@ -95,7 +95,7 @@ def test_shapes_that_do_not_fit_are_refused(device: torch.device) -> None:
     assert a.sum().item() == 6
 
 
-def test_an_index_that_is_a_number_is_checked_by_the_call(device: torch.device) -> None:
+def test_index_given_as_a_number_is_an_indexerror_of_the_call(device: torch.device) -> None:
     """Contract: an index given as a number, past the end, is an IndexError at once, not an error of the device."""
     x = torch.arange(4, device=device)
 
@@ -108,13 +108,13 @@ def test_an_index_that_is_a_number_is_checked_by_the_call(device: torch.device) 
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 40)])
-def test_a_negative_size_is_refused(device: torch.device, size: int) -> None:
+def test_empty_refuses_a_negative_size(device: torch.device, size: int) -> None:
     """Contract: a negative size is a RuntimeError that names it."""
     with pytest.raises(RuntimeError, match=r"(?i)negative"):
         torch.empty(size, device=device)
 
 
-def test_a_size_beyond_all_memory_is_refused_and_nothing_lost(device: torch.device) -> None:
+def test_empty_refuses_a_size_beyond_all_memory(device: torch.device) -> None:
     """Contract: a tensor of more bytes than any memory has is a RuntimeError (out of memory, or a size that is no
     size), and the device goes on."""
     for size in ((1 << 62,), (1 << 40, 1 << 40), (1 << 50,)):
@@ -126,7 +126,7 @@ def test_a_size_beyond_all_memory_is_refused_and_nothing_lost(device: torch.devi
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_check_error")
-def test_the_errors_of_cuda_have_their_names() -> None:
+def test_check_error_raises_cudaerror_with_text_and_number() -> None:
     """Contract: `check_error` of success does nothing; of an error it raises torch.cuda.CudaError, a RuntimeError, with
     the error's text and number: 2 is out of memory, 1 an invalid value, 801 what is not supported."""
     torch.cuda.check_error(0)
@@ -148,7 +148,7 @@ def test_the_errors_of_cuda_have_their_names() -> None:
         pytest.param(torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")),  # it ended the process
     ],
 )
-def test_a_stream_on_a_device_that_is_not_there_is_refused(make: Callable[..., object]) -> None:
+def test_stream_on_a_missing_device_is_refused(make: Callable[..., object]) -> None:
     """Contract: a stream on a device past the last is an error of the call, not a crash, and what was current stays."""
     before = torch.cuda.current_device()
     beyond = torch.device("cuda", torch.cuda.device_count())

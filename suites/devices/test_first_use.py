@@ -31,7 +31,7 @@ ASKING = {
 
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init")
 @pytest.mark.parametrize("expression", ASKING.values(), ids=ASKING.keys())
-def test_asking_wakes_no_device(device: torch.device, expression: str) -> None:
+def test_is_initialized_stays_false_until_the_first_tensor(device: torch.device, expression: str) -> None:
     """Contract: importing torch, asking about devices and seeding them for later leave the device uninitialised; the
     first tensor on it initialises it (the control)."""
     ended = children.run(
@@ -44,7 +44,7 @@ def test_asking_wakes_no_device(device: torch.device, expression: str) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
-def test_a_seed_given_before_the_first_use_counts(device: torch.device) -> None:
+def test_manual_seed_before_the_first_use_counts(device: torch.device) -> None:
     """Contract: what was seeded before the device was first used is what it then draws from: as if seeded after."""
     script = f"""{MODULE}
 torch.manual_seed(11)
@@ -57,7 +57,7 @@ print(before == torch.rand(5, device=DEVICE).tolist(), module.initial_seed())
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init")
-def test_a_fork_before_the_first_use_is_allowed(device: torch.device) -> None:
+def test_fork_before_the_first_use_is_allowed(device: torch.device) -> None:
     """Contract: a process that has imported torch and not used its device can fork, and parent and child both use it.
 
     Each prints what it computed, and the parent the child's exit status.
@@ -88,7 +88,7 @@ else:
     ],
     ids=["make", "compute", "copy", "synchronize", "stream"],
 )
-def test_a_fork_after_the_first_use_is_told(device: torch.device, use: str) -> None:
+def test_fork_after_the_first_use_is_an_error_in_the_child(device: torch.device, use: str) -> None:
     """Contract: in a process forked from one that has used its device, using it is an error, not a hang or a crash;
     the parent goes on as if nothing had been.
 
@@ -139,7 +139,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init", "test_cuda::TestCuda::test_device_count_not_cached_pre_init")
-def test_devices_hidden_after_the_import_are_hidden() -> None:
+def test_cuda_visible_devices_set_after_the_import_counts() -> None:
     """Contract: what is visible is decided at the first use, not by the import: a variable set in between counts, and
     the count is not kept from before."""
     script = """
@@ -166,7 +166,7 @@ print(*counts)
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_device_count_not_cached_pre_init")
-def test_the_count_is_kept_once_a_device_is_used() -> None:
+def test_device_count_is_kept_after_the_first_use() -> None:
     """Contract: after the first use what is visible can no longer change: hiding everything then changes no count, and
     the device works."""
     script = """
@@ -182,7 +182,7 @@ print(torch.cuda.device_count() == before, (x + 1).sum().item())
 
 @pytest.mark.requires(device="cuda", rocm=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init")
-def test_importing_torch_does_not_start_the_driver() -> None:
+def test_import_torch_does_not_initialise_the_driver() -> None:
     """Contract: the driver is not initialised by the import: asked for its devices it says so (3,
     CUDA_ERROR_NOT_INITIALIZED), and after the first use it counts them (the control)."""
     script = """
@@ -197,7 +197,7 @@ print(driver.cuDeviceGetCount(ctypes.byref(count)), count.value >= 1)
 
 
 @pytest.mark.covers("test_cuda::TestBlockStateAbsorption::test_no_triton_on_import")
-def test_using_a_device_does_not_import_triton(device: torch.device) -> None:
+def test_import_torch_and_rand_do_not_import_triton(device: torch.device) -> None:
     """Contract: importing torch and drawing on the device does not bring in Triton, nor the compiler."""
     script = """
 import sys, torch
@@ -209,7 +209,7 @@ print(*(name in sys.modules for name in ("torch", "triton", "torch._inductor")))
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_of_multiprocessing_use_the_device(device: torch.device, method: str) -> None:
+def test_multiprocessing_children_use_the_device(device: torch.device, method: str) -> None:
     """Contract: processes that multiprocessing starts anew may use the device although the parent has used it."""
     use = children.bring(device) + "import torch\nprint(torch.ones(4, device=DEVICE).sum().item(), flush=True)"
     script = f"""

@@ -46,7 +46,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("arguments", "kind", "index"), GOOD, ids=lambda value: str(value).replace("'", ""))
-def test_a_name_is_type_and_index(arguments: tuple[object, ...], kind: str, index: int | None) -> None:
+def test_torch_device_is_type_and_index(arguments: tuple[object, ...], kind: str, index: int | None) -> None:
     """Contract: a device is read from "type", "type:index" or (type, index), keeps both, and its text says both. No
     such device need be there."""
     device = torch.device(*arguments)
@@ -59,7 +59,7 @@ def test_a_name_is_type_and_index(arguments: tuple[object, ...], kind: str, inde
 
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_name_is_refused_and_quoted(name: str) -> None:
+def test_torch_device_refuses_a_malformed_name_and_quotes_it(name: str) -> None:
     """Contract: text that is no device is a RuntimeError that contains the text, wherever a device is taken."""
     for take in (torch.device, lambda text: torch.empty(1, device=text), lambda text: torch.empty(1).to(text)):
         with pytest.raises(RuntimeError) as refusal:
@@ -68,21 +68,21 @@ def test_a_malformed_name_is_refused_and_quoted(name: str) -> None:
         assert "device" in str(refusal.value)
 
 
-def test_an_empty_name_is_refused() -> None:
+def test_torch_device_refuses_an_empty_name() -> None:
     """Contract: an empty text is no device, and the error says that it was empty."""
     with pytest.raises(RuntimeError, match="empty"):
         torch.device("")
 
 
 @pytest.mark.parametrize("index", [-2, -1])
-def test_a_negative_index_is_refused(index: int) -> None:
+def test_torch_device_refuses_a_negative_index(index: int) -> None:
     """Contract: an index below 0 is no device."""
     with pytest.raises(RuntimeError, match=r"(?i)index.*negative|negative.*index"):
         torch.device("cuda", index)
 
 
 @pytest.mark.parametrize("value", [1.5, None, [0], object()], ids=["float", "none", "list", "object"])
-def test_what_is_no_name_is_a_type_error(value: object) -> None:
+def test_torch_device_of_another_type_is_a_typeerror(value: object) -> None:
     """Contract: a value of another type is a TypeError, not taken by its text."""
     with pytest.raises(TypeError):
         torch.device(value)
@@ -90,7 +90,7 @@ def test_what_is_no_name_is_a_type_error(value: object) -> None:
 
 @pytest.mark.xfail(reason="torch keeps an index in 8 bits and wraps: torch.device('cuda:200').index is -56")
 @pytest.mark.parametrize("index", [128, 200, 99_999])
-def test_an_index_that_is_too_large_is_refused(index: int) -> None:
+def test_torch_device_refuses_an_index_that_is_too_large(index: int) -> None:
     """Contract: an index that torch cannot keep is an error that has it, and not another device."""
     try:
         kept = torch.device(f"cuda:{index}").index
@@ -100,7 +100,7 @@ def test_an_index_that_is_too_large_is_refused(index: int) -> None:
         assert kept == index
 
 
-def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
+def test_torch_device_refuses_an_unknown_type_and_lists_the_known() -> None:
     """Contract: the error for an unknown type lists the types that there are."""
     with pytest.raises(RuntimeError) as refusal:
         torch.device("nonsense:0")
@@ -108,7 +108,7 @@ def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
     assert all(known in str(refusal.value) for known in ("cpu", "cuda", "meta", "nonsense"))
 
 
-def test_equal_names_are_equal_devices() -> None:
+def test_torch_device_equality_and_hash_go_by_type_and_index() -> None:
     """Contract: equality and hash go by type and index; "cuda" without an index is not "cuda:0"; copies and pickles
     are equal to what they were made from."""
     one, same, other, bare = (torch.device(name) for name in ("cuda:1", "cuda:1", "cuda:0", "cuda"))
@@ -121,7 +121,7 @@ def test_equal_names_are_equal_devices() -> None:
         assert type(made) is torch.device
 
 
-def test_a_device_is_a_context_for_what_is_made() -> None:
+def test_torch_device_is_a_context_for_what_is_made() -> None:
     """Contract: within a device's block what is made without one is made there; nested blocks and exceptions restore
     what was before."""
 
@@ -140,7 +140,7 @@ def test_a_device_is_a_context_for_what_is_made() -> None:
     assert torch.empty(1).device.type == "cpu"
 
 
-def test_the_default_device_holds_until_it_is_reset() -> None:
+def test_set_default_device_holds_until_it_is_reset() -> None:
     """Contract: `set_default_device` decides where things are made from then on, `get_default_device` tells, and None
     restores."""
     before = torch.get_default_device()
@@ -157,13 +157,13 @@ def test_the_default_device_holds_until_it_is_reset() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_get_device_index")
 @pytest.mark.parametrize(("given", "index"), [("cuda:3", 3), (5, 5), (torch.device("cuda", 2), 2)], ids=str)
-def test_an_index_is_read_from_whatever_names_the_device(given: object, index: int) -> None:
+def test_get_device_index_reads_text_number_and_device(given: object, index: int) -> None:
     """Contract: torch.cuda takes a text, a number and a device, and each gives the index it has."""
     assert get_device_index()(given) == index
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_get_device_index")
-def test_an_index_is_not_read_from_another_device() -> None:
+def test_get_device_index_refuses_another_device_type() -> None:
     """Contract: torch.cuda refuses a malformed name with a RuntimeError that quotes it, a device of another type, be it
     text or object, with a ValueError that names both types, and None, where it is not optional, with a ValueError."""
     read = get_device_index()
@@ -182,7 +182,7 @@ def test_an_index_is_not_read_from_another_device() -> None:
     "test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available",
     "test_cuda::TestCudaArchList::test_get_arch_list_empty_when_cuda_not_compiled",
 )
-def test_the_list_of_architectures_needs_no_device() -> None:
+def test_get_arch_list_needs_no_device() -> None:
     """Contract: `get_arch_list` is a list of texts such as sm_90, of a torch built without CUDA an empty one, and
     asking wakes no device."""
     before = torch.cuda.is_initialized()

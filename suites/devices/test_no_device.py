@@ -32,7 +32,7 @@ def ask(*expressions: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.timeout(150)
-def test_using_what_is_not_there_is_refused_and_named() -> None:
+def test_using_a_missing_accelerator_is_refused_and_named() -> None:
     """Contract: whatever would need an accelerator is an error that speaks of CUDA, its driver or the accelerator."""
     answers = ask(
         "torch.empty(1, device='cuda')",
@@ -63,7 +63,7 @@ def test_using_what_is_not_there_is_refused_and_named() -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
-def test_what_needs_no_device_works_without_one() -> None:
+def test_is_available_manual_seed_and_empty_cache_work_without_a_device() -> None:
     """Contract: asking whether there is one, seeding it for later and emptying its cache are no errors, and have their
     neutral answers; nothing is initialised by them."""
     answers = ask(
@@ -100,7 +100,7 @@ def test_what_needs_no_device_works_without_one() -> None:
 @pytest.mark.requires(torch=">=2.13")  # in 2.11 the list is empty without a device
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available")
-def test_the_list_of_architectures_is_read_without_a_device() -> None:
+def test_get_arch_list_is_told_without_a_visible_device() -> None:
     """Contract: the architectures that torch is built for are a property of the build: they are told where no device is
     to be seen, and are those that this process is told."""
     import torch

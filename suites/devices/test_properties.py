@@ -30,7 +30,7 @@ WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_name")
 @WAY
-def test_the_name_is_the_same_by_every_way(
+def test_get_device_name_is_the_same_by_every_way(
     device: torch.device, way: Callable[[torch.device], tuple[object, ...]]
 ) -> None:
     """Contract: the device's name is a text that is not blank, and the same however the current device is named."""
@@ -42,7 +42,7 @@ def test_the_name_is_the_same_by_every_way(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_properties", "test_cuda::TestCuda::test_uuid")
 @WAY
-def test_properties_are_the_same_by_every_way(
+def test_get_device_properties_are_the_same_by_every_way(
     device: torch.device, way: Callable[[torch.device], tuple[object, ...]]
 ) -> None:
     """Contract: properties describe the same device however it is named: name, UUID and memory agree."""
@@ -52,12 +52,12 @@ def test_properties_are_the_same_by_every_way(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_name")
-def test_the_name_is_that_of_the_properties(device: torch.device) -> None:
+def test_get_device_name_is_that_of_the_properties(device: torch.device) -> None:
     """Contract: `get_device_name` and `get_device_properties` give one name."""
     assert module(device).get_device_name(device) == module(device).get_device_properties(device).name
 
 
-def test_memory_is_told_the_same_by_all(device: torch.device) -> None:
+def test_mem_get_info_total_is_that_of_the_properties(device: torch.device) -> None:
     """Contract: the total of `mem_get_info`, and of `torch.accelerator.get_memory_info`, is the device's total memory,
     within what the driver keeps for itself (a tenth at most), and what is free is no more than it."""
     total = module(device).get_device_properties(device).total_memory
@@ -70,7 +70,7 @@ def test_memory_is_told_the_same_by_all(device: torch.device) -> None:
     assert 0 < free_again <= seen
 
 
-def test_taking_memory_takes_it_from_what_is_free(device: torch.device) -> None:
+def test_get_memory_info_free_falls_by_what_is_reserved(device: torch.device) -> None:
     """Contract: free memory falls by at least what a process newly reserves, and comes back when the cache is emptied.
 
     Neighbours on the device may move it too: it is asked that one of some trials shows both.
@@ -91,7 +91,7 @@ def test_taking_memory_takes_it_from_what_is_free(device: torch.device) -> None:
     assert any(shown() for _ in range(5))
 
 
-def test_counts_agree(device: torch.device) -> None:
+def test_device_count_agrees_and_the_next_index_is_an_error(device: torch.device) -> None:
     """Contract: the accelerator and the device's module count the same devices, all of which have properties, and the
     next number has none: an error, of whatever class, that is not a crash."""
     count = torch.accelerator.device_count()
@@ -104,7 +104,7 @@ def test_counts_agree(device: torch.device) -> None:
         module(device).get_device_properties(count)
 
 
-def test_devices_have_names_of_their_own(device: torch.device) -> None:
+def test_get_device_properties_uuid_is_unique(device: torch.device) -> None:
     """Contract: no two devices of a process have the same UUID, and none has a blank one."""
     uuids = [str(module(device).get_device_properties(index).uuid) for index in range(torch.accelerator.device_count())]
 
@@ -112,7 +112,7 @@ def test_devices_have_names_of_their_own(device: torch.device) -> None:
     assert all(uuid.strip("0-") for uuid in uuids)
 
 
-def test_asking_changes_neither_device_nor_stream(device: torch.device) -> None:
+def test_get_device_properties_changes_neither_current_device_nor_stream(device: torch.device) -> None:
     """Contract: properties are asked for without side effects: current device and stream stay."""
     before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(device)
 

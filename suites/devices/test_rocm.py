@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.requires(device="cuda", rocm=True)]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_rocm_backward_pass_guard")
-def test_the_backward_pass_is_known_as_such(device: torch.device) -> None:
+def test_rocm_backward_pass_guard_is_set_in_backward_only(device: torch.device) -> None:
     """Contract: ROCm's libraries are told whether they compute for a backward pass: false in the forward function of
     an autograd function and outside of both, true in its backward."""
     seen: list[tuple[str, bool]] = []

@@ -20,7 +20,7 @@ def current(device: torch.device) -> tuple[int, int]:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_device_context_manager")
-def test_a_device_without_an_index_is_the_current_one(device: torch.device) -> None:
+def test_device_without_an_index_is_the_current_device(device: torch.device) -> None:
     """Contract: a tensor made on a type of device, without an index, is on the current device and knows its index."""
     x = torch.empty(1, device=device.type)
 
@@ -30,7 +30,7 @@ def test_a_device_without_an_index_is_the_current_one(device: torch.device) -> N
 
 @pytest.mark.covers("test_cuda::TestCuda::test_device_context_manager")
 @pytest.mark.parametrize("how", ["module", "accelerator"])
-def test_a_block_restores_the_device(device: torch.device, how: str) -> None:
+def test_device_context_restores_the_current_device(device: torch.device, how: str) -> None:
     """Contract: a block that selects the current device leaves it current, inside and after, by an exception too; one
     that selects none (None) changes nothing."""
     before = current(device)
@@ -47,7 +47,7 @@ def test_a_block_restores_the_device(device: torch.device, how: str) -> None:
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 100], ids=lambda beyond: f"by_{beyond}")
-def test_a_device_that_is_not_there_is_refused(device: torch.device, beyond: int) -> None:
+def test_set_device_index_to_a_missing_device_is_refused(device: torch.device, beyond: int) -> None:
     """Contract: to select, or make something on, a device past the last is an error, and what was current stays, and
     works."""
     before = current(device)
@@ -68,7 +68,7 @@ def test_a_device_that_is_not_there_is_refused(device: torch.device, beyond: int
 @pytest.mark.requires(devices=2)
 @pytest.mark.covers("test_cuda::TestCuda::test_multi_device_context_manager")
 @pytest.mark.parametrize("how", ["module", "accelerator"])
-def test_blocks_nest_across_devices(device: torch.device, how: str) -> None:
+def test_device_contexts_nest_across_devices(device: torch.device, how: str) -> None:
     """Contract: within a block its device is current and gets what is made without an index; nested blocks and
     exceptions restore the one before."""
     before = current(device)
@@ -95,7 +95,7 @@ def test_blocks_nest_across_devices(device: torch.device, how: str) -> None:
 
 @pytest.mark.requires(devices=2)
 @pytest.mark.covers("test_cuda::TestCuda::test_multi_device_stream_context_manager")
-def test_a_streams_block_selects_its_device(device: torch.device) -> None:
+def test_stream_context_selects_its_device(device: torch.device) -> None:
     """Contract: within the block of a stream of another device that device is current, and so is the stream there; a
     nested block of a stream of the first device goes back, and each end restores device and stream."""
     streams = [torch.Stream(torch.device(device.type, index)) for index in (0, 1)]
@@ -114,7 +114,7 @@ def test_a_streams_block_selects_its_device(device: torch.device) -> None:
 
 
 @pytest.mark.requires(devices=2)
-def test_an_operation_is_on_the_device_of_its_operands(device: torch.device) -> None:
+def test_result_is_on_the_device_of_its_operands(device: torch.device) -> None:
     """Contract: the result of an operation is where its operands are, whichever device is current, which it does not
     change."""
     other = torch.device(device.type, 1)

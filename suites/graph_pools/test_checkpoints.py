@@ -79,7 +79,7 @@ PROGRAMS: dict[str, tuple[Program, str]] = {
     "program",
     [pytest.param(work, id=name, marks=pytest.mark.covers(ROW + row)) for name, (work, row) in PROGRAMS.items()],
 )
-def test_a_pool_is_put_back_at_once(
+def test_checkpoint_pool_state_restored_at_once_changes_nothing(
     device: torch.device, program: Callable[[torch.device], list[torch.Tensor]]
 ) -> None:
     """Contract: a checkpoint taken after a capture and restored right away changes no segment and no block, and the
@@ -106,7 +106,7 @@ def test_a_pool_is_put_back_at_once(
 @pytest.mark.requires(torchvision=True)
 @pytest.mark.covers(f"{ROW}test_resnet")
 @pytest.mark.timeout(600)
-def test_the_pool_of_a_large_network_is_put_back(device: torch.device) -> None:
+def test_checkpoint_pool_state_of_a_resnet50_is_restored(device: torch.device) -> None:
     """Contract: the same of a ResNet-50, whose forward takes and frees hundreds of blocks."""
     from torchvision.models import resnet50
 
@@ -124,7 +124,7 @@ def test_the_pool_of_a_large_network_is_put_back(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_additional_free_following_checkpoint")
-def test_what_came_since_is_free_again(device: torch.device) -> None:
+def test_checkpoint_pool_state_frees_blocks_taken_since(device: torch.device) -> None:
     """Contract: blocks that a second capture took after the checkpoint are free when it is restored, although their
     tensors live on as stale ones; those give nothing back when they go."""
     index = device.index or 0
@@ -143,7 +143,7 @@ def test_what_came_since_is_free_again(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_tensor_dies_after_checkpoint")
-def test_what_died_since_is_given_out_again(device: torch.device) -> None:
+def test_checkpoint_pool_state_gives_dead_blocks_out_again(device: torch.device) -> None:
     """Contract: blocks whose tensors died after the checkpoint are given out again, to nobody: each is freed by its
     address, one at a time."""
     index = device.index or 0
@@ -164,7 +164,7 @@ def test_what_died_since_is_given_out_again(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_assigning_back_deleter_fns_to_tensor")
-def test_tensors_made_of_an_address_can_adopt_their_blocks(device: torch.device) -> None:
+def test_checkpoint_pool_state_lets_tensors_of_an_address_adopt_their_blocks(device: torch.device) -> None:
     """Contract: tensors that look at the memory of dead outputs see what replays write; adopted by a restore, they give
     their blocks back when they go, and one that was not adopted does not."""
     index = device.index or 0
@@ -194,7 +194,7 @@ def test_tensors_made_of_an_address_can_adopt_their_blocks(device: torch.device)
     assert live_blocks(device, graph.pool) == []
 
 
-def test_a_pool_can_go_one_way_and_another(device: torch.device) -> None:
+def test_checkpoint_pool_state_lets_exclusive_captures_share_memory(device: torch.device) -> None:
     """Contract: after a restore another capture takes the same blocks as the one that was undone: paths that exclude
     each other share their memory, and each replays rightly when the pool is at its state."""
     index = device.index or 0
@@ -218,7 +218,7 @@ def test_a_pool_can_go_one_way_and_another(device: torch.device) -> None:
         assert (two.outputs[0] == (value + 1) * factor).all()
 
 
-def test_a_state_outlives_several_restores(device: torch.device) -> None:
+def test_checkpoint_pool_state_outlives_several_restores(device: torch.device) -> None:
     """Contract: a checkpoint is not used up: restored again and again, with other captures in between, it gives the
     same blocks."""
     index = device.index or 0
@@ -256,7 +256,7 @@ print("right", bool((first.outputs[0] == 1).all()), bool((again.outputs[0] == 7)
 @pytest.mark.requires(expandable_segments=True, memory=">=2GiB")
 @pytest.mark.covers(f"{ROW}test_expandable_segment_checkpoint_growth")
 @pytest.mark.timeout(300)
-def test_a_pool_that_has_grown_is_put_back(device: torch.device) -> None:
+def test_checkpoint_pool_state_with_expandable_segments_that_have_grown(device: torch.device) -> None:
     """Contract: with segments that can be extended, a checkpoint from before a segment grew is restored after it: what
     lived then lives, the rest is free, further captures find room, and replays are right.
 

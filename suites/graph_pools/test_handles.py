@@ -13,7 +13,7 @@ from .pools import address, captured, pool_of, segments_of
 
 
 @pytest.mark.requires(cuda=True)
-def test_every_handle_is_new() -> None:
+def test_graph_pool_handle_is_always_new() -> None:
     """Contract: `graph_pool_handle` never gives the same handle twice, and none that is of no pool. It needs a build
     for CUDA and no GPU."""
     handles = [torch.cuda.graph_pool_handle() for _ in range(100)]
@@ -25,7 +25,7 @@ def test_every_handle_is_new() -> None:
 @pytest.mark.requires(device="cuda", cuda_graphs=True)
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_two_successive")
-def test_graphs_share_a_pool_by_its_handle(device: torch.device) -> None:
+def test_graph_pool_handle_is_shared_by_graphs(device: torch.device) -> None:
     """Contract: a handle that was made before any graph is the pool of each graph that is given it, and no pool of
     anything else: what they keep is in its segments, and eager tensors are not; graphs in it replay rightly in
     order."""
@@ -50,7 +50,7 @@ def test_graphs_share_a_pool_by_its_handle(device: torch.device) -> None:
 @of_graphed_callables
 @pytest.mark.requires(device="cuda", cuda_graphs=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_make_graphed_callables_same_pool")
-def test_callables_that_share_a_pool_train_as_ever(device: torch.device) -> None:
+def test_make_graphed_callables_that_share_a_pool_train_like_eager_ones(device: torch.device) -> None:
     """Contract: several modules made graphs in one pool compute, one after the other, what their like without graphs
     do, forward and backward, and each has memory of its own for parameters and gradients."""
     torch.manual_seed(5)

@@ -30,7 +30,7 @@ def numbers(device: torch.device, value: int = 0) -> torch.Tensor:
     return torch.full((ELEMENTS,), value, dtype=torch.int32, device=device)
 
 
-def test_a_pool_ends_with_its_graph(device: torch.device) -> None:
+def test_graph_pool_ends_with_its_graph(device: torch.device) -> None:
     """Contract: when graph and outputs are gone the pool's segments are the device's again: reserved bytes are what
     they were before the capture."""
     source = numbers(device)
@@ -50,7 +50,7 @@ def test_a_pool_ends_with_its_graph(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_memory_stats_and_use_result_after_destroy_graph")
-def test_outputs_outlive_their_graph(device: torch.device) -> None:
+def test_graph_pool_outputs_outlive_their_graph(device: torch.device) -> None:
     """Contract: an output is a tensor like any other: when its graph is gone it has its values, is counted as
     allocated, can be used, and is not given to anybody else; when it goes, its memory is the device's again."""
     source = numbers(device, 4)
@@ -76,7 +76,7 @@ def test_outputs_outlive_their_graph(device: torch.device) -> None:
     assert torch.accelerator.memory_allocated(device) == allocated
 
 
-def test_a_pool_lasts_as_long_as_one_of_its_graphs(device: torch.device) -> None:
+def test_graph_pool_lasts_as_long_as_one_of_its_graphs(device: torch.device) -> None:
     """Contract: of two graphs in one pool either may go first: the other is replayed rightly, with its memory in
     place."""
     source = numbers(device)
@@ -97,7 +97,7 @@ def test_a_pool_lasts_as_long_as_one_of_its_graphs(device: torch.device) -> None
         del kept
 
 
-def test_reset_gives_the_pool_back(device: torch.device) -> None:
+def test_graph_reset_gives_the_pool_back(device: torch.device) -> None:
     """Contract: a graph that is reset owns nothing any more: with its outputs gone the pool is empty."""
     source = numbers(device)
     graph = captured(device, lambda: [source + 1])
@@ -110,7 +110,7 @@ def test_reset_gives_the_pool_back(device: torch.device) -> None:
     assert segments_of(device, pool) == []
 
 
-def test_a_capture_that_fails_keeps_no_memory(device: torch.device) -> None:
+def test_capture_that_fails_keeps_no_memory(device: torch.device) -> None:
     """Contract: when an error ends a capture, what it had allocated is the device's again once the graph is gone, and
     the next capture is right."""
     source = numbers(device)

@@ -20,7 +20,7 @@ ROW = "test_cuda::TestBlockStateAbsorption::"
 
 
 @pytest.mark.covers(f"{ROW}test_check_pool_live_allocations")
-def test_live_blocks_are_known_exactly(device: torch.device) -> None:
+def test_check_pool_live_allocations_holds_for_just_the_live_blocks(device: torch.device) -> None:
     """Contract: the check holds for just the addresses of live outputs: not with one more, not with one fewer, not
     with another, and as outputs go it follows."""
     index = device.index or 0
@@ -39,7 +39,7 @@ def test_live_blocks_are_known_exactly(device: torch.device) -> None:
         places.pop()
 
 
-def test_each_pool_is_asked_by_itself(device: torch.device) -> None:
+def test_check_pool_live_allocations_asks_one_pool(device: torch.device) -> None:
     """Contract: live blocks of another pool, or of no graph's, are no matter."""
     index = device.index or 0
     one, two = (captured(device, lambda: [torch.ones(4, device=device)]) for _ in range(2))
@@ -80,7 +80,7 @@ def block(device: torch.device) -> torch.Tensor:
 
 
 @pytest.mark.covers(f"{ROW}test_allocate_in_thread_to_pool")
-def test_a_threads_allocations_can_go_to_a_pool(device: torch.device) -> None:
+def test_begin_allocate_current_thread_to_pool_serves_that_thread_only(device: torch.device) -> None:
     """Contract: within its block what a thread allocates is in the pool, freed or not, and before and after it in the
     ordinary one; what another thread allocates at the same time never is."""
     index = device.index or 0
@@ -121,7 +121,7 @@ def test_a_threads_allocations_can_go_to_a_pool(device: torch.device) -> None:
     assert live_blocks(device, graph.pool) == []
 
 
-def test_two_threads_use_two_pools(device: torch.device) -> None:
+def test_begin_allocate_current_thread_to_pool_in_two_threads(device: torch.device) -> None:
     """Contract: threads that allocate to different pools at once do not mix them up."""
     index = device.index or 0
     graphs = [captured(device, lambda: [torch.rand(4, device=device)]) for _ in range(2)]
@@ -142,7 +142,7 @@ def test_two_threads_use_two_pools(device: torch.device) -> None:
     assert where == [{graphs[0].pool}, {graphs[1].pool}]
 
 
-def test_an_error_ends_a_threads_use_of_a_pool(device: torch.device) -> None:
+def test_begin_allocate_current_thread_to_pool_ends_by_an_exception(device: torch.device) -> None:
     """Contract: when an error leaves the block, allocations are ordinary again."""
     index = device.index or 0
     graph = captured(device, lambda: [torch.rand(4, device=device)])

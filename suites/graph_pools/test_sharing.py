@@ -55,7 +55,7 @@ def chain(device: torch.device, source: torch.Tensor, length: int, share: bool) 
 )
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize("length", [2, 3])
-def test_graphs_replayed_in_order_are_right(device: torch.device, length: int, share: bool) -> None:
+def test_graphs_replayed_in_order_in_one_pool_are_right(device: torch.device, length: int, share: bool) -> None:
     """Contract: graphs captured one after the other, each reading what the one before it left, give the right result
     when they are replayed in that order, with work of the program's own between them, whether they share a pool or
     not."""
@@ -75,7 +75,7 @@ def test_graphs_replayed_in_order_are_right(device: torch.device, length: int, s
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_two_successive")
-def test_sharing_saves_memory(device: torch.device) -> None:
+def test_graph_pool_sharing_saves_memory(device: torch.device) -> None:
     """Contract: a graph that shares a pool uses what the one before it has freed on the same stream: together they have
     less memory than two that do not share, by at least what one of them needs for temporary tensors."""
     source = numbers(device)
@@ -87,7 +87,7 @@ def test_sharing_saves_memory(device: torch.device) -> None:
     assert sizes[0] - sizes[1] >= 2 * source.nbytes
 
 
-def test_pools_are_apart_unless_they_are_shared(device: torch.device) -> None:
+def test_graph_pools_are_apart_unless_they_are_shared(device: torch.device) -> None:
     """Contract: each graph has a pool of its own, which is not the one that everything else is in, and memory of its
     own in it; a graph that is given another's has that one, and puts what it makes into memory that the other has left
     free."""
@@ -114,7 +114,7 @@ def extents(device: torch.device, pool: PoolId) -> list[tuple[int, int]]:
     return [(each["address"], each["address"] + each["total_size"]) for each in segments_of(device, pool)]
 
 
-def test_what_a_graph_allocates_is_in_its_pool(device: torch.device) -> None:
+def test_graph_pool_has_what_its_graph_allocates(device: torch.device) -> None:
     """Contract: outputs of a capture are live blocks of its pool, and no others are; what was there before, and what
     the program allocates afterwards, is in the ordinary pool."""
     source = numbers(device)
@@ -126,7 +126,7 @@ def test_what_a_graph_allocates_is_in_its_pool(device: torch.device) -> None:
     assert {pool_of(device, address(each)) for each in [source, *later]} == {(0, 0)}
 
 
-def test_the_program_does_not_get_a_graphs_free_memory(device: torch.device) -> None:
+def test_graph_pool_free_memory_is_not_given_to_the_program(device: torch.device) -> None:
     """Contract: memory that a capture freed is the graph's for its replays: tensors of the same size that the program
     makes, and fills, are elsewhere, and the replay is right and leaves them alone."""
     source = numbers(device)
@@ -144,7 +144,7 @@ def test_the_program_does_not_get_a_graphs_free_memory(device: torch.device) -> 
     assert reserved_in(device, graph.pool) == reserved
 
 
-def test_emptying_the_cache_spares_a_graphs_memory(device: torch.device) -> None:
+def test_empty_cache_spares_graph_pools(device: torch.device) -> None:
     """Contract: `empty_cache` takes nothing from a pool whose graph may be replayed, not even what is free in it."""
     source = numbers(device)
     graph = captured(device, lambda: [stepped(source)])
@@ -207,7 +207,7 @@ def test_graphs_of_one_pool_replay_on_two_streams_in_order(device: torch.device)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_graph_allocator_propagates_stream")
-def test_streams_that_join_a_capture_allocate_in_its_pool(device: torch.device) -> None:
+def test_graph_pool_serves_streams_that_join_a_capture(device: torch.device) -> None:
     """Contract: what is allocated on a stream that has joined a capture is in the capture's pool, in segments of that
     stream, and the replay with both is right."""
     source = numbers(device)

@@ -26,7 +26,7 @@ def captured(device: torch.device, work: Callable[[], object], **options: object
     return graph
 
 
-def test_capturing_runs_nothing_and_replaying_does(device: torch.device) -> None:
+def test_capture_runs_nothing_and_replay_does(device: torch.device) -> None:
     """Contract: captured work is not run by the capture, and once by each replay."""
     x = torch.zeros(ELEMENTS, device=device)
     graph = captured(device, lambda: x.add_(1))
@@ -38,7 +38,7 @@ def test_capturing_runs_nothing_and_replaying_does(device: torch.device) -> None
         assert (x == times).all()
 
 
-def test_a_replay_runs_every_node_in_order(device: torch.device) -> None:
+def test_replay_runs_every_node_in_order(device: torch.device) -> None:
     """Contract: a replay runs all that was captured, in an order that respects it.
 
     Forty steps that do not commute, each of which changes the result: leaving out or exchanging any two shows.
@@ -63,7 +63,7 @@ def test_a_replay_runs_every_node_in_order(device: torch.device) -> None:
         assert (x == expected).all()
 
 
-def test_a_replay_reads_its_inputs_as_they_are_then(device: torch.device) -> None:
+def test_replay_reads_its_inputs_as_they_are_then(device: torch.device) -> None:
     """Contract: inputs are read at the addresses captured when the graph is replayed, so new values there give new
     results."""
     source, result = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
@@ -76,7 +76,7 @@ def test_a_replay_reads_its_inputs_as_they_are_then(device: torch.device) -> Non
         assert (result == 2 * value + 1).all()
 
 
-def test_a_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
+def test_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
     """Contract: replays are work of the stream they are launched on: what is launched before and after them on it runs
     before and after them, with no synchronisation in between."""
     source, result = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
@@ -92,7 +92,7 @@ def test_a_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
     assert [value for value, one in enumerate(results) if not bool((one == value + 1).all())] == []
 
 
-def test_streams_that_join_are_captured(device: torch.device) -> None:
+def test_wait_stream_joins_a_stream_to_the_capture(device: torch.device) -> None:
     """Contract: a stream that waits for an event of the captured one joins the capture, and work on both keeps its
     order in each replay."""
     x, y = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
@@ -115,7 +115,7 @@ def test_streams_that_join_are_captured(device: torch.device) -> None:
         assert (y == times * 10 + 1).all()
 
 
-def test_a_stream_that_does_not_come_back_is_an_error(device: torch.device) -> None:
+def test_capture_that_a_stream_joined_and_did_not_leave_is_an_error(device: torch.device) -> None:
     """Contract: a capture that another stream has joined, and that stream was not waited for, cannot end: an error, and
     the device is unharmed."""
     x = torch.zeros(ELEMENTS, device=device)
@@ -136,7 +136,7 @@ def test_a_stream_that_does_not_come_back_is_an_error(device: torch.device) -> N
     assert torch.ones(4, device=device).sum().item() == 4
 
 
-def test_waiting_for_the_device_while_it_is_captured_is_an_error(device: torch.device) -> None:
+def test_synchronize_in_a_capture_is_an_error(device: torch.device) -> None:
     """Contract: a call that waits for the device cannot be captured: it raises, and the capture is void."""
     x = torch.ones(ELEMENTS, device=device)
     stream = torch.Stream(device)
@@ -155,7 +155,7 @@ def test_waiting_for_the_device_while_it_is_captured_is_an_error(device: torch.d
     assert x.sum().item() == ELEMENTS
 
 
-def test_each_replay_draws_new_numbers(device: torch.device) -> None:
+def test_replay_draws_new_random_numbers(device: torch.device) -> None:
     """Contract: random work takes numbers from the generator at each replay: no two replays give the same, and from one
     seed they give the same sequence again."""
     x = torch.zeros(ELEMENTS, device=device)
@@ -177,7 +177,7 @@ def test_each_replay_draws_new_numbers(device: torch.device) -> None:
     assert not torch.equal(sequences[0][1], sequences[0][2])
 
 
-def test_a_graph_keeps_its_memory(device: torch.device) -> None:
+def test_graph_keeps_its_memory(device: torch.device) -> None:
     """Contract: memory that was allocated within the capture is the graph's: what is allocated and filled afterwards
     does not touch it, nor does a replay touch that."""
     source = torch.arange(ELEMENTS, device=device)
@@ -195,7 +195,7 @@ def test_a_graph_keeps_its_memory(device: torch.device) -> None:
     assert all((other == -1).all() for other in others)
 
 
-def test_a_graph_can_be_reset_and_captured_again(device: torch.device) -> None:
+def test_graph_reset_and_captured_again(device: torch.device) -> None:
     """Contract: after `reset` an instance holds nothing, and captures and replays other work."""
     x = torch.zeros(ELEMENTS, device=device)
     stream = torch.Stream(device)
@@ -227,7 +227,7 @@ def test_graphs_can_share_a_pool(device: torch.device) -> None:
     assert (result == 54).all()
 
 
-def test_a_kept_graph_is_instantiated_when_asked_to(device: torch.device) -> None:
+def test_keep_graph_is_instantiated_when_asked_to(device: torch.device) -> None:
     """Contract: with `keep_graph` the capture is kept as it is, and instantiated by hand or by the first replay."""
     x = torch.zeros(ELEMENTS, device=device)
     by_hand = captured(device, lambda: x.add_(1), keep_graph=True)

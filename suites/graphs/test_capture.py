@@ -22,7 +22,7 @@ ROW = "test_cuda::TestCuda::"
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_is_current_stream_capturing")
-def test_whether_a_stream_is_captured(device: torch.device) -> None:
+def test_is_current_stream_capturing_on_captured_and_joined_streams(device: torch.device) -> None:
     """Contract: `is_current_stream_capturing` is true within a capture, on its stream and on those that joined, and
     false before, after, and on a stream that has nothing to do with it."""
     stream, joined, other = (torch.cuda.Stream(device) for _ in range(3))
@@ -47,7 +47,7 @@ def test_whether_a_stream_is_captured(device: torch.device) -> None:
 
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_simple")
-def test_a_chain_of_sums(api: Api, device: torch.device) -> None:
+def test_capture_begin_and_capture_end_by_hand(api: Api, device: torch.device) -> None:
     """Contract: captured by hand with `capture_begin` and `capture_end` on a side stream, ten sums are ten sums in
     each replay, and intermediate results live in the graph's own memory: it reserves some, though there is room beside
     the input, and what is made later does not disturb it."""
@@ -77,7 +77,7 @@ def test_a_chain_of_sums(api: Api, device: torch.device) -> None:
 
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_reset_recapture")
-def test_reset_and_captured_again_and_again(api: Api, device: torch.device) -> None:
+def test_graph_reset_and_captured_again_and_again(api: Api, device: torch.device) -> None:
     """Contract: an instance may be reset and capture other work any number of times; each time it replays what it
     captured last, and old memory is given back."""
     graph, stream = api.new(), torch.Stream(device)
@@ -98,7 +98,7 @@ def test_reset_and_captured_again_and_again(api: Api, device: torch.device) -> N
 
 
 @apis
-def test_what_was_not_captured_cannot_be_replayed(api: Api, device: torch.device) -> None:
+def test_replay_refuses_a_graph_without_a_capture(api: Api, device: torch.device) -> None:
     """Contract: a graph without a capture, and one that was reset, refuses to be replayed, in words."""
     graph = api.new()
     with pytest.raises(RuntimeError, match=r"(?i)without a preceding successful capture"):
@@ -112,7 +112,7 @@ def test_what_was_not_captured_cannot_be_replayed(api: Api, device: torch.device
 
 
 @apis
-def test_a_second_capture_needs_a_reset(api: Api, device: torch.device) -> None:
+def test_capture_begin_needs_a_reset_of_a_captured_graph(api: Api, device: torch.device) -> None:
     """Contract: a graph that holds a capture refuses another until it was reset; the first stays good."""
     x = torch.zeros(8, device=device)
     graph = captured(api, device, lambda: x.add_(1))
@@ -125,7 +125,7 @@ def test_a_second_capture_needs_a_reset(api: Api, device: torch.device) -> None:
 
 
 @apis
-def test_an_exception_within_a_capture_is_the_programs(api: Api, device: torch.device) -> None:
+def test_capture_lets_the_exception_of_the_program_through(api: Api, device: torch.device) -> None:
     """Contract: what the program raises within a capture comes out as it is, the capture is over, and the device and
     a new capture work."""
 
@@ -151,7 +151,7 @@ def test_an_exception_within_a_capture_is_the_programs(api: Api, device: torch.d
 
 @apis
 @pytest.mark.parametrize("threads", [1, 3])
-def test_graphs_of_several_threads(api: Api, threads: int, device: torch.device) -> None:
+def test_graphs_of_several_threads_replay(api: Api, threads: int, device: torch.device) -> None:
     """Contract: a thread may capture and replay; others may, one after the other, capture their own, and each graph is
     its own thread's work whoever replays it."""
     lock = threading.Lock()
@@ -176,7 +176,7 @@ def test_graphs_of_several_threads(api: Api, threads: int, device: torch.device)
 
 @apis
 @pytest.mark.parametrize("link", ["wait_stream", "event"])
-def test_a_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.device) -> None:
+def test_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.device) -> None:
     """Contract: a replay is work of its stream: another stream that waits for that stream, or for an event behind the
     replay, sees what the replay wrote; shown by a late replay, and by a control that waits for nothing."""
     value, buffer = (torch.zeros(1 << 18, dtype=torch.int32, device=device) for _ in range(2))
@@ -229,7 +229,7 @@ def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:
 
 @apis
 @pytest.mark.covers(f"{ROW}test_cuda_graph_inference_mode")
-def test_captured_in_inference_mode(api: Api, device: torch.device) -> None:
+def test_inference_mode_capture_and_replay(api: Api, device: torch.device) -> None:
     """Contract: work is captured and replayed in inference mode as outside, a product and random numbers included."""
     weight = torch.eye(8, device=device) * 2
     x = torch.ones(8, 8, device=device)
@@ -245,7 +245,7 @@ def test_captured_in_inference_mode(api: Api, device: torch.device) -> None:
 @apis
 @pytest.mark.filterwarnings("ignore:DEBUG. calling:UserWarning")  # by CUDAGraph.debug_dump, of itself
 @pytest.mark.covers(f"{ROW}test_graph_debugdump")
-def test_the_dump_of_a_graph(api: Api, device: torch.device, tmp_path: Path) -> None:
+def test_debug_dump_writes_the_graph(api: Api, device: torch.device, tmp_path: Path) -> None:
     """Contract: with debugging enabled before the capture, a graph that is kept can be written as a directed graph in
     Graphviz's language, in which there are nodes for the work and edges for its order. (CUDA's graph is gone after the
     capture unless it is kept.)"""
@@ -269,7 +269,7 @@ def test_the_dump_of_a_graph(api: Api, device: torch.device, tmp_path: Path) -> 
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_warn_if_has_zero_nodes")
-def test_an_empty_graph_is_warned_of(device: torch.device) -> None:
+def test_capture_without_work_warns(device: torch.device) -> None:
     """Contract: a capture without any work warns, once it has ended; one with work does not."""
     x = torch.zeros(8, device=device)
     for work, warned in ((lambda: None, True), (lambda: x.add_(1), False)):
@@ -285,7 +285,7 @@ def test_an_empty_graph_is_warned_of(device: torch.device) -> None:
 
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_oom")
-def test_too_little_memory_within_a_capture(api: Api, device: torch.device) -> None:
+def test_outofmemoryerror_within_a_capture(api: Api, device: torch.device) -> None:
     """Contract: an allocation that does not fit raises `OutOfMemoryError` within a capture as outside; afterwards the
     process allocates, computes and captures as before, and nothing is lost."""
     stream = torch.Stream(device)
@@ -310,7 +310,7 @@ def test_too_little_memory_within_a_capture(api: Api, device: torch.device) -> N
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_repeat_graph_capture_cublas_workspace_memory")
-def test_workspaces_do_not_grow_with_captures(device: torch.device) -> None:
+def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> None:
     """Contract: products need a workspace a stream and handle, not one a capture: after the first few, a hundred
     captures on the default capture stream leave the process's allocated memory where it was."""
     a, b = torch.rand(1024, 512, device=device), torch.rand(512, 64, device=device)
@@ -331,7 +331,7 @@ def test_workspaces_do_not_grow_with_captures(device: torch.device) -> None:
 
 
 @apis
-def test_graphs_that_are_dropped_give_their_memory_back(api: Api, device: torch.device) -> None:
+def test_graph_that_is_dropped_gives_its_memory_back(api: Api, device: torch.device) -> None:
     """Contract: a graph's memory is its own while it lives, and the allocator's again when it and its outputs are
     gone, also if replays were still to run, which must once be seen."""
     x = torch.ones(1 << 16, device=device)
@@ -361,7 +361,7 @@ def test_graphs_that_are_dropped_give_their_memory_back(api: Api, device: torch.
 @apis
 @of_empty_graphs  # torch 2.11 refuses
 @pytest.mark.parametrize("place", ["first", "second"])
-def test_a_replay_within_a_capture_is_no_replay(api: Api, place: str, device: torch.device) -> None:
+def test_replay_within_a_capture_is_part_of_it_or_refused(api: Api, place: str, device: torch.device) -> None:
     """Contract: replaying one graph while another is captured either becomes part of that capture (CUDA's child
     graphs), so that each replay of the other runs it in its place, or is refused; it never runs at once behind the
     capture's back, and the device stays usable."""

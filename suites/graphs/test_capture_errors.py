@@ -38,7 +38,7 @@ def told_in_a_child(device: torch.device, script: str) -> str:
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_error")
-def test_the_default_stream_cannot_be_captured(device: torch.device) -> None:
+def test_capture_begin_on_the_default_stream_ends_the_process_well(device: torch.device) -> None:
     """Contract: a capture on the default stream is refused, in words that say which streams can be, and the process
     ends well."""
     told = told_in_a_child(device, "torch.cuda.CUDAGraph().capture_begin()")
@@ -46,7 +46,7 @@ def test_the_default_stream_cannot_be_captured(device: torch.device) -> None:
 
 
 @apis
-def test_the_default_stream_is_refused(api: Api, device: torch.device) -> None:
+def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.device) -> None:
     """Contract: the same within one process: refused before anything has begun, so all goes on as before."""
     graph = api.new()
     with pytest.raises(RuntimeError, match=r"(?i)default stream"):
@@ -66,7 +66,7 @@ def test_the_default_stream_is_refused(api: Api, device: torch.device) -> None:
     ],
 )
 @pytest.mark.covers(f"{ROW}test_cuda_graph_tensor_item_not_allowed")
-def test_reading_back_within_a_capture_is_an_error(reading: str, device: torch.device) -> None:
+def test_item_and_other_reads_within_a_capture_are_errors(reading: str, device: torch.device) -> None:
     """Contract: what waits for the device cannot be captured: each way to do it raises and speaks of the capture."""
     begin = "x = torch.ones(8, device=DEVICE)\nwith torch.cuda.graph(torch.cuda.CUDAGraph()):\n    x.add_(1)"
     told = told_in_a_child(device, f"{begin}\n    {reading}")
@@ -76,7 +76,7 @@ def test_reading_back_within_a_capture_is_an_error(reading: str, device: torch.d
 @on_cuda
 @pytest.mark.parametrize(("mode", "fails"), [("global", True), ("thread_local", False), ("relaxed", False)])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")
-def test_allocations_of_other_threads_during_a_capture(mode: str, fails: bool, device: torch.device) -> None:
+def test_capture_error_mode_and_allocations_of_other_threads(mode: str, fails: bool, device: torch.device) -> None:
     """Contract: in mode "global", memory that another thread takes from the driver spoils the capture, with an error;
     in the others it does not, and the capture replays. (In a child: a spoiled capture may spoil more.)"""
     told = told_in_a_child(
@@ -113,7 +113,7 @@ if problems:
 @apis
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")
-def test_another_thread_allocates_and_computes_during_a_capture(api: Api, mode: str, device: torch.device) -> None:
+def test_capture_error_mode_lets_another_thread_allocate_and_compute(api: Api, mode: str, device: torch.device) -> None:
     """Contract: in the modes that look at one thread alone, or at none, another thread allocates fresh memory and
     waits for its results while this one captures; both are right."""
     x = torch.zeros(8, device=device)
@@ -138,7 +138,7 @@ def test_another_thread_allocates_and_computes_during_a_capture(api: Api, mode: 
 
 
 @apis_in_this_process
-def test_waiting_in_another_thread_spoils_a_global_capture(api: Api, device: torch.device) -> None:
+def test_capture_error_mode_global_sees_another_thread_wait(api: Api, device: torch.device) -> None:
     """Contract: in mode "global", which watches all threads, a thread that waits for the device during a capture is
     told so, or the capture is; nothing goes on as if it were right. The device works afterwards."""
     x = torch.zeros(8, device=device)
@@ -166,7 +166,7 @@ def test_waiting_in_another_thread_spoils_a_global_capture(api: Api, device: tor
 
 
 @on_cuda
-def test_waiting_in_another_thread_spoils_a_global_capture_of_cuda(device: torch.device) -> None:
+def test_capture_error_mode_global_of_cudagraph_sees_another_thread_wait(device: torch.device) -> None:
     """Contract: the same for `torch.cuda.CUDAGraph`. CUDA watches calls that are unsafe for any capture, of which
     waiting for one's own stream is none: the other thread waits for the whole device."""
     told = told_in_a_child(
@@ -200,7 +200,7 @@ if problems:
 
 
 @apis
-def test_an_unknown_mode_is_an_error(api: Api, device: torch.device) -> None:
+def test_capture_error_mode_unknown_is_an_error(api: Api, device: torch.device) -> None:
     """Contract: a mode that does not exist is refused by name, and nothing has begun."""
     graph = api.new()
     with torch.Stream(device), pytest.raises((RuntimeError, ValueError, TypeError), match=r"(?i)mode|thread_locale"):
@@ -224,7 +224,7 @@ def stale_streams_overridden(request: pytest.FixtureRequest) -> Iterator[bool]:
 @pytest.mark.parametrize("stale_streams_overridden", [False], indirect=True)
 @pytest.mark.usefixtures("stale_streams_overridden")
 @pytest.mark.covers(f"{ROW}test_graph_capture_stale_default_stream_error")
-def test_a_leaf_first_used_on_the_default_stream(device: torch.device) -> None:
+def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(device: torch.device) -> None:
     """Contract: a backward pass in a capture whose leaf was used on the default stream before, and whose graph is
     still held, would draw that stream in: an error that says so."""
     weight = torch.ones(8, device=device, requires_grad=True)
@@ -255,7 +255,7 @@ def test_a_leaf_first_used_on_the_default_stream(device: torch.device) -> None:
         pytest.param("side", marks=pytest.mark.covers(f"{ROW}test_graph_capture_override_stale_stream_side_warmup")),
     ],
 )
-def test_stale_streams_can_be_overridden(warmed_up_on: str, device: torch.device) -> None:
+def test_backward_in_a_capture_with_stale_streams_overridden(warmed_up_on: str, device: torch.device) -> None:
     """Contract: told to override, autograd accumulates on the stream that is captured, wherever the leaf was used
     before: the capture succeeds and each replay adds its gradient."""
     weight = torch.ones(8, device=device, requires_grad=True)

@@ -44,7 +44,7 @@ def falses(count: int, device: torch.device) -> list[torch.Tensor]:
 
 
 @pytest.mark.covers(f"{ROW}in_one_graph")
-def test_many_conditions_in_one_graph(device: torch.device) -> None:
+def test_conditional_nodes_in_one_graph_run_by_their_conditions(device: torch.device) -> None:
     """Contract: each of many conditional nodes runs by its own condition, read when the replay comes to it, and
     captured once only; the work around them always runs."""
     conditions, x = falses(20, device), torch.zeros(64, dtype=torch.int64, device=device)
@@ -57,7 +57,7 @@ def test_many_conditions_in_one_graph(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}across_graphs")
-def test_conditions_of_several_graphs(device: torch.device) -> None:
+def test_conditional_nodes_of_several_graphs(device: torch.device) -> None:
     """Contract: graphs have conditional nodes of their own: many graphs with some each, replayed in any order, and one
     of them dropped, do not disturb each other."""
     made = []
@@ -74,7 +74,7 @@ def test_conditions_of_several_graphs(device: torch.device) -> None:
             assert (x == 3 * choice).all()
 
 
-def test_a_condition_that_the_graph_computes(device: torch.device) -> None:
+def test_conditional_node_whose_condition_the_graph_computes(device: torch.device) -> None:
     """Contract: a condition may be computed in the graph, before its node, from values of the replay."""
     x, limit = torch.zeros(64, device=device), torch.tensor(5.0, device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
@@ -92,7 +92,7 @@ def test_a_condition_that_the_graph_computes(device: torch.device) -> None:
         assert (x == expected).all()
 
 
-def test_conditions_within_conditions(device: torch.device) -> None:
+def test_conditional_node_within_a_conditional_node(device: torch.device) -> None:
     """Contract: a conditional body may hold another: the inner runs if both conditions hold."""
     outer, inner = falses(2, device)
     x = torch.zeros(8, dtype=torch.int64, device=device)
@@ -116,7 +116,7 @@ def test_conditions_within_conditions(device: torch.device) -> None:
     strict=True,
     reason="torch takes a reference to the pool for each conditional node, and never drops it",
 )
-def test_a_dropped_graph_gives_the_memory_of_its_pool_back(device: torch.device) -> None:
+def test_conditional_node_graph_that_is_dropped_gives_its_pool_back(device: torch.device) -> None:
     """Contract: when a graph with a conditional node is gone, its pool has no memory left that `empty_cache` keeps."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -135,7 +135,7 @@ def test_a_dropped_graph_gives_the_memory_of_its_pool_back(device: torch.device)
     assert torch.cuda.memory_reserved(device) == before
 
 
-def test_a_conditional_node_needs_a_capture() -> None:
+def test_get_currently_capturing_graph_needs_a_capture() -> None:
     """Contract: outside of a capture there is no graph to put a node into, which is said."""
     with pytest.raises(RuntimeError, match=r"(?i)captur"):
         torch.cuda.CUDAGraph.get_currently_capturing_graph()

@@ -19,7 +19,7 @@ def external(*, timing: bool = False) -> torch.cuda.Event:
 
 
 @pytest.mark.covers(f"{ROW}test_graph_timing")
-def test_external_events_time_the_work_between_them(device: torch.device) -> None:
+def test_external_event_elapsed_time_in_a_graph(device: torch.device) -> None:
     """Contract: external events recorded in a graph are recorded by each replay, and measure what lies between them:
     a long wait is longer than a short one, and both are no longer than the whole."""
     calibrate(device)
@@ -41,7 +41,7 @@ def test_external_events_time_the_work_between_them(device: torch.device) -> Non
 
 
 @pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
-def test_work_outside_waits_for_an_event_of_a_graph(device: torch.device) -> None:
+def test_external_event_of_a_graph_is_waited_for_outside(device: torch.device) -> None:
     """Contract: a stream outside that waits for an external event which a graph records waits for that point of the
     replay: it sees what was written before, in each replay."""
     calibrate(device)
@@ -69,7 +69,7 @@ def test_work_outside_waits_for_an_event_of_a_graph(device: torch.device) -> Non
 
 
 @pytest.mark.covers("test_cuda::TestCudaDeviceParametrized::test_graph_external_wait_and_record")
-def test_a_graph_waits_for_an_event_from_outside(device: torch.device) -> None:
+def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.device) -> None:
     """Contract: a graph that waits for an external event waits, in each replay, for what was last recorded outside
     before that replay was launched."""
     calibrate(device)
@@ -94,7 +94,7 @@ def test_a_graph_waits_for_an_event_from_outside(device: torch.device) -> None:
         assert (seen == number).all(), f"replay {number} did not wait"
 
 
-def test_an_event_of_a_capture_is_nobodys_outside(device: torch.device) -> None:
+def test_event_recorded_in_a_capture_says_nothing_outside(device: torch.device) -> None:
     """Contract: an ordinary event recorded in a capture belongs to it: asked for outside, it is an error or has
     nothing to say of the device; the device works."""
     stream, event = torch.cuda.Stream(device), torch.cuda.Event()

@@ -70,7 +70,7 @@ def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], autocast
 @pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("kind", [Used, Unused])
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
-def test_a_graphed_model_trains_like_an_eager_one(
+def test_make_graphed_callables_model_trains_like_an_eager_one(
     kind: type[torch.nn.Module], autocast: bool, device: torch.device
 ) -> None:
     """Contract: a graphed module is a drop-in replacement in training, with autocast whose cache is off, with inputs
@@ -91,7 +91,7 @@ def test_a_graphed_model_trains_like_an_eager_one(
 
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
-def test_unused_inputs_are_an_error_unless_allowed(device: torch.device) -> None:
+def test_make_graphed_callables_unused_inputs_are_an_error_unless_allowed(device: torch.device) -> None:
     """Contract: a parameter that gets no gradient is an error by default, in words; the device works afterwards."""
     sample = {"x": torch.randn(12, 16, device=device)}
     with pytest.raises(RuntimeError, match=r"(?i)not have been used|allow_unused"):
@@ -100,7 +100,7 @@ def test_unused_inputs_are_an_error_unless_allowed(device: torch.device) -> None
 
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
-def test_autocast_with_its_cache_is_an_error(device: torch.device) -> None:
+def test_make_graphed_callables_refuses_autocast_with_its_cache(device: torch.device) -> None:
     """Contract: under autocast with a cache of casts, whose memory would not be the graph's, callables are refused."""
     with (
         torch.autocast(device.type, cache_enabled=True),
@@ -111,7 +111,7 @@ def test_autocast_with_its_cache_is_an_error(device: torch.device) -> None:
 
 @pytest.mark.parametrize("shared", ["tuple", "pool"])
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_same_pool")
-def test_callables_in_one_pool(shared: str, device: torch.device) -> None:
+def test_make_graphed_callables_several_in_one_pool(shared: str, device: torch.device) -> None:
     """Contract: several callables, given together or with one pool, and run in the order they were given in, train
     like eager ones: none overwrites what another still needs."""
     eager = [Used().to(device) for _ in range(3)]
@@ -140,7 +140,7 @@ def test_callables_in_one_pool(shared: str, device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_parameterless_nograd_module")
 @pytest.mark.parametrize("wants_gradient", [False, True])
-def test_a_callable_without_parameters(wants_gradient: bool, device: torch.device) -> None:
+def test_make_graphed_callables_without_parameters(wants_gradient: bool, device: torch.device) -> None:
     """Contract: a function or module without parameters can be graphed, also if none of its inputs wants a gradient;
     its outputs want one exactly if its inputs do."""
 
@@ -163,7 +163,7 @@ def test_a_callable_without_parameters(wants_gradient: bool, device: torch.devic
                 assert (x.grad == 2).all()
 
 
-def test_a_graphed_module_in_another_mode_runs_as_it_was(device: torch.device) -> None:
+def test_make_graphed_callables_module_in_eval_runs_its_own_forward(device: torch.device) -> None:
     """Contract: a module that was graphed in training runs its own forward in evaluation, with inputs of any shape,
     and the graph again when it is back in training."""
     model: Any = Used().to(device)
@@ -175,7 +175,7 @@ def test_a_graphed_module_in_another_mode_runs_as_it_was(device: torch.device) -
         torch.testing.assert_close(model(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
-def test_graphed_callables_have_no_second_derivative(device: torch.device) -> None:
+def test_make_graphed_callables_has_no_second_derivative(device: torch.device) -> None:
     """Contract: the backward of a graphed callable cannot be differentiated again, and says so, where its gradient
     would depend on something that requires one."""
     x = torch.randn(20, device=device, requires_grad=True)

@@ -13,7 +13,7 @@ pytestmark = on_cuda
 
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_keep_graph_false")
-def test_without_keeping_there_is_no_handle_of_the_capture(device: torch.device) -> None:
+def test_raw_cuda_graph_needs_keep_graph(device: torch.device) -> None:
     """Contract: a graph that is not kept gives no handle of its capture, and says what to do; that of its instance it
     gives."""
     x = torch.zeros(8, device=device)
@@ -24,7 +24,7 @@ def test_without_keeping_there_is_no_handle_of_the_capture(device: torch.device)
 
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph")
-def test_a_kept_graph_has_a_handle_that_stays(device: torch.device) -> None:
+def test_raw_cuda_graph_of_a_kept_graph_stays(device: torch.device) -> None:
     """Contract: a kept graph gives a handle of its capture, the same before and after it is instantiated and replayed;
     before its capture there is none."""
     x = torch.zeros(8, device=device)
@@ -41,7 +41,7 @@ def test_a_kept_graph_has_a_handle_that_stays(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_exec")
-def test_the_handle_of_the_instance(device: torch.device) -> None:
+def test_raw_cuda_graph_exec_is_there_after_instantiate(device: torch.device) -> None:
     """Contract: a kept graph has no instance before `instantiate`, and one afterwards; instantiated again it still
     replays its work."""
     x = torch.zeros(8, device=device)
@@ -57,7 +57,7 @@ def test_the_handle_of_the_instance(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_cuda_graph_raw_graph_reset_and_recapture")
-def test_handles_after_a_reset(device: torch.device) -> None:
+def test_raw_cuda_graph_and_exec_after_a_reset(device: torch.device) -> None:
     """Contract: a reset takes the handles away; captured again, there are handles of the new work, and it is replayed
     without being instantiated by hand."""
     x = torch.zeros(8, device=device)
@@ -77,7 +77,7 @@ def test_handles_after_a_reset(device: torch.device) -> None:
 
 
 @pytest.mark.requires(torch=">=2.13")
-def test_inputs_that_are_gone_are_told_before_the_replay(device: torch.device) -> None:
+def test_check_input_liveness_refuses_a_replay_when_an_input_is_gone(device: torch.device) -> None:
     """Contract: captured with `check_input_liveness`, a graph whose input was freed refuses to be replayed, instead of
     reading memory that is somebody else's; while the input lives it replays."""
     stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()

@@ -42,7 +42,7 @@ def with_temporaries(x: torch.Tensor, value: int) -> torch.Tensor:
 @apis
 @SHARING
 @pytest.mark.covers(f"{ROW}test_graph_two_successive")
-def test_two_graphs_in_turn(api: Api, sharing: str, device: torch.device) -> None:
+def test_graph_pool_two_graphs_in_turn(api: Api, sharing: str, device: torch.device) -> None:
     """Contract: two graphs, the second of which goes on from the result of the first, are right with memory of their
     own and with a shared pool, with eager work in between. In a shared pool the second needs no memory but what the
     first has left; apart it reserves its own."""
@@ -89,7 +89,7 @@ def test_two_graphs_in_turn(api: Api, sharing: str, device: torch.device) -> Non
 @apis
 @SHARING
 @pytest.mark.covers(f"{ROW}test_graph_three_successive")
-def test_three_graphs_out_of_turn(api: Api, sharing: str, device: torch.device) -> None:
+def test_graph_pool_three_graphs_replayed_out_of_order(api: Api, sharing: str, device: torch.device) -> None:
     """Contract: graphs in one pool must be replayed in the order of their capture. In that order all is right; in
     another, what one reads may have been overwritten by the other: here it has, because the memory that the second
     reads was free, and was given to the third, when the third was captured. With memory of their own any order is
@@ -129,7 +129,7 @@ def test_three_graphs_out_of_turn(api: Api, sharing: str, device: torch.device) 
 @apis
 @SHARING
 @pytest.mark.covers(f"{ROW}test_graph_concurrent_replay")
-def test_two_graphs_at_once(api: Api, sharing: str, device: torch.device) -> None:
+def test_graph_pool_two_graphs_replayed_at_once(api: Api, sharing: str, device: torch.device) -> None:
     """Contract: graphs with memory of their own may run at the same time on two streams. In one pool they may not:
     their temporaries are the same memory; when they are told to run at once, and do, results go wrong, in the order of
     their capture they are right."""
@@ -174,7 +174,7 @@ def test_two_graphs_at_once(api: Api, sharing: str, device: torch.device) -> Non
 
 
 @apis
-def test_graphs_share_less_memory_than_they_have_apart(api: Api, device: torch.device) -> None:
+def test_graph_pool_sharing_takes_less_memory(api: Api, device: torch.device) -> None:
     """Contract: what sharing a pool is for: graphs captured one after the other, whose temporaries are dead when the
     next is captured, hold the memory of one."""
     elements = 1 << 20
@@ -202,7 +202,7 @@ def test_graphs_share_less_memory_than_they_have_apart(api: Api, device: torch.d
 
 
 @apis
-def test_a_pool_outlives_the_graph_that_made_it(api: Api, device: torch.device) -> None:
+def test_graph_pool_outlives_the_graph_that_made_it(api: Api, device: torch.device) -> None:
     """Contract: a pool lives as long as any graph that has it: with the first graph gone, the second replays, and its
     memory is not given away."""
     stream = torch.Stream(device)

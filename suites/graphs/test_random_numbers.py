@@ -80,7 +80,7 @@ def sequences(api: Api, device: torch.device, draw: Callable[[], torch.Tensor], 
 @apis
 @pytest.mark.parametrize("name", [*GENERIC, *(pytest.param(n, marks=on_cuda) for n in FILLS if n not in GENERIC)])
 @pytest.mark.covers(f"{ROW}test_graph_rng_distributions")
-def test_replays_fill_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
+def test_replay_fills_random_numbers_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
     """Contract: every distribution, drawn in replays, has the sequence of eager calls from the same seed."""
     x = torch.zeros(SIZE, device=device)
 
@@ -95,7 +95,7 @@ def test_replays_fill_as_eager_calls_do(api: Api, name: str, device: torch.devic
 @apis
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.covers(f"{ROW}test_graph_rng_functional", f"{ROW}test_graph_rng_distributions")
-def test_replays_draw_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
+def test_replay_draws_dropout_and_others_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
     """Contract: the same for functions with random numbers in them, dropout among them."""
     x = torch.ones(SIZE, device=device)
     draw = lambda: FUNCTIONS[name](x)  # noqa: E731
@@ -104,7 +104,7 @@ def test_replays_draw_as_eager_calls_do(api: Api, name: str, device: torch.devic
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_cudnn_dropout")
-def test_dropout_of_a_recurrent_network(device: torch.device) -> None:
+def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> None:
     """Contract: cuDNN's recurrent networks, whose dropout has a state of its own, can be captured after a run outside,
     and each replay drops other elements."""
     model = torch.nn.LSTM(16, 16, 2, dropout=0.5).to(device)
@@ -128,7 +128,7 @@ def test_dropout_of_a_recurrent_network(device: torch.device) -> None:
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_checkpoint_preserve_rng_state")
-def test_checkpoints_draw_again_within_a_capture(device: torch.device) -> None:
+def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) -> None:
     """Contract: a checkpoint that keeps the state of generators can be captured with its backward pass, and in each
     replay backward draws what forward drew: the gradient of ones times noise is the noise."""
     from torch.utils.checkpoint import checkpoint
@@ -158,7 +158,7 @@ def test_checkpoints_draw_again_within_a_capture(device: torch.device) -> None:
 
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_rng_concurrent_replay_on_different_streams")
-def test_graphs_that_draw_at_once(api: Api, device: torch.device) -> None:
+def test_graphs_that_draw_random_numbers_at_once(api: Api, device: torch.device) -> None:
     """Contract: two graphs that draw, replayed on two streams without order between them, take places in the
     generator's sequence in the order in which they were launched: each has the numbers it would have had alone."""
     outputs = [torch.zeros(SIZE, device=device) for _ in range(2)]
@@ -187,7 +187,7 @@ def test_graphs_that_draw_at_once(api: Api, device: torch.device) -> None:
 
 @apis_in_this_process
 @pytest.mark.requires(torch=">=2.13")
-def test_the_generator_after_a_failed_capture(api: Api, device: torch.device) -> None:
+def test_generator_after_a_failed_capture(api: Api, device: torch.device) -> None:
     """Contract: a capture with random work that fails leaves the generator as it was: eager draws go on, from a seed
     they are what they always are, and a new capture draws."""
     x = torch.zeros(SIZE, device=device)
@@ -216,7 +216,7 @@ def test_the_generator_after_a_failed_capture(api: Api, device: torch.device) ->
 @on_cuda
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_graph_rng_after_failed_capture")
-def test_the_generator_after_a_failed_capture_of_cuda(device: torch.device) -> None:
+def test_generator_after_a_failed_capture_of_cudagraph(device: torch.device) -> None:
     """Contract: the same for `torch.cuda.CUDAGraph`. (In a child: after a capture that could not end, torch's allocator
     and the current stream are not what they were.)"""
     ended = children.run(
@@ -256,7 +256,7 @@ print("replayed:", torch.equal(x, wanted))
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_manual_seed_mismatch_raises")
-def test_a_new_seed_within_a_capture_is_an_error(device: torch.device) -> None:
+def test_manual_seed_within_a_capture_is_an_error(device: torch.device) -> None:
     """Contract: within a capture the generator may be given the seed it has, and no other: that is an error."""
     generator = torch.cuda.default_generators[device.index or 0]
     generator.manual_seed(7)
@@ -279,7 +279,7 @@ def test_a_new_seed_within_a_capture_is_an_error(device: torch.device) -> None:
 
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graphsafe_set_get_rng_state")
-def test_states_that_graphs_share(device: torch.device) -> None:
+def test_graphsafe_get_state_is_shared_with_register_generator_state(device: torch.device) -> None:
     """Contract: a state from `graphsafe_get_state` is the generator's own, not a copy: what draws from either moves
     both. A clone is apart. A graph draws from the registered states that the generator had while it was captured; a
     state that the generator is given afterwards serves what is eager, and replays draw on from their own."""
@@ -326,7 +326,9 @@ def test_states_that_graphs_share(device: torch.device) -> None:
 @on_cuda
 @pytest.mark.parametrize(("graphs", "generators"), [(1, 1), (3, 2), (10, 20)])
 @pytest.mark.covers(f"{ROW}test_memory_stats_of_multiple_generators_and_graphs")
-def test_memory_of_registered_generators(graphs: int, generators: int, device: torch.device) -> None:
+def test_register_generator_state_memory_is_held_while_graphs_live(
+    graphs: int, generators: int, device: torch.device
+) -> None:
     """Contract: for registered generators graphs keep a seed and an offset on the device. While graphs live that
     memory is held, at most two small blocks for each pair; when they are gone it is given back to the last byte."""
 

@@ -24,7 +24,7 @@ class Model(torch.nn.Module):
 
 
 @apis
-def test_a_step_by_hand(api: Api, device: torch.device) -> None:
+def test_graph_of_a_training_step_by_hand(api: Api, device: torch.device) -> None:
     """Contract: forward, backward and an update of the weights, written out, in one graph: each replay is one step
     with the data and the weights of then, exactly as eager steps are (whole numbers, so no rounding)."""
     weight = torch.zeros(8, 4, device=device)
@@ -60,7 +60,9 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 @pytest.mark.parametrize(
     ("name", "scaled"), [("sgd", False), ("adam", False), ("adamw_fused", False), ("adamw_fused", True)]
 )
-def test_a_whole_step(name: str, scaled: bool, device: torch.device) -> None:
+def test_graph_of_a_whole_training_step_with_optimizer_and_gradscaler(
+    name: str, scaled: bool, device: torch.device
+) -> None:
     """Contract: a whole step, with autocast and gradient scaling where asked, in one graph: after some replays with
     new data, parameters and scale are those of an eager twin, within some roundings of float16 or float32 (kernels of
     products may differ in a capture); an overflow, put into the data, is a step that is left out.

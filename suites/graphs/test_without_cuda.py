@@ -10,13 +10,13 @@ pytestmark = pytest.mark.requires(not_={"device": "cuda"})
 SAYS_WHY = r"(?i)cuda|driver|dummy base class"
 
 
-def test_making_a_graph_is_an_error_that_says_why() -> None:
+def test_cudagraph_without_a_gpu_is_an_error_that_says_why() -> None:
     """Contract: without a GPU a graph cannot be made; the error says that CUDA, or its driver, is what is missing."""
     with pytest.raises(RuntimeError, match=SAYS_WHY):
         torch.cuda.CUDAGraph()
 
 
-def test_asking_for_a_pool_is_an_error_that_says_why() -> None:
+def test_graph_pool_handle_without_cuda_is_an_error_that_says_why() -> None:
     """Contract: the same for a pool's handle, where torch is not built for CUDA; a build for CUDA may give one, which
     needs no driver."""
     try:
@@ -29,13 +29,13 @@ def test_asking_for_a_pool_is_an_error_that_says_why() -> None:
 
 
 @pytest.mark.requires(cuda=False)
-def test_whether_a_stream_is_captured_is_an_error_without_cuda() -> None:
+def test_is_current_stream_capturing_is_an_error_without_cuda() -> None:
     """Contract: in a build without CUDA there is no stream to ask about, and no capture is claimed."""
     with pytest.raises(RuntimeError, match=SAYS_WHY):
         torch.cuda.is_current_stream_capturing()
 
 
-def test_capturing_on_the_host_is_an_error() -> None:
+def test_make_graphed_callables_on_the_cpu_is_an_error() -> None:
     """Contract: `make_graphed_callables` cannot be had for the host: it raises before it has changed the module."""
     module = torch.nn.Linear(4, 4)
     forward = module.forward
@@ -52,13 +52,13 @@ def test_capturing_on_the_host_is_an_error() -> None:
         pytest.param((torch.zeros(1), "text"), "only Tensors", id="a_text"),
     ],
 )
-def test_arguments_that_are_no_tensors_are_refused_first(arguments: tuple[object, ...], says: str) -> None:
+def test_make_graphed_callables_sample_args_must_be_tensors(arguments: tuple[object, ...], says: str) -> None:
     """Contract: sample arguments must be tensors, which is checked before a device is needed."""
     with pytest.raises(AssertionError, match=says):
         torch.cuda.make_graphed_callables(lambda *_: None, arguments)  # type: ignore[arg-type]
 
 
-def test_modules_with_hooks_are_refused_first() -> None:
+def test_make_graphed_callables_refuses_modules_with_hooks() -> None:
     """Contract: a module that has hooks already cannot be graphed, and one whose buffer wants a gradient neither; both
     are said before a device is needed."""
     hooked = torch.nn.Linear(4, 4)
@@ -71,7 +71,7 @@ def test_modules_with_hooks_are_refused_first() -> None:
         torch.cuda.make_graphed_callables(buffered, (torch.ones(2, 4),))
 
 
-def test_autocast_with_a_cache_is_refused_first() -> None:
+def test_make_graphed_callables_refuses_autocast_with_a_cache_without_a_gpu() -> None:
     """Contract: under autocast that keeps its casts, whose memory a graph could not own, callables are refused, with
     what to do."""
     module = torch.nn.Linear(4, 4)
@@ -88,7 +88,7 @@ def test_autocast_with_a_cache_is_refused_first() -> None:
 
 
 @pytest.mark.requires(torch=">=2.13", accelerator=False)
-def test_a_graph_for_any_accelerator_without_one() -> None:
+def test_accelerator_graph_without_an_accelerator_is_an_error() -> None:
     """Contract: `torch.accelerator.Graph` without an accelerator is an error that says that there is none, or, in a
     build for CUDA, that there are no graphs for CUDA."""
     with pytest.raises(RuntimeError, match=r"(?i)accelerator|Graph is not supported on device type: cuda"):

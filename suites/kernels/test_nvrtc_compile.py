@@ -41,7 +41,7 @@ __global__ void scaled(T* x, int n) {
 """
 
 
-def test_a_kernel_becomes_a_binary() -> None:
+def test_nvrtc_compile_makes_an_elf_binary_with_the_kernel() -> None:
     """Contract: the result is code for the device, an ELF file, in which the kernel has the name it was given."""
     code, name = private.binary(PLAIN, "doubled")
 
@@ -50,13 +50,13 @@ def test_a_kernel_becomes_a_binary() -> None:
     assert b"doubled" in code
 
 
-def test_the_same_text_gives_the_same_binary() -> None:
+def test_nvrtc_compile_of_the_same_text_gives_the_same_binary() -> None:
     """Contract: compiling depends on nothing but text, name and options."""
     assert private.binary(PLAIN, "doubled") == private.binary(PLAIN, "doubled")
 
 
 @pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_template")
-def test_instances_of_a_template_are_told_apart() -> None:
+def test_nvrtc_compile_tells_template_instances_apart() -> None:
     """Contract: an instance of a template is found by its C++ expression; each has a name of its own in the code."""
     names = []
     for instance in ("scaled<float, 2>", "scaled<float, 3>", "scaled<int, 2>"):
@@ -77,7 +77,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("source", "told"), BROKEN.values(), ids=BROKEN.keys())
-def test_an_error_in_the_text_is_told(source: str, told: str) -> None:
+def test_nvrtc_compile_reports_errors_in_the_text(source: str, told: str) -> None:
     """Contract: text that does not compile is an error that has the compiler's own words about it; the compiler is
     unharmed."""
     with pytest.raises(RuntimeError, match=told):
@@ -87,14 +87,14 @@ def test_an_error_in_the_text_is_told(source: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "capability"), [("tripled", "90"), ("doubled", "12345"), ("doubled", "ninety")])
-def test_what_cannot_be_made_is_refused(name: str, capability: str) -> None:
+def test_nvrtc_compile_refuses_an_unknown_kernel_or_capability(name: str, capability: str) -> None:
     """Contract: a kernel that the text does not have, or a GPU that there is not, is an error."""
     with pytest.raises(RuntimeError, match=r"(?i)cuda error|compilation failed"):
         private.binary(PLAIN, name, capability=capability)
 
 
 @pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_advanced")
-def test_headers_are_found_where_it_is_told(tmp_path: Path) -> None:
+def test_nvrtc_compile_searches_cuda_include_dirs_in_order(tmp_path: Path) -> None:
     """Contract: folders that are given are searched for headers, in order; the control: without them it fails."""
     for number in (1, 2):
         folder = tmp_path / str(number)
@@ -114,7 +114,7 @@ def test_headers_are_found_where_it_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel_advanced")
-def test_options_reach_the_compiler() -> None:
+def test_nvrtc_compile_passes_nvcc_options() -> None:
     """Contract: options are the compiler's: a macro that is defined by one is there, and an unknown one is an error."""
     source = 'extern "C" __device__ int NAME = 7;\nextern "C" __global__ void f(int* x) { *x = NAME; }'
 

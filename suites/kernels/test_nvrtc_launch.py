@@ -19,7 +19,7 @@ ROW = "test_cuda::TestCompileKernel::"
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel")
 @pytest.mark.parametrize("n", [1, 255, 256, 1_000_003])
-def test_a_kernel_does_its_work(device: torch.device, n: int) -> None:
+def test_compile_kernel_launch_writes_exactly_its_elements(device: torch.device, n: int) -> None:
     """Contract: a launch runs the kernel over the grid on the tensors' memory: results are exact, and nothing beyond
     the elements that were asked for is touched."""
     kernel = private.compiled(ADDED, "added")
@@ -33,7 +33,7 @@ def test_a_kernel_does_its_work(device: torch.device, n: int) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel")
-def test_a_launch_is_work_of_its_stream(device: torch.device) -> None:
+def test_compile_kernel_launch_is_work_of_its_stream(device: torch.device) -> None:
     """Contract: without a stream the kernel is work of the current one, with one of that: what was launched there
     before it is done first."""
     kernel = private.compiled('extern "C" __global__ void step(int* x) { *x = *x * 3 + 1; }', "step")
@@ -74,7 +74,7 @@ extern "C" __global__ void multiplied(const float* a, const float* b, float* c, 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_advanced")
 @pytest.mark.parametrize("n", [16, 37, 200])
-def test_a_kernel_of_two_dimensions_with_shared_memory(device: torch.device, n: int) -> None:
+def test_compile_kernel_two_dimensions_with_shared_memory(device: torch.device, n: int) -> None:
     """Contract: grid and block have their dimensions in order, and threads of a block share memory: a product of
     matrices of small whole numbers is exact."""
     kernel = private.compiled(SQUARED, "multiplied")
@@ -99,7 +99,7 @@ extern "C" __global__ void through(const int* from, int* to, int n) {
 
 @pytest.mark.requires(compute_capability=">=8.0")
 @pytest.mark.covers(f"{ROW}test_compile_kernel_large_shared_memory")
-def test_more_shared_memory_than_usual_must_be_asked_for(device: torch.device) -> None:
+def test_compile_kernel_set_shared_memory_config_is_needed_above_48_kib(device: torch.device) -> None:
     """Contract: from 48 KiB on, shared memory must be configured: without that, or with less, the launch is an error
     that says how; with it all of the memory can be used; beyond the device's limit it is refused."""
     kernel = private.compiled(DYNAMIC, "through")
@@ -122,7 +122,7 @@ def test_more_shared_memory_than_usual_must_be_asked_for(device: torch.device) -
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_double_precision")
-def test_numbers_are_passed_whole(device: torch.device) -> None:
+def test_compile_kernel_passes_numbers_whole(device: torch.device) -> None:
     """Contract: a Python float is a double of C, an int an int: no digit is lost on the way, the last bit included."""
     source = """
 extern "C" __global__ void keep(double* x, int* n, double d, int i, double e) {
@@ -139,7 +139,7 @@ extern "C" __global__ void keep(double* x, int* n, double d, int i, double e) {
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_template")
-def test_each_instance_of_a_template_is_a_kernel(device: torch.device) -> None:
+def test_compile_kernel_template_instances_are_kernels_of_their_own(device: torch.device) -> None:
     """Contract: instances for different types each do their own arithmetic."""
     source = (
         "template <typename T> __global__ void halved(T* x, int n) { for (int i = 0; i < n; ++i) x[i] = x[i] / 2; }"
@@ -152,7 +152,7 @@ def test_each_instance_of_a_template_is_a_kernel(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_cuda_headers")
-def test_headers_of_cuda_can_be_used(device: torch.device) -> None:
+def test_compile_kernel_finds_headers_of_cuda(device: torch.device) -> None:
     """Contract: where CUDA's headers are installed for compiling extensions, a kernel includes them without being told
     where they are."""
     from torch.utils.cpp_extension import include_paths
@@ -175,7 +175,7 @@ extern "C" __global__ void rounded(const float* x, __half* y, int n) {
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_dlpack")
-def test_a_kernel_works_on_memory_of_others(device: torch.device) -> None:
+def test_compile_kernel_takes_a_tensor_from_dlpack(device: torch.device) -> None:
     """Contract: a tensor that came by DLPack is an argument like any other, and what the kernel writes is seen by the
     one who lent the memory."""
     a = torch.arange(8, dtype=torch.float32, device=device)
@@ -187,7 +187,7 @@ def test_a_kernel_works_on_memory_of_others(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel")
-def test_pinned_memory_of_the_host_is_an_argument(device: torch.device) -> None:
+def test_compile_kernel_takes_pinned_memory(device: torch.device) -> None:
     """Contract: a pinned tensor of the host may be passed; the device reads and writes it where it is."""
     assert device.type == "cuda"
     a = torch.arange(8, dtype=torch.float32).pin_memory()
@@ -203,7 +203,7 @@ def test_pinned_memory_of_the_host_is_an_argument(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("bad", "error"), [("a text", TypeError), (None, TypeError), ([1], TypeError), ("cpu", ValueError)]
 )
-def test_arguments_that_cannot_be_passed_are_refused(device: torch.device, bad: object, error: type[Exception]) -> None:
+def test_compile_kernel_refuses_bad_arguments(device: torch.device, bad: object, error: type[Exception]) -> None:
     """Contract: what is no tensor of the device and no number is an error before anything is launched."""
     kernel = private.compiled(ADDED, "added")
     c = torch.zeros(8, device=device)
@@ -215,7 +215,7 @@ def test_arguments_that_cannot_be_passed_are_refused(device: torch.device, bad: 
 
 
 @pytest.mark.covers(f"{ROW}test_compile_kernel_as_custom_op", f"{ROW}test_compile_kernel_custom_op_validation")
-def test_a_kernel_can_be_an_operator(device: torch.device) -> None:
+def test_compile_kernel_as_a_custom_operator_passes_opcheck(device: torch.device) -> None:
     """Contract: a kernel behind a custom operator passes torch's checks of operators, checks its arguments by their
     types, and gives what eager arithmetic gives."""
     a, b = torch.rand(1000, device=device), torch.rand(1000, device=device)

@@ -40,7 +40,7 @@ def check_parameters(recording: Recording, model: nn.Module, with_gradients: boo
 
 @covers("test_parameters_and_gradients")
 @pytest.mark.parametrize("before", [0, 1, 2], ids=["first", "second", "third"])
-def test_a_training_step_shows_parameters_and_gradients(device: torch.device, before: int) -> None:
+def test_categories_of_a_training_step_show_parameters_and_gradients(device: torch.device, before: int) -> None:
     """Contract: in whichever step, parameters and gradients are told: in the first step, in which gradients come to
     be after the model is called, as in later ones."""
     model = perceptron(device)
@@ -56,7 +56,7 @@ def test_a_training_step_shows_parameters_and_gradients(device: torch.device, be
 
 @covers("test_parameters_and_gradients")
 @pytest.mark.parametrize("trained", [False, True], ids=["untrained", "trained"])
-def test_a_call_shows_parameters_and_the_gradients_there_are(device: torch.device, trained: bool) -> None:
+def test_categories_of_a_call_show_parameters_and_gradients_from_before(device: torch.device, trained: bool) -> None:
     """Contract: a run that only calls the model knows its parameters, and gradients from before though nothing uses
     them; where there are none it makes none up."""
     model = perceptron(device)
@@ -74,7 +74,7 @@ def test_a_call_shows_parameters_and_the_gradients_there_are(device: torch.devic
 
 @covers("test_parameters_and_gradients_set_to_none")
 @pytest.mark.parametrize("cleared", [False, True], ids=["gradients_there", "gradients_gone"])
-def test_gradients_replaced_at_each_step_are_all_told(device: torch.device, cleared: bool) -> None:
+def test_categories_gradients_replaced_at_each_step_are_all_told(device: torch.device, cleared: bool) -> None:
     """Contract: over several steps, each of which drops the gradients of the one before, every gradient is one, the
     first and those that Python's tracer has not seen; parameters stay parameters throughout."""
     model = perceptron(device)
@@ -107,7 +107,7 @@ def test_gradients_replaced_at_each_step_are_all_told(device: torch.device, clea
         pytest.param(lambda device: nn.LazyLinear(2, device=device), 6, id="torch"),
     ],
 )
-def test_parameters_made_in_the_run_are_parameters(
+def test_categories_parameters_made_in_the_run_are_parameters(
     device: torch.device, late: Callable[[torch.device], nn.Module], there: int
 ) -> None:
     """Contract: the parameters of a layer that has none, or none with memory, until it is called are told like the
@@ -130,7 +130,7 @@ def test_parameters_made_in_the_run_are_parameters(
 
 
 @covers("test_manual_optimizer_step")
-def test_an_update_by_hand_shows_parameters(device: torch.device) -> None:
+def test_categories_parameters_of_an_update_by_hand(device: torch.device) -> None:
     """Contract: no optimiser is needed to tell parameters from gradients: an in-place update by hand will do, and the
     updated version is still a parameter."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
@@ -150,7 +150,7 @@ def test_an_update_by_hand_shows_parameters(device: torch.device) -> None:
 
 
 @covers("test_manual_optimizer_step")
-def test_the_data_flow_alone_shows_parameters(device: torch.device) -> None:
+def test_categories_parameters_by_the_data_flow_alone(device: torch.device) -> None:
     """Contract: without module and optimiser, too, a tensor that a gradient is computed from and that is updated from
     that gradient is a parameter, in all its versions; what goes with it into the first layer is input."""
     scene = scenes.stacked(device)
@@ -170,7 +170,7 @@ def test_the_data_flow_alone_shows_parameters(device: torch.device) -> None:
 
 
 @covers("test_inputs_fwd")
-def test_what_a_model_is_called_with_is_input(device: torch.device) -> None:
+def test_categories_input_is_what_a_model_is_called_with(device: torch.device) -> None:
     """Contract: what a model with known parameters is called with is input, made before the run or in it; what the
     model makes of it is not, and its parameters are not."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
@@ -200,7 +200,7 @@ def test_what_a_model_is_called_with_is_input(device: torch.device) -> None:
         ),
     ],
 )
-def test_of_a_model_with_unknown_parameters_nothing_is_said(
+def test_categories_of_a_model_with_unknown_parameters_are_none(
     device: torch.device, late: Callable[[torch.device], nn.Module]
 ) -> None:
     """Contract: a model whose parameters come to be in the run, which has no backward, could be any operators on any
@@ -223,7 +223,7 @@ def test_of_a_model_with_unknown_parameters_nothing_is_said(
 
 @covers("test_inputs_fwd_bwd")
 @pytest.mark.parametrize("optimized", [True, False], ids=["step", "no_step"])
-def test_inputs_and_targets_stay_inputs_through_backward(device: torch.device, optimized: bool) -> None:
+def test_categories_inputs_and_targets_stay_input_through_backward(device: torch.device, optimized: bool) -> None:
     """Contract: both what a model is called with and what its result is compared with are input, made before the run
     or in it, although gradients are computed from them, with and without an optimiser's step."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
@@ -267,7 +267,7 @@ def made_backward(recording: Recording) -> set[Category | None]:
 
 
 @covers("test_categories_e2e_simple_fwd")
-def test_operators_alone_say_nothing(device: torch.device) -> None:
+def test_categories_of_operators_alone_are_none(device: torch.device) -> None:
     """Contract: without a module, a backward or an optimiser nothing tells one tensor from another: none is labelled,
     whether it requires a gradient or not."""
     recording = record(scenes.leaves_forward(device).work, device)
@@ -277,7 +277,7 @@ def test_operators_alone_say_nothing(device: torch.device) -> None:
 
 
 @covers("test_categories_e2e_simple_fwd_bwd")
-def test_a_backward_tells_gradients_and_inputs(device: torch.device) -> None:
+def test_categories_gradient_and_input_by_a_backward(device: torch.device) -> None:
     """Contract: a backward tells gradients, and by them what they are computed from: inputs. Leaves that nothing
     updates are among those: what makes a parameter is that a gradient flows back into it."""
     recording = record(scenes.leaves_backward(device).work, device)
@@ -296,7 +296,7 @@ def test_a_backward_tells_gradients_and_inputs(device: torch.device) -> None:
 
 
 @covers("test_categories_e2e_simple_fwd_bwd_step")
-def test_a_step_tells_parameters_and_activations(device: torch.device) -> None:
+def test_categories_parameter_and_activation_by_an_optimizer_step(device: torch.device) -> None:
     """Contract: an optimiser's step tells parameters, and by them activations: what inputs and parameters are made
     into, up to the loss, and nothing made in the backward."""
     recording = record(scenes.leaves_step(device).work, device)
@@ -332,7 +332,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize(("scene", "backward"), MODULES)
-def test_a_module_tells_everything(
+def test_categories_by_a_module_call_are_complete(
     device: torch.device, scene: Callable[[torch.device], Scene], backward: bool
 ) -> None:
     """Contract: a module that is called tells parameters and inputs, and by them activations, without a backward;
@@ -375,7 +375,7 @@ OPTIMIZERS = [
 
 @pytest.mark.parametrize(("make", "buffers"), OPTIMIZERS)
 @pytest.mark.parametrize("steps", [1, 2], ids=["made_in_the_run", "from_before"])
-def test_what_an_optimizer_keeps_is_its_state(
+def test_categories_optimizer_state_is_what_an_optimizer_keeps(
     device: torch.device,
     make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     buffers: int,
@@ -404,7 +404,7 @@ def test_what_an_optimizer_keeps_is_its_state(
     assert labelled == {recording.key(tensor) for tensor in state}
 
 
-def test_what_dies_within_an_operator_is_temporary(device: torch.device) -> None:
+def test_categories_temporary_is_what_dies_within_an_operator(device: torch.device) -> None:
     """Contract: the temporaries of a composite operator are labelled so even where nothing else can be said, and
     exactly they are."""
     x = scenes.values(device)
@@ -415,7 +415,7 @@ def test_what_dies_within_an_operator_is_temporary(device: torch.device) -> None
     assert temporary
 
 
-def test_autograd_details_are_what_backward_makes_and_frees(device: torch.device) -> None:
+def test_categories_autograd_detail_is_what_backward_makes_and_frees(device: torch.device) -> None:
     """Contract: what the backward makes on its way to the gradients is its detail: none of it outlives the run's
     backward, and gradients are not among it."""
     recording = record(scenes.layers_backward(device).work, device)

@@ -53,7 +53,7 @@ def within(inner: Event, outer: Event) -> bool:
 
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
-def test_a_trace_is_what_the_viewer_reads(device: torch.device, tmp_path: Path, ending: str) -> None:
+def test_export_chrome_trace_is_what_the_viewer_reads(device: torch.device, tmp_path: Path, ending: str) -> None:
     """Contract: the file is a JSON object with a list of events, packed if its name says so. Each has a phase and a
     name; one with a duration has a begin, a length that is not negative, a process and a thread."""
     document = trace(record(scenes.training(device).work, device), tmp_path / f"trace{ending}")
@@ -70,7 +70,7 @@ def test_a_trace_is_what_the_viewer_reads(device: torch.device, tmp_path: Path, 
     assert (document["record_shapes"], document["profile_memory"], document["with_stack"]) == (1, 1, 1)
 
 
-def test_a_trace_has_the_operators_of_the_run(device: torch.device, tmp_path: Path) -> None:
+def test_export_chrome_trace_has_the_operators_of_the_run(device: torch.device, tmp_path: Path) -> None:
     """Contract: each operator that was called is there as often as it was called, in order, inside the scope that it
     was called in and not in the others."""
     x = scenes.values(device)
@@ -91,7 +91,7 @@ def test_a_trace_has_the_operators_of_the_run(device: torch.device, tmp_path: Pa
     assert cosine["ts"] + cosine["dur"] <= sines[0]["ts"] + SLACK_US
 
 
-def test_a_trace_has_the_shapes_of_inputs(device: torch.device, tmp_path: Path) -> None:
+def test_export_chrome_trace_has_the_shapes_of_inputs(device: torch.device, tmp_path: Path) -> None:
     """Contract: an operator's event has shape and type of each input tensor; without `record_shapes` it has none."""
     a, b = torch.ones((2, 3), device=device), torch.ones((3, 5), device=device)
 
@@ -106,7 +106,7 @@ def test_a_trace_has_the_shapes_of_inputs(device: torch.device, tmp_path: Path) 
     assert "Input Dims" not in silent.get("args", {})
 
 
-def test_a_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path) -> None:
+def test_export_chrome_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path) -> None:
     """Contract: memory taken and given back is there as moments, each with bytes (negative for given back), address
     and device, in the time of the operator that took it: the same as in the timeline."""
     found = record(scenes.chain(device).work, device)
@@ -129,7 +129,7 @@ def test_a_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path)
     assert all(moment["ph"] == "i" for moment in moments)
 
 
-def test_totals_in_a_trace_follow_from_its_bytes(tmp_path: Path) -> None:
+def test_export_chrome_trace_totals_follow_from_its_bytes(tmp_path: Path) -> None:
     """Contract: on the CPU each moment's total is the one before it, changed by the moment's bytes."""
     document = trace(record(scenes.training(torch.device("cpu")).work), tmp_path / "trace.json")
 
@@ -139,7 +139,7 @@ def test_totals_in_a_trace_follow_from_its_bytes(tmp_path: Path) -> None:
     assert [after - before for before, after in pairwise(totals)] == [moment["Bytes"] for moment in moments[1:]]
 
 
-def test_a_trace_has_the_frames_of_the_run(device: torch.device, tmp_path: Path) -> None:
+def test_export_chrome_trace_has_the_frames_of_the_run(device: torch.device, tmp_path: Path) -> None:
     """Contract: with stacks, each call of a Python function is there, and modules by their class; operators are in the
     time of the frame that called them. Without stacks there are no frames."""
     scene = scenes.training(device)
@@ -159,7 +159,7 @@ def test_a_trace_has_the_frames_of_the_run(device: torch.device, tmp_path: Path)
     assert not of_kind(without, "python_function")
 
 
-def test_a_trace_joins_backward_to_forward(tmp_path: Path) -> None:
+def test_export_chrome_trace_joins_backward_to_forward(tmp_path: Path) -> None:
     """Contract: each node of the backward is joined by an arrow to the operator that it belongs to: from the time of
     the one to the time of the other."""
     document = trace(record(scenes.pass_back(torch.device("cpu")).work), tmp_path / "trace.json")
@@ -178,7 +178,7 @@ def test_a_trace_joins_backward_to_forward(tmp_path: Path) -> None:
     assert ("aten::mul", "ExpBackward0") not in joined
 
 
-def test_what_was_said_of_the_run_is_in_the_trace(tmp_path: Path) -> None:
+def test_add_metadata_is_in_the_exported_trace(tmp_path: Path) -> None:
     """Contract: metadata given while the profile runs is in the file, words and JSON alike.
 
     Plain words: torch's writer turns the backslash of an escaped quote into a slash, which ends the text there and
@@ -197,7 +197,7 @@ def test_what_was_said_of_the_run_is_in_the_trace(tmp_path: Path) -> None:
     assert document["sizes"] == [1, 2]
 
 
-def test_there_is_no_trace_before_the_run(tmp_path: Path) -> None:
+def test_export_chrome_trace_before_the_run_is_an_error(tmp_path: Path) -> None:
     """Contract: a profile that has not started has nothing to export: an error, and no file."""
     path = tmp_path / "trace.json"
 
@@ -208,7 +208,7 @@ def test_there_is_no_trace_before_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires(device="cuda")
-def test_a_trace_has_kernels_joined_to_their_launches(device: torch.device, tmp_path: Path) -> None:
+def test_export_chrome_trace_kernels_are_joined_to_their_launches(device: torch.device, tmp_path: Path) -> None:
     """Contract: each kernel is there on its device and stream, and has the number of a launch that began before it
     and that lies in the time of the operator which called for it."""
     x = scenes.values(device)

@@ -20,7 +20,7 @@ INCOMPLETE = [given for count in range(len(NEEDED)) for given in combinations(NE
 @CONFIG
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 @pytest.mark.parametrize("given", INCOMPLETE, ids=["+".join(given) or "nothing" for given in INCOMPLETE])
-def test_an_option_left_out_is_an_error_that_names_it(given: tuple[str, ...]) -> None:
+def test_memory_profile_names_an_option_left_out(given: tuple[str, ...]) -> None:
     """Contract: without shapes, memory and stacks there is no answer but a ValueError, which names each option that
     is missing, as it must be written, and none that was given."""
     with profile(activities=[ProfilerActivity.CPU], **dict.fromkeys(given, True)) as prof:
@@ -33,7 +33,7 @@ def test_an_option_left_out_is_an_error_that_names_it(given: tuple[str, ...]) ->
 
 
 @CONFIG
-def test_with_every_option_there_is_an_answer() -> None:
+def test_memory_profile_with_every_option_answers() -> None:
     """Contract: a profile with all three options has a memory profile, also if nothing happened in it."""
     busy = record(lambda: torch.ones(1).neg())
     idle = record(lambda: None)
@@ -45,7 +45,7 @@ def test_with_every_option_there_is_an_answer() -> None:
     assert (idle.timeline, idle.nodes, idle.categories) == ([], (), {})
 
 
-def test_before_the_profile_has_run_there_is_no_answer() -> None:
+def test_memory_profile_before_the_run_is_an_error() -> None:
     """Contract: asked of a profile that has not started, it is an error: not an empty answer."""
     prof = profile(activities=[ProfilerActivity.CPU], **dict.fromkeys(NEEDED, True))
 
@@ -53,7 +53,7 @@ def test_before_the_profile_has_run_there_is_no_answer() -> None:
         private.memory_profile(prof)
 
 
-def test_two_answers_about_one_profile_are_equal() -> None:
+def test_memory_profile_asked_twice_is_equal() -> None:
     """Contract: the answer is a reading: asking twice gives the same data flow, categories and timeline."""
     recording = record(lambda: torch.ones(3).neg().exp_())
     again = private.memory_profile(recording.prof)

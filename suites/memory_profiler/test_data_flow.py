@@ -41,7 +41,7 @@ def freed_by(recording: Recording, key: Key) -> Node:
 
 
 @pytest.mark.parametrize("scene", [*scenes.FLOW, *scenes.CATEGORIES], ids=lambda scene: scene.__name__)
-def test_versions_have_one_maker_and_no_use_after_their_end(
+def test_data_flow_versions_have_one_maker_and_no_use_after_their_end(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
     """Contract: in time, a version is made once, after the one before it; what is read is the newest version; memory
@@ -66,7 +66,7 @@ def test_versions_have_one_maker_and_no_use_after_their_end(
 
 
 @pytest.mark.covers(f"{CLASS}::test_data_flow_graph_with_annotations")
-def test_scopes_are_no_nodes_and_join_nothing(device: torch.device) -> None:
+def test_data_flow_record_function_scopes_are_no_nodes(device: torch.device) -> None:
     """Contract: a `record_function` scope, nested or not, with a name like an operator's or not, leaves no node. The
     operators in it are nodes of their own, each with its reads and writes."""
     scene = scenes.annotated(device)
@@ -84,7 +84,7 @@ def test_scopes_are_no_nodes_and_join_nothing(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{CLASS}::test_data_flow_graph_non_op_allocations")
-def test_memory_that_no_operator_takes_is_a_node(device: torch.device) -> None:
+def test_data_flow_memory_that_no_operator_takes_is_a_node(device: torch.device) -> None:
     """Contract: the tensor that torch makes of a Python number lies on the host, is made by no operator, is read by
     the one it is for, and freed outside it: two nodes of memory stand around the operator."""
     scene = scenes.scalar(device)
@@ -102,7 +102,7 @@ def test_memory_that_no_operator_takes_is_a_node(device: torch.device) -> None:
 
 @SIMPLE
 @GRAPH
-def test_an_operator_makes_what_it_returns(device: torch.device, graph: bool) -> None:
+def test_data_flow_operator_makes_what_it_returns(device: torch.device, graph: bool) -> None:
     """Contract: an operator out of place reads the versions there are, writes none and makes version 0 of its result;
     a view reads it and makes nothing. With and without autograd the flow is the same."""
     scene = (scenes.product if graph else scenes.product_without_graph)(device)
@@ -118,7 +118,7 @@ def test_an_operator_makes_what_it_returns(device: torch.device, graph: bool) ->
 
 @IN_PLACE
 @GRAPH
-def test_an_operator_in_place_makes_the_next_version(device: torch.device, graph: bool) -> None:
+def test_data_flow_operator_in_place_makes_the_next_version(device: torch.device, graph: bool) -> None:
     """Contract: in place, an operator reads a version, writes to its memory and so makes the next one; its other
     operand keeps its version. With autograd on it makes one more tensor: the old value, which backward will need."""
     scene = (scenes.product_in_place if graph else scenes.product_in_place_without_graph)(device)
@@ -135,7 +135,7 @@ def test_an_operator_in_place_makes_the_next_version(device: torch.device, graph
 
 
 @IN_PLACE
-def test_each_write_makes_one_version(device: torch.device) -> None:
+def test_data_flow_each_write_makes_one_version(device: torch.device) -> None:
     """Contract: versions count writes: after n of them a reader reads version n, and each was made by its write."""
     x, y = scenes.values(device), scenes.values(device)
 
@@ -152,7 +152,7 @@ def test_each_write_makes_one_version(device: torch.device) -> None:
 
 
 @COMPLICATED
-def test_out_is_written_and_not_made(device: torch.device) -> None:
+def test_data_flow_out_is_written_and_not_made(device: torch.device) -> None:
     """Contract: a tensor given as `out=` was made before, by whoever allocated it; the operator makes its next
     version. It reads its operands in the versions that in-place operators left."""
     scene = scenes.chain(device)
@@ -168,7 +168,7 @@ def test_out_is_written_and_not_made(device: torch.device) -> None:
 
 
 @COMPLICATED
-def test_what_lives_and_dies_in_an_operator_is_its_own(device: torch.device) -> None:
+def test_data_flow_temporaries_of_an_operator_are_its_own(device: torch.device) -> None:
     """Contract: a composite operator's temporaries are named at its node and nowhere else; neither they nor the
     operators it calls are part of the flow."""
     x = scenes.values(device)
@@ -184,7 +184,7 @@ def test_what_lives_and_dies_in_an_operator_is_its_own(device: torch.device) -> 
 
 
 @COMPLICATED
-def test_a_number_given_as_operand_costs_the_operator_a_temporary() -> None:
+def test_data_flow_number_as_operand_costs_the_operator_a_temporary() -> None:
     """Contract: on the CPU a whole number is converted for an operator on floats, in memory of the operator's own."""
     recording = record(scenes.chain(torch.device("cpu")).work)
 
@@ -194,7 +194,7 @@ def test_a_number_given_as_operand_costs_the_operator_a_temporary() -> None:
 
 
 @COMPLICATED
-def test_a_write_through_a_view_is_a_write_to_its_base(device: torch.device) -> None:
+def test_data_flow_write_through_a_view_is_a_write_to_its_base(device: torch.device) -> None:
     """Contract: views share their base's memory and so its versions: a write through one makes the base's next."""
     recording = record(scenes.views_and_deletion(device).work, device)
 
@@ -208,7 +208,7 @@ def test_a_write_through_a_view_is_a_write_to_its_base(device: torch.device) -> 
 
 
 @COMPLICATED
-def test_a_list_of_tensors_is_read_tensor_by_tensor(device: torch.device) -> None:
+def test_data_flow_list_of_tensors_is_read_tensor_by_tensor(device: torch.device) -> None:
     """Contract: an operator on a list reads each tensor in it, and on a list it writes to makes a version of each."""
     x, y, z = (scenes.values(device) for _ in range(3))
     recording = record(lambda: (torch.cat([x, y, z]), torch._foreach_add_([x, y], [z, z])), device)
@@ -222,7 +222,7 @@ def test_a_list_of_tensors_is_read_tensor_by_tensor(device: torch.device) -> Non
 
 
 @COMPLICATED
-def test_memory_is_freed_where_the_last_reference_goes(device: torch.device) -> None:
+def test_data_flow_memory_is_freed_where_the_last_reference_goes(device: torch.device) -> None:
     """Contract: a tensor that is dropped is freed at once, by a node that reads its last version, between the
     operators before and after; what the program keeps is not freed."""
     scene = scenes.views_and_deletion(device)
@@ -238,7 +238,7 @@ def test_memory_is_freed_where_the_last_reference_goes(device: torch.device) -> 
     assert kept.isdisjoint({key for node in recording.nodes for key in node.frees})
 
 
-def test_an_address_used_again_is_another_tensor(device: torch.device) -> None:
+def test_data_flow_address_used_again_is_another_tensor(device: torch.device) -> None:
     """Contract: tensors are told apart by time, not by address: each that is made is one of its own, read by its own
     reader, even where the allocator gave out the same address again (as it must have here)."""
 
@@ -254,7 +254,7 @@ def test_an_address_used_again_is_another_tensor(device: torch.device) -> None:
     assert [node.reads[0].key for node in recording.named("aten::neg")] == made
 
 
-def test_a_tensor_that_moves_has_two_pieces_of_memory(device: torch.device) -> None:
+def test_data_flow_tensor_that_moves_has_two_pieces_of_memory(device: torch.device) -> None:
     """Contract: a tensor that outgrows its memory is the same tensor in another piece, made by the operator that
     resized it, which freed the first."""
 
@@ -274,7 +274,7 @@ def test_a_tensor_that_moves_has_two_pieces_of_memory(device: torch.device) -> N
 
 
 @BACKWARD
-def test_backward_makes_a_gradient_and_puts_it_in_place(device: torch.device) -> None:
+def test_data_flow_backward_makes_a_gradient_and_puts_it_in_place(device: torch.device) -> None:
     """Contract: the node of the last function before a leaf makes its first gradient; accumulating it copies and
     writes nothing. What backward needs is kept until then, and all of it is freed once backward is over."""
     scene = scenes.pass_back(device)
@@ -298,7 +298,7 @@ def test_backward_makes_a_gradient_and_puts_it_in_place(device: torch.device) ->
 
 
 @BACKWARD
-def test_backward_adds_to_a_gradient_that_is_there(device: torch.device) -> None:
+def test_data_flow_backward_adds_to_a_gradient_that_is_there(device: torch.device) -> None:
     """Contract: with a gradient from before, accumulating reads the new one, which it frees, and makes the next
     version of the old one, whose memory stays."""
     scene = scenes.pass_back_again(device)
@@ -328,7 +328,7 @@ class Passed(torch.autograd.Function):
 
 
 @BACKWARD
-def test_a_node_that_cannot_be_looked_into_is_taken_to_write(device: torch.device) -> None:
+def test_data_flow_node_that_cannot_be_looked_into_is_taken_to_write(device: torch.device) -> None:
     """Contract: of a function that calls no operator it is unknown what it does to its input: a write is assumed, as
     the safe side, so its input has another version after it."""
     w = scenes.values(device, 1, grad=True)
@@ -341,7 +341,7 @@ def test_a_node_that_cannot_be_looked_into_is_taken_to_write(device: torch.devic
 
 
 @STACKED
-def test_steps_by_hand_are_a_chain_of_versions(device: torch.device) -> None:
+def test_data_flow_steps_by_hand_are_a_chain_of_versions(device: torch.device) -> None:
     """Contract: each step's update reads the step's gradient and makes the weight's next version, which the next
     forward reads; the first backward makes the gradient, the second its next version."""
     scene = scenes.stacked(device)
@@ -364,7 +364,7 @@ def test_steps_by_hand_are_a_chain_of_versions(device: torch.device) -> None:
 
 
 @STACKED
-def test_activations_of_a_layer_die_with_its_backward(device: torch.device) -> None:
+def test_data_flow_activations_of_a_layer_die_with_its_backward(device: torch.device) -> None:
     """Contract: the result that a layer's backward needs is freed when that is done: before the backward of the layer
     below makes its gradient, not at the end of the pass."""
     recording = record(scenes.stacked(device).work, device)

@@ -83,7 +83,7 @@ def backward(a: torch.Tensor, b: torch.Tensor) -> None:
 
 @FROM_OPERATORS
 @START
-def test_autograd_shows_the_gradient_of_each_leaf(device: torch.device, warm: bool) -> None:
+def test_extract_gradients_of_autograd_gives_the_gradient_of_each_leaf(device: torch.device, warm: bool) -> None:
     """Contract: with no module and no optimiser about, both the operator that puts a first gradient in place and the
     one that adds to a gradient give it away, without its leaf; and nothing else passes for a gradient."""
     both = leaves(device)
@@ -98,7 +98,7 @@ def test_autograd_shows_the_gradient_of_each_leaf(device: torch.device, warm: bo
 
 
 @FROM_OPERATORS
-def test_what_needs_no_gradient_has_none(device: torch.device) -> None:
+def test_extract_gradients_of_a_leaf_without_requires_grad_is_none(device: torch.device) -> None:
     """Contract: a leaf that autograd does not reach gives nothing away, even if it has a gradient from before."""
     used, idle = leaves(device)
     backward(used, idle)
@@ -111,7 +111,7 @@ def test_what_needs_no_gradient_has_none(device: torch.device) -> None:
 
 @FROM_MODULE
 @START
-def test_a_module_shows_the_gradients_it_has_when_it_is_called(device: torch.device, warm: bool) -> None:
+def test_extract_gradients_of_a_module_gives_those_there_at_its_call(device: torch.device, warm: bool) -> None:
     """Contract: a call of a module gives away each parameter with its gradient if there is one by then: in a first
     pass it comes too early and autograd alone shows them. Layers of our own count like torch's."""
     model = perceptron(device)
@@ -127,7 +127,7 @@ def test_a_module_shows_the_gradients_it_has_when_it_is_called(device: torch.dev
 
 
 @FROM_MODULE
-def test_a_module_shows_gradients_though_no_backward_runs(device: torch.device) -> None:
+def test_extract_gradients_of_a_module_without_a_backward_in_the_run(device: torch.device) -> None:
     """Contract: gradients of an earlier pass are found in a run that only calls the module, by the call alone."""
     model = perceptron(device)
     x = torch.ones((2, 3), device=device)
@@ -140,7 +140,7 @@ def test_a_module_shows_gradients_though_no_backward_runs(device: torch.device) 
 
 
 @FROM_MODULE
-def test_a_module_without_gradients_shows_none(device: torch.device) -> None:
+def test_extract_gradients_of_a_module_without_gradients_is_none(device: torch.device) -> None:
     """Contract: a model that was never trained, or whose gradients are gone, has nothing that passes for one."""
     model = perceptron(device)
     x = torch.ones((2, 3), device=device)
@@ -154,7 +154,7 @@ def test_a_module_without_gradients_shows_none(device: torch.device) -> None:
 
 @FROM_MODULE
 @START
-def test_what_hooks_make_is_no_gradient_of_a_parameter(device: torch.device, warm: bool) -> None:
+def test_extract_gradients_ignores_what_hooks_make(device: torch.device, warm: bool) -> None:
     """Contract: tensors that hooks of a module make stay apart from gradients; where a hook replaces a gradient, the
     one that lands in `.grad` is found and the one it replaced is not."""
     model = perceptron(device)
@@ -187,7 +187,7 @@ def test_what_hooks_make_is_no_gradient_of_a_parameter(device: torch.device, war
 @CLEARED
 @OPTIMIZERS
 @START
-def test_an_optimizer_shows_the_gradients_of_its_step(
+def test_extract_gradients_of_an_optimizer_gives_those_of_its_step(
     device: torch.device, make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], set_to_none: bool, warm: bool
 ) -> None:
     """Contract: a step gives away each parameter with the gradient it is stepped with, made in this run or before it,
@@ -212,7 +212,7 @@ def test_an_optimizer_shows_the_gradients_of_its_step(
 @CLEARED
 @OPTIMIZERS
 @START
-def test_an_optimizer_is_looked_at_once_in_a_run(
+def test_extract_gradients_looks_at_an_optimizer_once_in_a_run(
     device: torch.device, make: Callable[[list[torch.Tensor]], torch.optim.Optimizer], set_to_none: bool, warm: bool
 ) -> None:
     """Contract: what a first step shows stands for the whole run. Gradients that are cleared in place are the same at
@@ -242,7 +242,7 @@ def test_an_optimizer_is_looked_at_once_in_a_run(
 
 @FROM_MODULE_AND_OPTIMIZER
 @START
-def test_module_and_optimizer_agree(device: torch.device, warm: bool) -> None:
+def test_extract_gradients_of_module_and_optimizer_agree(device: torch.device, warm: bool) -> None:
     """Contract: in a run with both, a parameter has one gradient whoever shows it: those of the module's call, if
     there were any by then, those of the optimiser's step and those of autograd are the same."""
     model = perceptron(device)

@@ -62,7 +62,7 @@ def listing(recording: Recording, tensors: Tensors, with_categories: bool) -> st
 @pytest.mark.parametrize(
     "scene", [pytest.param(scene, id=scene.__name__, marks=pytest.mark.covers(row)) for scene, row in ROWS.items()]
 )
-def test_the_data_flow_is_as_written(scene: Callable[[torch.device], Scene]) -> None:
+def test_data_flow_listing_is_as_written(scene: Callable[[torch.device], Scene]) -> None:
     """Contract: the whole flow of a small program, with what each tensor is where that is the point, is the text."""
     program = scene(torch.device("cpu"))
 
@@ -73,7 +73,7 @@ def test_the_data_flow_is_as_written(scene: Callable[[torch.device], Scene]) -> 
 
 
 @pytest.mark.covers("test_memory_profiler::TestMemoryProfilerE2E::test_memory_timeline")
-def test_the_timeline_is_as_written() -> None:
+def test_timeline_listing_is_as_written() -> None:
     """Contract: every entry of a training step's timeline: what happened, to what, what that is now, how large."""
     program = scenes.training(torch.device("cpu"))
 

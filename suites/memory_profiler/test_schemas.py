@@ -58,7 +58,7 @@ def matches(work: Callable[[], object], device: torch.device, name: str) -> list
     [pytest.param(*row, id=label, marks=SCHEMAS) for label, *row in CALLS]
     + [pytest.param(*row, id=f"list_{label}", marks=LISTS) for label, *row in LIST_CALLS],
 )
-def test_an_operator_writes_where_its_schema_says(
+def test_schemamatcher_writes_where_the_schema_says(
     device: torch.device, call: Call, name: str, overload: str, written: set[str]
 ) -> None:
     """Contract: from name and arguments the one overload that was called is told, and with it the arguments it writes
@@ -72,7 +72,7 @@ def test_an_operator_writes_where_its_schema_says(
 
 
 @SCHEMAS
-def test_operators_within_an_operator_are_matched_too(device: torch.device) -> None:
+def test_schemamatcher_matches_operators_within_an_operator(device: torch.device) -> None:
     """Contract: what an operator is made of is known as well: `ones` writes to nothing, the fill inside it does."""
     recording = record(lambda: torch.ones(3, device=device), device)
 
@@ -83,7 +83,7 @@ def test_operators_within_an_operator_are_matched_too(device: torch.device) -> N
 
 
 @BACKWARD
-def test_of_an_autograd_node_nothing_is_known(device: torch.device) -> None:
+def test_schemamatcher_knows_nothing_of_an_autograd_node(device: torch.device) -> None:
     """Contract: nodes of autograd are no operators: no schema, and of each input it is unknown whether it is written
     to. The operators that a node calls are matched as ever."""
     x = torch.ones(3, device=device)
@@ -101,7 +101,7 @@ def test_of_an_autograd_node_nothing_is_known(device: torch.device) -> None:
     assert [match.writes for match in inside if match.name == "aten::detach"] == [set()]
 
 
-def test_a_second_backward_writes_to_the_gradient(device: torch.device) -> None:
+def test_schemamatcher_second_backward_writes_to_the_gradient(device: torch.device) -> None:
     """Contract: a gradient that is there already is added to in place, by an operator whose schema says so."""
     x = torch.ones(3, device=device)
     w = torch.ones(3, device=device, requires_grad=True)
@@ -113,7 +113,7 @@ def test_a_second_backward_writes_to_the_gradient(device: torch.device) -> None:
 
 
 @pytest.mark.covers(f"{CLASS}::test_data_flow_graph_with_annotations")
-def test_a_name_that_is_no_operators_has_no_schema() -> None:
+def test_schemamatcher_has_no_schema_for_an_unknown_name() -> None:
     """Contract: words without a namespace cannot be an operator; words with one could be, and are not."""
 
     def work() -> None:

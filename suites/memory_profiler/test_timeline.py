@@ -37,7 +37,7 @@ def on(device: torch.device, found: Recording) -> list[Event]:
 
 
 @NO_ID
-def test_memory_that_nobody_saw_a_tensor_in_is_counted(device: torch.device) -> None:
+def test_timeline_counts_memory_that_nobody_saw_a_tensor_in(device: torch.device) -> None:
     """Contract: memory that is only freed in the run, memory that is taken and freed without an operator's having
     read it, and a tensor that one has read are all in the timeline: each in full, taken before freed, in order, and
     nothing else is. What is only freed must have been there before.
@@ -69,7 +69,7 @@ def test_memory_that_nobody_saw_a_tensor_in_is_counted(device: torch.device) -> 
 
 
 @NO_ID
-def test_on_the_cpu_memory_of_unknown_size_is_left_out() -> None:
+def test_timeline_on_the_cpu_leaves_out_memory_of_unknown_size() -> None:
     """Contract: memory that was taken with no profiler about, and is freed in the run, has no size on the CPU: there
     is no entry for it, rather than one with a size made up."""
     held = [torch.empty(1 << 22)]  # so large that it has an address which no profile has ever seen
@@ -84,7 +84,9 @@ def test_on_the_cpu_memory_of_unknown_size_is_left_out() -> None:
 
 
 @SCENES
-def test_entries_are_in_order_and_balance(device: torch.device, scene: Callable[[torch.device], Scene]) -> None:
+def test_timeline_entries_are_in_order_and_balance(
+    device: torch.device, scene: Callable[[torch.device], Scene]
+) -> None:
     """Contract: entries are in order of time, what was there before first. Each piece of memory is there before, or is
     taken, once; is written to and freed only after that, freed at most once, and has one size throughout. (Memory that
     held no tensor is not told apart, so of it this cannot be said.)"""
@@ -112,7 +114,9 @@ def test_entries_are_in_order_and_balance(device: torch.device, scene: Callable[
 
 @FULL
 @SCENES
-def test_writes_are_those_of_the_data_flow(device: torch.device, scene: Callable[[torch.device], Scene]) -> None:
+def test_timeline_increment_version_is_a_write_of_the_data_flow(
+    device: torch.device, scene: Callable[[torch.device], Scene]
+) -> None:
     """Contract: each write in the data flow is one new version in the timeline and the other way round, in the same
     order, and each piece of memory ends with its last version."""
     found = record(scene(device).work, device)
@@ -131,7 +135,7 @@ def test_writes_are_those_of_the_data_flow(device: torch.device, scene: Callable
     [(torch.float32, (16, 32)), (torch.float64, (5,)), (torch.uint8, (3, 7)), (torch.complex64, (9,))],
     ids=["float32", "float64", "uint8", "complex64"],
 )
-def test_sizes_are_those_of_tensors(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_timeline_sizes_are_those_of_tensors(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Contract: memory taken in the run has its tensor's size, up to what the allocator rounds up; of a tensor that
     was there before, seen through a view with its axes swapped, the size is told from shape and strides."""
     before = torch.ones(shape, dtype=dtype, device=device)
@@ -151,7 +155,7 @@ def test_sizes_are_those_of_tensors(device: torch.device, dtype: torch.dtype, sh
 
 
 @FULL
-def test_a_training_step_adds_up(device: torch.device) -> None:
+def test_timeline_of_a_training_step_adds_up(device: torch.device) -> None:
     """Contract: over a step of training, parameters and the optimiser's state are there throughout, in full. Gradients
     come one by one and are all there at the end. Activations come and go but for what the program keeps; of
     temporaries and autograd's own tensors nothing is left."""
@@ -178,7 +182,7 @@ def test_a_training_step_adds_up(device: torch.device) -> None:
 
 
 @FULL
-def test_the_timeline_ends_with_what_is_alive(device: torch.device) -> None:
+def test_timeline_ends_with_what_is_alive(device: torch.device) -> None:
     """Contract: what the timeline has taken and not freed is exactly the memory of the tensors that are alive."""
     scene = scenes.views_and_deletion(device)
     found = record(scene.work, device)
@@ -191,7 +195,7 @@ def test_the_timeline_ends_with_what_is_alive(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda")
 @FULL
 @pytest.mark.parametrize("scene", [scenes.product_in_place, scenes.pass_back, scenes.stacked], ids=lambda s: s.__name__)
-def test_the_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
+def test_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
     """Contract: for operators that need no memory besides their results, the timeline of a GPU is that of the CPU,
@@ -216,7 +220,7 @@ def test_the_timeline_on_a_gpu_is_that_of_the_cpu_in_whole_blocks(
 
 @pytest.mark.requires(device="cuda")
 @NO_ID
-def test_host_and_device_are_told_apart(device: torch.device) -> None:
+def test_timeline_tells_cpu_and_device_apart(device: torch.device) -> None:
     """Contract: a copy to the device is memory of the device, its source is memory of the host, each of its size."""
 
     def work() -> torch.Tensor:

@@ -47,7 +47,9 @@ def in_order(rows: Sequence[object], within: Sequence[object]) -> bool:
 
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
-def test_plot_points_are_the_timeline_summed_up(device: torch.device, tmp_path: Path, ending: str) -> None:
+def test_export_memory_timeline_plot_points_sum_up_the_timeline(
+    device: torch.device, tmp_path: Path, ending: str
+) -> None:
     """Contract: the file is two lists of one length: times, in microseconds and in order, and after each the bytes of
     each category. They begin with what was there before and end with what is left."""
     found = record(scenes.training(device).work, device)
@@ -67,7 +69,7 @@ def test_plot_points_are_the_timeline_summed_up(device: torch.device, tmp_path: 
     assert sum(rows[0]) > 0
 
 
-def test_raw_points_are_the_timeline_entry_by_entry(device: torch.device, tmp_path: Path) -> None:
+def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device, tmp_path: Path) -> None:
     """Contract: the file has, in order, each entry's time in nanoseconds, action, bytes and category. Bytes are
     negative where they go, and a write is two entries: bytes of the old version go, those of the new one come."""
     found = record(scenes.training(device).work, device)
@@ -91,7 +93,7 @@ def test_raw_points_are_the_timeline_entry_by_entry(device: torch.device, tmp_pa
     assert {action for _, action, _, _ in told} == set(Action)
 
 
-def test_another_devices_timeline_is_empty(tmp_path: Path) -> None:
+def test_export_memory_timeline_of_another_device_is_empty(tmp_path: Path) -> None:
     """Contract: a file is of one device: of one that the run did not use it holds nothing."""
     found = record(scenes.chain(torch.device("cpu")).work)
     plot, raw = tmp_path / "timeline.json", tmp_path / "timeline.raw.json.gz"
@@ -104,7 +106,7 @@ def test_another_devices_timeline_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires(device="cuda")
-def test_files_of_host_and_device_are_apart(device: torch.device, tmp_path: Path) -> None:
+def test_export_memory_timeline_of_cpu_and_device_are_apart(device: torch.device, tmp_path: Path) -> None:
     """Contract: of a run on both, each device's file has its own memory only."""
 
     def work() -> torch.Tensor:
@@ -121,7 +123,7 @@ def test_files_of_host_and_device_are_apart(device: torch.device, tmp_path: Path
     assert (max(totals[str(device)]), totals[str(device)][-1]) == (2048, 2048)
 
 
-def test_without_a_plotting_library_the_page_is_not_written(
+def test_export_memory_timeline_html_without_matplotlib_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Contract: the page with a plot needs matplotlib; where that is missing torch says so and writes no file."""
@@ -136,7 +138,7 @@ def test_without_a_plotting_library_the_page_is_not_written(
 
 
 @pytest.mark.requires(device="cuda")
-def test_the_page_holds_a_plot(device: torch.device, tmp_path: Path) -> None:
+def test_export_memory_timeline_html_holds_a_plot(device: torch.device, tmp_path: Path) -> None:
     """Contract: the page is HTML with a PNG picture in it."""
     pytest.importorskip("matplotlib").use("Agg")
     found = record(scenes.training(device).work, device)
@@ -152,7 +154,7 @@ def test_the_page_holds_a_plot(device: torch.device, tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_profiler_viz")
-def test_the_interactive_page_says_who_took_what(device: torch.device) -> None:
+def test_profile_plot_page_says_who_took_what(device: torch.device) -> None:
     """Contract: the page for looking at memory over time carries the frames that took it, down to the case itself,
     and what it is."""
     found = record(scenes.training(device).work, device)

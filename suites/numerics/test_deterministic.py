@@ -25,7 +25,9 @@ def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("mode", "number", "on", "warns"),
     [("default", 0, False, False), ("warn", 1, True, True), ("error", 2, True, False)],
 )
-def test_the_mode_is_one_thing_said_in_two_ways(mode: str, number: int, on: bool, warns: bool) -> None:
+def test_use_deterministic_algorithms_and_debug_mode_are_one_setting(
+    mode: str, number: int, on: bool, warns: bool
+) -> None:
     """Contract: the debug mode, by name or number, and `use_deterministic_algorithms` with `warn_only` are one setting,
     whichever way it is set; another name or number is refused."""
     for value in (mode, number):
@@ -45,7 +47,7 @@ def test_the_mode_is_one_thing_said_in_two_ways(mode: str, number: int, on: bool
 
 @pytest.mark.requires(not_={"device": "soft"})  # which leaves new memory as it is
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.uint8], ids=str)
-def test_uninitialised_memory_is_filled(device: torch.device, dtype: torch.dtype) -> None:
+def test_fill_uninitialized_memory_fills_new_memory(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: with deterministic algorithms and filling on, new memory is filled: with NaN for floating-point types
     and the largest number for whole ones, though tensors of that size full of zeros have just been freed. So is what
     `resize_` and `empty_like` add."""
@@ -84,7 +86,7 @@ NONE_ON_CUDA = {
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("operation", NONE_ON_CUDA)
-def test_what_has_no_deterministic_form(device: torch.device, operation: str) -> None:
+def test_use_deterministic_algorithms_refuses_what_has_no_such_form(device: torch.device, operation: str) -> None:
     """Contract: on CUDA, an operation without a deterministic form is a RuntimeError that says so, or a warning with
     `warn_only`, and runs silently when nothing is asked."""
     script = f"""
@@ -110,7 +112,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.requires(device="cuda", compute_capability="<9.0")
-def test_products_need_a_workspace(device: torch.device) -> None:
+def test_cublas_workspace_config_is_needed_for_deterministic_products(device: torch.device) -> None:
     """Contract: on a GPU whose cuBLAS is deterministic only with a workspace of a set size, a product is a RuntimeError
     that names CUBLAS_WORKSPACE_CONFIG where that is not set, and works where it is."""
     script = """

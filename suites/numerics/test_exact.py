@@ -21,7 +21,7 @@ def whole(*shape: int, device: torch.device, dtype: torch.dtype = torch.float32,
 
 @SIZES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=["float32", "float64", "int64"])
-def test_a_sum_of_whole_numbers_has_every_term(device: torch.device, size: int, dtype: torch.dtype) -> None:
+def test_sum_of_whole_numbers_has_every_term(device: torch.device, size: int, dtype: torch.dtype) -> None:
     """Contract: a sum over all elements is that of the same numbers in Python's integers: numbers of 48 bits in int64
     and of 40 in float64, which float32 cannot hold, and small ones in float32."""
     below = {torch.float32: 8, torch.float64: 1 << 40, torch.int64: 1 << 48}[dtype]
@@ -39,7 +39,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("reduce", REDUCTIONS.values(), ids=REDUCTIONS.keys())
-def test_reductions_along_a_dimension_have_every_term(
+def test_sum_and_mean_along_a_dimension_have_every_term(
     device: torch.device, dim: int, reduce: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> None:
     """Contract: sum and mean along each dimension are those of the same whole numbers in int64. Sizes are powers of
@@ -50,7 +50,7 @@ def test_reductions_along_a_dimension_have_every_term(
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 4), (16, 16, 16), (33, 65, 17), (128, 64, 96)], ids=str)
-def test_a_product_of_whole_matrices_is_exact(device: torch.device, shape: tuple[int, int, int]) -> None:
+def test_matmul_of_whole_numbers_is_exact(device: torch.device, shape: tuple[int, int, int]) -> None:
     """Contract: a float32 product of matrices of whole numbers is the int64 one, to the last bit."""
     rows, inner, columns = shape
     a, b = whole(rows, inner, device=device), whole(inner, columns, device=device)
@@ -58,7 +58,7 @@ def test_a_product_of_whole_matrices_is_exact(device: torch.device, shape: tuple
     assert torch.equal((a @ b).cpu(), (a.cpu().long() @ b.cpu().long()).float())
 
 
-def test_batched_and_fused_products_are_exact(device: torch.device) -> None:
+def test_bmm_baddbmm_and_addmm_of_whole_numbers_are_exact(device: torch.device) -> None:
     """Contract: `bmm`, `baddbmm` and `addmm` of whole numbers are exact."""
     a, b, c = (whole(4, 16, 16, device=device) for _ in range(3))
     expected = a.cpu().long() @ b.cpu().long()
@@ -69,7 +69,7 @@ def test_batched_and_fused_products_are_exact(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1023, 4097, 100_000])
-def test_a_round_trip_brings_every_byte_back(device: torch.device, size: int) -> None:
+def test_to_and_back_brings_every_byte(device: torch.device, size: int) -> None:
     """Contract: what is copied to the device and back, and once around on it, is the same to the last byte."""
     data = torch.randint(0, 256, (size,), dtype=torch.uint8)
 
@@ -80,7 +80,7 @@ def test_a_round_trip_brings_every_byte_back(device: torch.device, size: int) ->
 
 
 @pytest.mark.parametrize("elements", [5, 1000])
-def test_strided_copies_bring_every_element(device: torch.device, elements: int) -> None:
+def test_copy_of_strided_views_brings_every_element(device: torch.device, elements: int) -> None:
     """Contract: copies of transposed and stepped views move each element to its place, with a change of type too."""
     data = torch.arange(elements * 6, dtype=torch.int32).reshape(elements, 6)
 

@@ -12,14 +12,14 @@ PRECISION = "torch.get_float32_matmul_precision()"
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
-def test_tf32_in_products_is_off_and_can_be_set() -> None:
+def test_allow_tf32_in_matmul_is_off_and_can_be_set() -> None:
     """Contract: TF32 in matrix products is off at first, and reads back as it was set."""
     assert told(TF32, f"{TF32} = True", TF32, f"{TF32} = False", TF32, environ=NO_OVERRIDE) == [False, True, False]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_tf32_get_set")
 @pytest.mark.parametrize("value", ["1", "0"])
-def test_the_environment_can_turn_tf32_on(value: str) -> None:
+def test_torch_allow_tf32_cublas_override_turns_tf32_on(value: str) -> None:
     """Contract: with TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 a process begins with TF32 in products on, and with the
     precision's name that goes with it; with 0 as without it."""
     found = told(TF32, PRECISION, environ={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": value})
@@ -28,7 +28,7 @@ def test_the_environment_can_turn_tf32_on(value: str) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_float32_matmul_precision_get_set")
-def test_the_precisions_name_and_tf32_agree() -> None:
+def test_set_float32_matmul_precision_and_allow_tf32_agree() -> None:
     """Contract: "high" and "medium" turn TF32 on and "highest" off; turning TF32 on and off is "high" and "highest"; a
     name that is none changes nothing, and is warned of or refused."""
     name = "torch.set_float32_matmul_precision('{}')".format
@@ -50,7 +50,7 @@ def test_the_precisions_name_and_tf32_agree() -> None:
     "test_cuda::TestCuda::test_cublas_allow_bf16_reduced_precision_reduction_get_set",
 )
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
-def test_reduced_precision_reductions(kind: str) -> None:
+def test_allow_reduced_precision_reduction_reads_back(kind: str) -> None:
     """Contract: reduced-precision reductions of a type are on at first and read back as they were set, without an
     effect on the other type's; a pair says too whether split-K is allowed; what is no truth value is refused."""
     flag = f"B.cuda.matmul.allow_{kind}_reduced_precision_reduction"
@@ -73,7 +73,7 @@ def test_reduced_precision_reductions(kind: str) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_allow_tf32_get_set")
-def test_cudnns_flags_hold_in_their_block() -> None:
+def test_cudnn_flags_hold_in_their_block() -> None:
     """Contract: TF32 in cuDNN is on at first; in a block of `cudnn.flags` it is as the block says, and after it, by its
     end or by an error, as before."""
     block = (
@@ -95,7 +95,7 @@ def test_cudnns_flags_hold_in_their_block() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_fp16_accumulation_get_set")
-def test_accumulation_in_fp16() -> None:
+def test_allow_fp16_accumulation_reads_back() -> None:
     """Contract: accumulation in float16 is off at first and reads back as it was set."""
     flag = "B.cuda.matmul.allow_fp16_accumulation"
     assert told(flag, f"{flag} = True", flag, f"{flag} = False", flag) == [False, True, False]
@@ -103,7 +103,7 @@ def test_accumulation_in_fp16() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_depthwise_kernel_get_set")
 @pytest.mark.requires(torch=">=2.13")
-def test_the_kernel_for_depthwise_convolutions() -> None:
+def test_depthwise_convolution_kernel_reads_back() -> None:
     """Contract: which kernel does depthwise convolutions is "auto" at first, reads back as it was set, and a name that
     is none is refused and changes nothing."""
     flag = "B.cudnn.depthwise_kernel"
@@ -114,7 +114,7 @@ def test_the_kernel_for_depthwise_convolutions() -> None:
     assert refused.endswith("Error")
 
 
-def test_a_setting_that_is_none_is_refused() -> None:
+def test_cuda_matmul_setting_that_is_unknown_is_refused() -> None:
     """Contract: neither reading nor writing an unknown setting of products passes silently."""
     assert told("B.cuda.matmul.allow_tf33", "setattr(B.cuda.matmul, 'allow_tf33', True)") == ["AttributeError"] * 2
 
@@ -124,7 +124,7 @@ def test_a_setting_that_is_none_is_refused() -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_preferred_blas_library_settings")
 @pytest.mark.requires(device="cuda", rocm=False)
-def test_the_preferred_blas() -> None:
+def test_preferred_blas_library_reads_back() -> None:
     """Contract: cuBLAS is preferred at first; cuBLASLt by name, or by the environment before the first use; a name that
     is none is refused."""
     ask = "str(B.cuda.preferred_blas_library())"
@@ -139,7 +139,7 @@ def test_the_preferred_blas() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_preferred_blas_library_settings")
-def test_a_blas_that_is_none() -> None:
+def test_preferred_blas_library_unknown_is_refused_without_a_gpu() -> None:
     """Contract: without a GPU too, the preferred library is told, and a name that is none is a RuntimeError and changes
     nothing."""
     ask = "str(B.cuda.preferred_blas_library())"
@@ -156,7 +156,7 @@ CONV, RNN = "B.cudnn.conv.fp32_precision", "B.cudnn.rnn.fp32_precision"
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fp32_precision_with_tf32")
 @pytest.mark.parametrize("on", [True, False])
-def test_tf32_by_the_old_way_is_seen_by_the_new(on: bool) -> None:
+def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
     """Contract: TF32 set by `allow_tf32`, in products and in cuDNN, is "tf32" by `fp32_precision`, and not set is
     "ieee"."""
     wanted = "tf32" if on else "ieee"
@@ -174,7 +174,7 @@ def test_tf32_by_the_old_way_is_seen_by_the_new(on: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "product", "onednn"), [("highest", "ieee", "ieee"), ("high", "tf32", "tf32"), ("medium", "tf32", "bf16")]
 )
-def test_the_precisions_name_is_seen_by_the_new_way(name: str, product: str, onednn: str) -> None:
+def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, product: str, onednn: str) -> None:
     """Contract: a precision set by name is, by `fp32_precision`, that of products by cuBLAS, and by oneDNN, which has
     bfloat16 where cuBLAS has TF32."""
     found = told(
@@ -184,7 +184,7 @@ def test_the_precisions_name_is_seen_by_the_new_way(name: str, product: str, one
 
 
 @pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
-def test_the_precision_of_all_is_that_of_each() -> None:
+def test_fp32_precision_of_all_is_that_of_each() -> None:
     """Contract: TF32 set for all back ends is what products, convolutions and recurrent layers of cuDNN and oneDNN's
     products have, as long as they have none of their own; one set for an operation is not lost to the one for all."""
     everything = [MATMUL, CONV, RNN, "B.mkldnn.matmul.fp32_precision"]
@@ -199,7 +199,7 @@ def test_the_precision_of_all_is_that_of_each() -> None:
 
 @pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
 @pytest.mark.requires(torch=">=2.13")
-def test_full_precision_of_all_reaches_cudnn() -> None:
+def test_fp32_precision_ieee_of_all_reaches_cudnn() -> None:
     """Contract: full precision for all reaches cuDNN's convolutions and recurrent layers, whose own default is TF32.
     (Before torch 2.13 it did not.)"""
     all_, conv, rnn = told_each(
@@ -214,7 +214,7 @@ def test_full_precision_of_all_reaches_cudnn() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_invalid_status_for_legacy_api")
-def test_the_old_way_cannot_read_what_it_cannot_say() -> None:
+def test_allow_tf32_cannot_read_what_fp32_precision_alone_can_say() -> None:
     """Contract: where the new way has set what the old one has no word for, asking the old way is a RuntimeError, not a
     guess: TF32 of cuDNN where convolutions and recurrent layers differ, and of products where the new way set it."""
     cudnn, product = told_each(
@@ -227,7 +227,7 @@ def test_the_old_way_cannot_read_what_it_cannot_say() -> None:
     assert product == ["RuntimeError", "RuntimeError", "tf32"]
 
 
-def test_a_precision_that_is_none_is_refused() -> None:
+def test_fp32_precision_unknown_is_refused() -> None:
     """Contract: an unknown precision, and one that a back end lacks, is a RuntimeError and changes nothing."""
     found = told(
         "setattr(B, 'fp32_precision', 'often')",

@@ -16,7 +16,7 @@ SIZES = pytest.mark.parametrize("size", LENGTHS)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
-def test_sums_at_the_end_of_float16(device: torch.device) -> None:
+def test_sum_at_the_end_of_float16(device: torch.device) -> None:
     """Contract: the sum of as many ones as float16's largest number, 65504, is exact; of 65536 it is infinite, and in
     float32 exact. Zeros add up to zero."""
 
@@ -32,7 +32,7 @@ def test_sums_at_the_end_of_float16(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
 @HALVES
-def test_few_ones_among_many_zeros_are_counted(device: torch.device, dtype: torch.dtype) -> None:
+def test_sum_counts_few_ones_among_many_zeros(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: of more than a million elements of which some hundreds are one, every one counts: the sum is theirs in
     integers; along dimensions too. There are as few as the type can count one by one (2048 in float16, 256 in
     bfloat16), so that it is exact however the elements are split into parts."""
@@ -46,7 +46,7 @@ def test_few_ones_among_many_zeros_are_counted(device: torch.device, dtype: torc
 
 @HALVES
 @SIZES
-def test_a_sum_is_accumulated_in_more(device: torch.device, dtype: torch.dtype, size: int) -> None:
+def test_sum_of_half_precision_is_accumulated_in_float32(device: torch.device, dtype: torch.dtype, size: int) -> None:
     """Contract: a sum of numbers of half precision is the float64 sum within one rounding of the result to the type,
     one of each of two parts, which are no larger than twice the largest sum of leading terms, and 64 roundings of
     float32 of the terms' sizes. An accumulation in the type itself would be off by far more, as one by hand shows."""
@@ -70,7 +70,7 @@ def test_a_sum_is_accumulated_in_more(device: torch.device, dtype: torch.dtype, 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_mean_fp16")
 @HALVES
-def test_a_mean_does_not_overflow(device: torch.device, dtype: torch.dtype) -> None:
+def test_mean_of_half_precision_does_not_overflow(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: the mean of 65536 ones, whose sum float16 cannot hold, is one; of two numbers near the type's end, in
     turns, it is the one half way between them."""
     ones = torch.ones(65536, device=device, dtype=dtype)
@@ -85,7 +85,7 @@ def test_a_mean_does_not_overflow(device: torch.device, dtype: torch.dtype) -> N
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_tiny_half_norm_")
-def test_a_norm_of_tiny_numbers_is_not_zero(device: torch.device) -> None:
+def test_norm_of_subnormal_float16_is_not_zero(device: torch.device) -> None:
     """Contract: the norm of float16's subnormal numbers, whose squares are far below what float16 can hold, is above
     zero: that in float64 of the same numbers within half a step of float16's subnormals, 2^-25, and a float32
     rounding."""
@@ -100,7 +100,7 @@ def test_a_norm_of_tiny_numbers_is_not_zero(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_norm_type_conversion")
 @pytest.mark.parametrize("order", [0, 1, 2])
-def test_a_norm_in_a_wider_type_does_not_overflow(device: torch.device, order: int) -> None:
+def test_norm_with_dtype_float32_does_not_overflow(device: torch.device, order: int) -> None:
     """Contract: a norm of float16 numbers that is asked for in float32 is computed there: of as many twos, with either
     sign, and zeros between them, 65536 are not zero, the sum of sizes is 131072 and the root of the squares' sum
     512."""
@@ -114,7 +114,7 @@ def test_a_norm_in_a_wider_type_does_not_overflow(device: torch.device, order: i
 
 @HALVES
 @pytest.mark.parametrize("order", [0.0, 1.0, 2.0, 3.0, float("inf"), float("-inf")])
-def test_norms_are_those_of_float64(device: torch.device, dtype: torch.dtype, order: float) -> None:
+def test_vector_norm_is_that_of_float64(device: torch.device, dtype: torch.dtype, order: float) -> None:
     """Contract: norms along a dimension are those in float64 within the rounding of the result and those of 300 terms
     in float32, with a power and a root for orders beyond two (together below 1e-4)."""
     x = torch.randn(300, 5).to(dtype)
@@ -127,7 +127,7 @@ def test_norms_are_those_of_float64(device: torch.device, dtype: torch.dtype, or
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=name)
-def test_every_number_of_half_precision_converts_and_comes_back(device: torch.device, dtype: torch.dtype) -> None:
+def test_to_float32_and_back_keeps_all_half_precision_patterns(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: each of the 65536 bit patterns converts to float32 and back to itself, subnormal and infinite ones too;
     undefined ones stay undefined; and float32 has the value that the bits mean, computed here from them."""
     bits = torch.arange(1 << 16, dtype=torch.int32)

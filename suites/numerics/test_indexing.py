@@ -15,7 +15,7 @@ TYPES = pytest.mark.parametrize(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_gather_bool")
-def test_truths_are_gathered(device: torch.device) -> None:
+def test_gather_of_bool(device: torch.device) -> None:
     """Contract: `gather` of truth values takes each from where its index says."""
     x = torch.tensor([[False, True], [True, True]], device=device)
     found = torch.gather(x, 1, torch.tensor([[0, 0], [1, 0]], device=device))
@@ -26,7 +26,9 @@ def test_truths_are_gathered(device: torch.device) -> None:
 
 @TYPES
 @pytest.mark.parametrize("dim", [0, 1])
-def test_gathering_takes_each_from_its_place(device: torch.device, dtype: torch.dtype, dim: int) -> None:
+def test_gather_index_select_and_take_along_dim_take_from_their_place(
+    device: torch.device, dtype: torch.dtype, dim: int
+) -> None:
     """Contract: `gather`, `take_along_dim`, `index_select` and indexing give, in every type, the elements that Python's
     indexing gives."""
     x = torch.randint(0, 2 if dtype == torch.bool else 100, (13, 17)).to(dtype)
@@ -48,7 +50,7 @@ def test_gathering_takes_each_from_its_place(device: torch.device, dtype: torch.
 
 @pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
 @pytest.mark.parametrize(("bins", "dtype"), [(50, torch.int8), (50_000, torch.int64)], ids=["few", "many"])
-def test_counts_are_exact(device: torch.device, bins: int, dtype: torch.dtype) -> None:
+def test_bincount_is_exact(device: torch.device, bins: int, dtype: torch.dtype) -> None:
     """Contract: `bincount` of 100,000 numbers, with bins for a block's own memory and with too many for it, counts
     each: compared with Python's counting. With weights it adds them: exactly, since they are whole, and within
     float64's rounding where they are not, in whatever order."""
@@ -70,7 +72,7 @@ def test_counts_are_exact(device: torch.device, bins: int, dtype: torch.dtype) -
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
-def test_more_bins_than_numbers(device: torch.device) -> None:
+def test_bincount_minlength_makes_more_bins_than_numbers(device: torch.device) -> None:
     """Contract: with `minlength` there are as many bins, empty ones too, and each number is counted once."""
     numbers = torch.zeros(10, dtype=torch.int32, device=device)
     numbers[0] = 35488
@@ -84,7 +86,9 @@ def test_more_bins_than_numbers(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64], ids=name)
 @pytest.mark.parametrize("targets", [1, 7, 1000])
-def test_everyone_who_adds_counts(device: torch.device, dtype: torch.dtype, targets: int) -> None:
+def test_scatter_add_index_add_and_index_put_count_everyone(
+    device: torch.device, dtype: torch.dtype, targets: int
+) -> None:
     """Contract: when many elements are added to the same few places at once, every one counts: `index_add_`,
     `scatter_add_`, `index_put_` with accumulation and `scatter_reduce_`, with whole numbers, so that order does not
     matter, compared with Python's adding. Those of the wider types have more digits than float32."""
@@ -106,7 +110,7 @@ def test_everyone_who_adds_counts(device: torch.device, dtype: torch.dtype, targ
 
 
 @pytest.mark.parametrize("size", [1, 1000, 70_001])
-def test_masks_choose_all_that_they_mark(device: torch.device, size: int) -> None:
+def test_nonzero_masked_select_where_and_masked_fill_agree(device: torch.device, size: int) -> None:
     """Contract: `nonzero`, `masked_select`, `where` and `masked_fill` agree with Python's choosing, order included."""
     x, mask = torch.randint(-100, 100, (size,)), torch.rand(size) > 0.7
     values = x.tolist()
@@ -122,7 +126,7 @@ def test_masks_choose_all_that_they_mark(device: torch.device, size: int) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 33, 4097, 40_001])
-def test_sorting_brings_every_element_and_its_place(device: torch.device, size: int) -> None:
+def test_sort_topk_searchsorted_and_unique_bring_every_element(device: torch.device, size: int) -> None:
     """Contract: sorting, stably, gives Python's order with the places the elements came from; the k largest are its
     end; a search finds where each belongs; `unique` counts each."""
     x = torch.randint(0, max(size // 3, 2), (size,))

@@ -16,7 +16,7 @@ HALF_OF_32_BITS = 2**31
 
 @pytest.mark.covers("test_cuda::TestCuda::test_arithmetic_large_tensor")
 @pytest.mark.requires(free_memory=">=10GiB")
-def test_arithmetic_on_a_billion_elements(device: torch.device) -> None:
+def test_arithmetic_in_place_on_a_billion_elements(device: torch.device) -> None:
     """Contract: arithmetic in place reaches each of 2^30 elements, and a float32 sum of them, a power of two, is exact:
     its partial sums are whole numbers or halves with few bits."""
     x = torch.empty(2**30, device=device)
@@ -31,7 +31,7 @@ def test_arithmetic_on_a_billion_elements(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_max_large_axis")
 @pytest.mark.requires(free_memory=">=12GiB")
 @pytest.mark.parametrize("place", [0, 2**31 - 1, 2**31, 2**32 - 1])
-def test_the_maximum_along_four_billion_elements(device: torch.device, place: int) -> None:
+def test_max_and_min_along_four_billion_elements(device: torch.device, place: int) -> None:
     """Contract: the one element of 2^32 that differs is found as the maximum along the axis, and at its index, before,
     at and beyond what 31 bits count; so is the minimum."""
     x = torch.zeros(2**32, device=device, dtype=torch.int8)
@@ -46,7 +46,7 @@ def test_the_maximum_along_four_billion_elements(device: torch.device, place: in
 
 @pytest.mark.covers("test_cuda::TestCuda::test_huge_index")
 @pytest.mark.requires(free_memory=">=18GiB")
-def test_rows_of_a_large_table(device: torch.device) -> None:
+def test_indexing_rows_of_a_large_table(device: torch.device) -> None:
     """Contract: indexing a table of 15 million rows of 45 whole numbers (5.4 GB) by a permutation moves every row to
     its place. Each element says its row and column, so that the result is known without a copy on the host."""
     rows, columns = 15_000_000, 45
@@ -63,7 +63,7 @@ def test_rows_of_a_large_table(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_kernel_loop_overflow")
 @pytest.mark.requires(free_memory=">=6GiB")
-def test_a_kernel_loops_beyond_a_billion(device: torch.device) -> None:
+def test_avg_pool2d_loops_beyond_a_billion_elements(device: torch.device) -> None:
     """Contract: pooling of 2^30 + 1 elements, one by one, gives each where it was: the loop of the kernel, which steps
     over all threads at once, does not overflow."""
     x = torch.zeros(1, 1, 1, 2**30 + 1, dtype=torch.float16, device=device)
@@ -79,7 +79,7 @@ def test_a_kernel_loops_beyond_a_billion(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_kernel_loop_overflow_large")
 @pytest.mark.requires(free_memory=">=12GiB")
-def test_a_kernel_at_the_end_of_31_bits(device: torch.device) -> None:
+def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
     """Contract: pooling of 2^31 - 1 elements is right at the last; of 2^31 it either says that an integer is out of
     range, as the kernel for it counts in 31 bits, or is right: never wrong and silent."""
     x = torch.zeros(1, 1, 1, HALF_OF_32_BITS - 1, dtype=torch.float16, device=device)
@@ -104,7 +104,7 @@ def test_a_kernel_at_the_end_of_31_bits(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_opaque_type")
 @pytest.mark.requires(free_memory=">=20GiB")
-def test_a_choice_among_600_million(device: torch.device) -> None:
+def test_where_among_600_million_elements(device: torch.device) -> None:
     """Contract: `where` with 600 million int32 elements, 2.4 GB in each operand, takes each from its side."""
     size = 600_000_000
     x = torch.arange(size, dtype=torch.int32, device=device)

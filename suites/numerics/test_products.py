@@ -44,7 +44,7 @@ def exact_float32(device: torch.device) -> Iterator[None]:
 @pytest.mark.usefixtures("exact_float32")
 @pytest.mark.parametrize("dtype", PRODUCTS, ids=name)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_products_are_within_the_bound_of_their_type(
+def test_matmul_is_within_the_bound_of_its_dtype(
     device: torch.device, shape: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
     """Contract: each entry of a product of matrices is within the bound of float32's accumulation, or float64's, and
@@ -81,7 +81,7 @@ def entries(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
-def test_convolutions_are_within_the_bound(device: torch.device, dtype: torch.dtype) -> None:
+def test_conv2d_is_within_the_bound_of_its_dtype(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: each entry of a convolution in float64, and in float32 with TF32 off, is within the bound for its 27
     products; by transform or by tiles, which may add a factor of 32 in float32. What is right is added up exactly, and
     rounded once to float64."""
@@ -101,7 +101,9 @@ def test_convolutions_are_within_the_bound(device: torch.device, dtype: torch.dt
 
 @pytest.mark.requires(device="cuda", tf32=True, silicon=True)
 @pytest.mark.parametrize("shape", SHAPES[2:], ids=str)
-def test_tf32_is_as_far_off_as_its_ten_bits_say(device: torch.device, shape: tuple[int, int, int]) -> None:
+def test_fp32_precision_tf32_matmul_is_as_far_off_as_ten_bits(
+    device: torch.device, shape: tuple[int, int, int]
+) -> None:
     """Contract: with TF32, inputs are rounded, or cut, to ten bits behind the point: products are within 2^-9 of their
     sizes, two inputs' cuts of 2^-10 each, and float32's bound. Without it they are within float32's alone; and on a
     large product TF32 shows: some entry is beyond that bound, else the setting did nothing."""
@@ -126,7 +128,7 @@ def test_tf32_is_as_far_off_as_its_ten_bits_say(device: torch.device, shape: tup
 
 
 @pytest.mark.requires(device="cuda", tf32=True, cudnn=True, silicon=True)
-def test_tf32_in_convolutions(device: torch.device) -> None:
+def test_fp32_precision_tf32_conv2d_is_as_far_off_as_ten_bits(device: torch.device) -> None:
     """Contract: the same of a convolution by cuDNN, with the setting that is cuDNN's own."""
     x, weight = torch.randn(4, 64, 16, 16), torch.randn(64, 64, 3, 3)
     windows = torch.nn.functional.unfold(x.double(), 3)

@@ -15,7 +15,7 @@ SIZES = pytest.mark.parametrize("size", LENGTHS)
 
 @pytest.mark.covers("test_cuda::TestCuda::test_reduction_gpu_memory_accessing")
 @pytest.mark.parametrize("shape", [(512, 8), (1, 1), (513, 7), (7, 513), (65, 1024), (4, 3, 1000)], ids=str)
-def test_a_sum_of_ones_reads_all_and_nothing_beyond(device: torch.device, shape: tuple[int, ...]) -> None:
+def test_sum_of_ones_reads_all_and_nothing_beyond(device: torch.device, shape: tuple[int, ...]) -> None:
     """Contract: the sum of ones along any dimension is that dimension's size, exactly: an element that is not read, or
     read twice, or one beyond the end shows. The ones lie between numbers that would."""
     count = torch.Size(shape).numel()
@@ -34,7 +34,7 @@ def test_a_sum_of_ones_reads_all_and_nothing_beyond(device: torch.device, shape:
     "dtype", [torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int64], ids=name
 )
 @pytest.mark.parametrize("more", [0, 1, 2, 3])
-def test_large_products(device: torch.device, dtype: torch.dtype, more: int) -> None:
+def test_prod_of_many_units_is_exact(device: torch.device, dtype: torch.dtype, more: int) -> None:
     """Contract: a product of 240,000 and a few units is exact: ones give one, minus ones their sign, and imaginary
     units the power of i, which tells how many were taken modulo four."""
     count = 240_000 + more
@@ -77,7 +77,7 @@ SUMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[list[Fra
 
 @pytest.mark.parametrize(("reduce", "terms"), SUMS.values(), ids=SUMS.keys())
 @pytest.mark.parametrize("size", [1, 3, 33, 1000])
-def test_sums_of_float64_are_float64s(
+def test_sum_of_float64_has_the_precision_of_float64(
     device: torch.device,
     reduce: Callable[[torch.Tensor], torch.Tensor],
     terms: Callable[[list[Fraction]], list[Fraction]],
@@ -102,7 +102,7 @@ def test_sums_of_float64_are_float64s(
 @pytest.mark.covers("test_cuda::TestCuda::test_min_max_inits")
 @pytest.mark.parametrize("dtype", [*WHOLE_TYPES, *FLOATING_TYPES], ids=name)
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_the_lowest_value_can_be_the_largest(device: torch.device, dtype: torch.dtype, size: int) -> None:
+def test_max_of_the_lowest_value_and_min_of_the_highest(device: torch.device, dtype: torch.dtype, size: int) -> None:
     """Contract: of elements that all are the type's lowest value, that is the maximum, and of its highest the minimum,
     with an index that is there: what a reduction starts from is not taken for an element. One alone has index zero."""
     low, high = ends(dtype)
@@ -121,7 +121,7 @@ def test_the_lowest_value_can_be_the_largest(device: torch.device, dtype: torch.
 
 @SIZES
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16], ids=name)
-def test_the_one_that_differs_is_found_wherever_it_is(device: torch.device, size: int, dtype: torch.dtype) -> None:
+def test_argmax_finds_the_one_that_differs(device: torch.device, size: int, dtype: torch.dtype) -> None:
     """Contract: one element above all others is the maximum and its place the index, at the ends and in the middle;
     below all others, the same with the minimum."""
     for place in {0, size // 3, size // 2, size - 1}:
@@ -174,7 +174,7 @@ PROPAGATING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("reduce", PROPAGATING.values(), ids=PROPAGATING.keys())
 @SIZES
-def test_one_nan_anywhere_shows(
+def test_nan_anywhere_makes_a_reduction_nan(
     device: torch.device, reduce: Callable[[torch.Tensor], torch.Tensor], size: int
 ) -> None:
     """Contract: one undefined element, at the ends or in the middle, makes the whole result undefined; without it the
@@ -189,7 +189,7 @@ def test_one_nan_anywhere_shows(
 
 
 @SIZES
-def test_where_nan_is(device: torch.device, size: int) -> None:
+def test_argmax_sort_isnan_and_nansum_know_nan(device: torch.device, size: int) -> None:
     """Contract: NaN counts as the largest: `argmax` and `argmin` find it, sorting puts it last and `isnan` shows it
     alone; `nansum`, `nanmean` and `fmax` look past it."""
     for place in {0, size // 2, size - 1}:
@@ -244,7 +244,7 @@ def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
-def test_nan_spreads_along_its_row_and_column(device: torch.device, dtype: torch.dtype) -> None:
+def test_nan_in_matmul_spreads_along_its_row_and_column(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: in a product of matrices an undefined element of the first makes its row undefined and one of the
     second its column, though it is multiplied by zeros, and nothing else."""
     for ones_first in (True, False):
@@ -288,7 +288,7 @@ def test_subnormal_numbers_are_kept(device: torch.device, dtype: torch.dtype) ->
 
 @pytest.mark.covers("test_cuda::TestCuda::test_batch_norm_gather_stats")
 @pytest.mark.requires(device="cuda")
-def test_gathered_statistics_of_batches(device: torch.device) -> None:
+def test_batch_norm_gather_stats_of_two_batches(device: torch.device) -> None:
     """Contract: statistics of two equal batches of mean one and inverse deviation one are one each. And those of
     unequal ones are the mean of means, and the inverse deviation of the variances with what the means differ by,
     computed in float64 (within 1e-5: some ten roundings of float32)."""

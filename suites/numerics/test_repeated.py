@@ -91,7 +91,7 @@ def again(device: torch.device, work: Work) -> None:
 
 
 @pytest.mark.parametrize("work", STEADY.values(), ids=STEADY.keys())
-def test_fifty_times_the_same(device: torch.device, work: Work) -> None:
+def test_repeated_fifty_times_gives_the_same_bits(device: torch.device, work: Work) -> None:
     """Contract: fifty repetitions of an operation without atomic additions, on one device and in one stream, give the
     first's result to the last bit."""
     again(device, work)
@@ -99,7 +99,7 @@ def test_fifty_times_the_same(device: torch.device, work: Work) -> None:
 
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("work", [*STEADY.values(), *ASKED.values()], ids=[*STEADY, *ASKED])
-def test_fifty_times_the_same_when_asked_for(device: torch.device, work: Work) -> None:
+def test_use_deterministic_algorithms_repeated_gives_the_same_bits(device: torch.device, work: Work) -> None:
     """Contract: with deterministic algorithms, so do operations whose fast forms add in any order."""
     again(device, work)
 
@@ -107,7 +107,7 @@ def test_fifty_times_the_same_when_asked_for(device: torch.device, work: Work) -
 @pytest.mark.requires(accelerator=True, devices=2)
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("work", [*STEADY.values(), *ASKED.values()], ids=[*STEADY, *ASKED])
-def test_devices_of_one_kind_agree(device: torch.device, work: Work) -> None:
+def test_use_deterministic_algorithms_devices_of_one_model_agree(device: torch.device, work: Work) -> None:
     """Contract: two devices of one model give the same result to the last bit, with deterministic algorithms."""
     there = torch.device(device.type, 1)
     module = torch.get_device_module(device)
@@ -118,7 +118,7 @@ def test_devices_of_one_kind_agree(device: torch.device, work: Work) -> None:
     assert torch.equal(work(x.to(device)).cpu(), work(x.to(there)).cpu())
 
 
-def test_an_order_of_its_own_shows(device: torch.device) -> None:
+def test_sum_in_another_order_differs(device: torch.device) -> None:
     """Contract: such numbers tell orders apart: sums of them in ten orders, one by one, are not all the same. (The
     control: what is the same fifty times is so though it need not be.)"""
     x = torch.randn(1000)

@@ -23,7 +23,7 @@ METHODS = pytest.mark.parametrize("method", ON_HOST)
 
 
 @METHODS
-def test_on_the_host(method: str) -> None:
+def test_type_methods_on_the_cpu_give_their_class(method: str) -> None:
     """Contract: a method for conversion gives a tensor, and on a storage a storage, of its class on the host, of no
     other, with the same values."""
     x = torch.arange(5).float()
@@ -38,7 +38,7 @@ def test_on_the_host(method: str) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_type_conversions")
 @pytest.mark.requires(device="cuda")
 @METHODS
-def test_on_a_gpu_and_back(device: torch.device, method: str) -> None:
+def test_type_methods_on_a_gpu_and_back_give_their_class(device: torch.device, method: str) -> None:
     """Contract: brought to a GPU, tensors and storages are of the classes for CUDA whatever they are converted to
     there, and back on the host of those for the host, with the values that a conversion there gives."""
     x = torch.randn(5, 5).abs() * 10

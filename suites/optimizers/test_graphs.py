@@ -42,7 +42,7 @@ FUSED = [kind for kind in KINDS.values() if "fused" in kind.forms]
         for kind in FUSED
     ],
 )
-def test_a_captured_step_is_a_step(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+def test_capturable_step_replayed_is_a_step(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """Contract: a step that is captured, after a few that are run, and replayed with new gradients in place, moves
     weights as steps that are run would: those of the same form to the last bit, since the same kernels run."""
     capturable: dict[str, Any] = {"capturable": True} if form == "fused" and "capturable" in kind.forms else {}
@@ -79,7 +79,7 @@ def test_a_captured_step_is_a_step(device: torch.device, kind: Kind, form: str, 
 @of_empty_graphs
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
-def test_groups_that_are_all_capturable_can_be_captured(device: torch.device, name: str) -> None:
+def test_capturable_in_all_groups_can_be_captured(device: torch.device, name: str) -> None:
     """Contract: an optimiser whose groups each say that they are capturable can be captured, and moves each group by
     its own rate and gradient as one that is not captured, within float32's rounding of a count of steps kept on the
     device (1e-4)."""
@@ -111,7 +111,7 @@ def test_groups_that_are_all_capturable_can_be_captured(device: torch.device, na
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_optims_with_explicitly_capturable_param_groups")
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
-def test_a_group_that_is_not_capturable_is_refused(device: torch.device, name: str) -> None:
+def test_capturable_missing_in_a_group_is_refused(device: torch.device, name: str) -> None:
     """Contract: where one group is not capturable, a step under capture is a RuntimeError that says so; the capture
     ends, weights are as before, and steps outside go on."""
     weights = [torch.ones(1, device=device) for _ in range(2)]
@@ -145,7 +145,7 @@ def test_a_group_that_is_not_capturable_is_refused(device: torch.device, name: s
         for form in ("one_by_one", "foreach", "fused")
     ],
 )
-def test_a_captured_backward_pass_is_scaled_by_the_scale_of_the_day(
+def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
     device: torch.device, kind: Kind, form: str
 ) -> None:
     """Contract: a captured scaled backward pass multiplies by the scale as it is at each replay; steps and updates
@@ -188,7 +188,7 @@ def test_a_captured_backward_pass_is_scaled_by_the_scale_of_the_day(
     "kind",
     [pytest.param(kind, id=kind.name, marks=marks(kind, "fused")) for kind in FUSED],
 )
-def test_a_whole_scaled_step_can_be_captured(device: torch.device, kind: Kind) -> None:
+def test_gradscaler_step_and_update_of_a_fused_optimizer_can_be_captured(device: torch.device, kind: Kind) -> None:
     """Contract: a fused optimiser's step with a scaler, update included, can be captured, and replays as it runs: the
     same weights and the same scales, with a step that overflows in between, to the last bit."""
     capturable: dict[str, Any] = {"capturable": True} if "capturable" in kind.forms else {}

@@ -24,7 +24,7 @@ def groups_of(weights: list[torch.Tensor], settings: list[dict[str, Any]]) -> An
 
 
 @with_forms("plain")
-def test_each_group_has_its_settings(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+def test_param_groups_have_their_own_settings(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """Contract: weights in groups with settings of their own move as they would in optimisers of their own with those
     settings, to the last bit; what a group does not say is what the optimiser says."""
     rates: list[dict[str, Any]] = [{"lr": 0.3}, {}, {"lr": 0.01, "maximize": True}]
@@ -45,7 +45,7 @@ def test_each_group_has_its_settings(device: torch.device, kind: Kind, form: str
 
 
 @with_forms("decay")
-def test_a_rate_can_be_a_tensor(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+def test_lr_can_be_a_tensor(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """Contract: a learning rate may be a tensor: it is as good as the number, and a new value written to it holds at
     the next step. Within 1e-6, since the tensor is of float32. Adam's foreach form, unless captured, refuses one."""
     if form == "foreach" and kind.name in ("Adam", "AdamW"):
@@ -71,7 +71,7 @@ def test_a_rate_can_be_a_tensor(device: torch.device, kind: Kind, form: str, set
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
 
 
-def test_a_group_can_come_later(device: torch.device) -> None:
+def test_add_param_group_takes_part_from_then_on(device: torch.device) -> None:
     """Contract: a group that is added takes part from then on, with the optimiser's settings where it has none; a
     weight that is in a group already is a ValueError."""
     first, second, _ = detached(device)
@@ -93,7 +93,7 @@ def test_a_group_can_come_later(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("what", ["nothing", "a_set", "no_tensor", "no_leaf", "one_tensor"])
-def test_what_are_no_weights(device: torch.device, what: str) -> None:
+def test_params_must_be_tensors_in_an_ordered_collection(device: torch.device, what: str) -> None:
     """Contract: no weights at all are a ValueError; a set, since its order is none, what is no tensor and a bare tensor
     are TypeErrors; the result of an operation, which nothing would update, is a ValueError."""
     weight = torch.ones(2, device=device, requires_grad=True)
@@ -112,7 +112,9 @@ def test_what_are_no_weights(device: torch.device, what: str) -> None:
 
 @with_kinds()
 @pytest.mark.parametrize("setting", ["lr", "weight_decay", "eps", "betas", "momentum", "rho"])
-def test_impossible_settings_are_refused(device: torch.device, kind: Kind, setting: str) -> None:
+def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
+    device: torch.device, kind: Kind, setting: str
+) -> None:
     """Contract: a negative rate, decay, epsilon or momentum, and a factor of a running mean of one, is a ValueError
     that says which, where the optimiser has that setting at all; where it has none, it is a TypeError."""
     several: list[Any] = [(1.0, 0.9), (0.9, 1.0), (-0.1, 0.9), (0.9, -0.1)] if setting == "betas" else [-1.0]
@@ -124,7 +126,7 @@ def test_impossible_settings_are_refused(device: torch.device, kind: Kind, setti
 
 
 @with_forms("momentum", "decay")
-def test_weights_without_a_gradient_stay(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+def test_step_leaves_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """Contract: a weight without a gradient is left as it is, decay included, and nothing is kept for it."""
     weights = detached(device)
     optimiser = kind.make(weights, form, settings)
@@ -166,7 +168,7 @@ WRITES_GRADIENTS = {
         for form in ("one_by_one", "foreach")
     ],
 )
-def test_gradients_are_left_as_they_are(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+def test_step_leaves_gradients_as_they_are(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """Contract: a step reads gradients and does not write to them."""
     weights = detached(device)
     optimiser = kind.make(weights, form, settings)
@@ -179,7 +181,7 @@ def test_gradients_are_left_as_they_are(device: torch.device, kind: Kind, form: 
 
 
 @with_kinds()
-def test_a_closure_is_run_once_with_gradients(device: torch.device, kind: Kind) -> None:
+def test_step_runs_a_closure_once_with_gradients_on(device: torch.device, kind: Kind) -> None:
     """Contract: a step with a closure runs it once, with gradients on though the caller has them off, uses the
     gradients that it leaves, and gives back what it gives."""
     weights = new_weights(device)
@@ -202,7 +204,7 @@ def test_a_closure_is_run_once_with_gradients(device: torch.device, kind: Kind) 
     assert all(not torch.equal(weight.detach(), before) for weight, before in zip(weights, start, strict=True))
 
 
-def test_gradients_of_every_group_are_cleared(device: torch.device) -> None:
+def test_zero_grad_clears_gradients_of_every_group(device: torch.device) -> None:
     """Contract: `zero_grad` clears the gradients of all weights of all groups."""
     weights = [torch.ones(2, device=device, requires_grad=True) for _ in range(3)]
     optimiser = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], lr=0.1)
@@ -215,7 +217,7 @@ def test_gradients_of_every_group_are_cleared(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_gradients_are_cleared(device: torch.device, to_none: bool) -> None:
+def test_zero_grad_takes_gradients_away_or_sets_them_to_zero(device: torch.device, to_none: bool) -> None:
     """Contract: `zero_grad` takes gradients away, or sets them to zero in place and cuts them off from how they came
     to be."""
     weight = torch.ones(3, device=device, requires_grad=True)
@@ -241,7 +243,9 @@ def test_gradients_are_cleared(device: torch.device, to_none: bool) -> None:
     ],
     ids=["foreach_and_fused", "differentiable_and_fused"],
 )
-def test_forms_that_exclude_each_other(device: torch.device, forms: tuple[str, str], names: list[str]) -> None:
+def test_foreach_fused_and_capturable_that_exclude_each_other(
+    device: torch.device, forms: tuple[str, str], names: list[str]
+) -> None:
     """Contract: two forms at once are a RuntimeError that names them."""
     options = FORMS[forms[0]] | FORMS[forms[1]]
     options = {name: True for name, value in options.items() if value}
@@ -252,7 +256,7 @@ def test_forms_that_exclude_each_other(device: torch.device, forms: tuple[str, s
 
 @pytest.mark.requires(not_={"accelerator": True})
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
-def test_on_the_cpu_nothing_is_captured(device: torch.device, name: str) -> None:
+def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> None:
     """Contract: a capturable optimiser refuses weights on the CPU with an AssertionError that says where it works."""
     weight = torch.ones(2, device=device)
     weight.grad = torch.ones(2, device=device)
@@ -264,7 +268,7 @@ def test_on_the_cpu_nothing_is_captured(device: torch.device, name: str) -> None
 
 @pytest.mark.parametrize("form", ["one_by_one", "foreach"])
 @with_kinds()
-def test_complex_weights_are_pairs_of_numbers(device: torch.device, kind: Kind, form: str) -> None:
+def test_complex_weights_step_as_pairs_of_numbers(device: torch.device, kind: Kind, form: str) -> None:
     """Contract: a complex weight moves as its real and imaginary parts would as real weights: within
     float64's rounding, since complex kernels may fuse a product with a sum."""
     start = torch.randn(4, 2, dtype=torch.float64)

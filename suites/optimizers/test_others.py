@@ -44,7 +44,7 @@ def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, de
 @FOREACH
 @pytest.mark.parametrize("shape", [(6,), (4, 3)], ids=["vector", "matrix"])
 @pytest.mark.parametrize("settings", [(0.1, 0.0, 1.0), (0.3, 0.2, 2.0)], ids=["plain", "decay"])
-def test_adafactor(
+def test_adafactor_steps_are_the_published_ones(
     device: torch.device, foreach: bool, shape: tuple[int, ...], settings: tuple[float, float, float]
 ) -> None:
     """Contract: Adafactor's steps are the published ones: second moments of a matrix are kept as a product of rows and
@@ -79,7 +79,7 @@ def orthogonal(g: torch.Tensor) -> torch.Tensor:
 @pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}}])
 @pytest.mark.parametrize("shape", [(4, 4), (6, 3), (3, 6)], ids=["square", "tall", "wide"])
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
-def test_muon(device: torch.device, shape: tuple[int, int], nesterov: bool) -> None:
+def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[int, int], nesterov: bool) -> None:
     """Contract: Muon's steps are the published ones: momentum, made nearly orthogonal by five steps of an iteration,
     times a rate that depends on the shape, with a decay of its own. The iteration is computed in bfloat16 (eight bits),
     fifteen products deep: its entries, which are below one, are within 0.1, and with a rate of 0.02 over five steps
@@ -167,7 +167,7 @@ def sparse(rows: list[int], values: torch.Tensor, size: tuple[int, ...]) -> torc
 
 @NO_SPARSE
 @pytest.mark.parametrize("name", ["SGD", "Adagrad"])
-def test_sparse_gradients_are_as_good_as_dense_ones(device: torch.device, name: str) -> None:
+def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.device, name: str) -> None:
     """Contract: SGD and Adagrad take sparse gradients, with rows that come twice, and move as with the dense ones."""
     start = torch.randn(6, 2, dtype=torch.float64)
     one, two = (start.to(device, copy=True).requires_grad_(requires_grad=True) for _ in range(2))
@@ -186,7 +186,7 @@ def test_sparse_gradients_are_as_good_as_dense_ones(device: torch.device, name: 
 
 @NO_SPARSE
 @pytest.mark.parametrize("maximize", [False, True], ids=["minimize", "maximize"])
-def test_sparse_adam_moves_what_has_a_gradient(device: torch.device, maximize: bool) -> None:
+def test_sparseadam_moves_rows_that_have_a_gradient(device: torch.device, maximize: bool) -> None:
     """Contract: SparseAdam moves the rows that a gradient has, each as Adam would whose moments move only then but
     whose count of steps is everyone's; other rows stay to the last bit. (Its epsilon is added at another place than
     Adam's, so that it is made too small to matter here.)"""
@@ -210,7 +210,7 @@ def test_sparse_adam_moves_what_has_a_gradient(device: torch.device, maximize: b
 
 
 @NO_SPARSE
-def test_sparse_adam_is_for_sparse_gradients(device: torch.device) -> None:
+def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.device) -> None:
     """Contract: SparseAdam refuses dense gradients and sparse weights."""
     weight = torch.zeros(3, device=device, requires_grad=True)
     optimiser = torch.optim.SparseAdam([weight])
@@ -224,7 +224,7 @@ def test_sparse_adam_is_for_sparse_gradients(device: torch.device) -> None:
 
 @NO_SPARSE
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("SGD", "Adagrad")])
-def test_others_refuse_sparse_gradients(device: torch.device, name: str) -> None:
+def test_sparse_gradients_are_refused_by_other_optimizers(device: torch.device, name: str) -> None:
     """Contract: an optimiser without a rule for sparse gradients refuses them with a RuntimeError and does not move."""
     weight = torch.zeros(3, device=device, requires_grad=True)
     optimiser = getattr(torch.optim, name)([weight], lr=0.1)

@@ -32,7 +32,7 @@ TYPES = pytest.mark.parametrize("dtype", TYPES_OF_WEIGHTS.values(), ids=TYPES_OF
 
 @TYPES
 @with_settings()
-def test_steps_are_those_of_the_formula(
+def test_step_is_that_of_the_formula(
     device: torch.device, kind: Kind, form: str, settings: str, dtype: torch.dtype
 ) -> None:
     """Contract: after each of several steps, weights of several shapes are those of the published formula, evaluated
@@ -60,7 +60,7 @@ def test_steps_are_those_of_the_formula(
 
 
 @with_kinds()
-def test_the_reference_moves(kind: Kind) -> None:
+def test_step_references_follow_each_setting(kind: Kind) -> None:
     """Contract: no reference is one that stays where it is or that forgets its settings: each of an optimiser's
     settings leads elsewhere."""
     torch.manual_seed(1)
@@ -75,7 +75,7 @@ def test_the_reference_moves(kind: Kind) -> None:
     assert len({tuple(end.tolist()) for end in different.values()}) == len(different)
 
 
-def test_averages_of_asgd_are_kept(device: torch.device) -> None:
+def test_asgd_keeps_its_average(device: torch.device) -> None:
     """Contract: the average that ASGD keeps beside a weight is the weight until `t0` steps are past, and then takes in
     each later weight with a share of one over how many they are."""
     kind, weights = KINDS["ASGD"], new_weights(device)

@@ -49,9 +49,7 @@ def through_a_file(value: Any) -> Any:
 
 @with_forms("decay")
 @pytest.mark.parametrize("way", ["memory", "file"])
-def test_training_goes_on_from_a_state_dictionary(
-    device: torch.device, kind: Kind, form: str, settings: str, way: str
-) -> None:
+def test_load_state_dict_training_goes_on(device: torch.device, kind: Kind, form: str, settings: str, way: str) -> None:
     """Contract: an optimiser that takes over the state of another, in memory or by a file, goes on as the other would
     have, to the last bit, though it was made with another learning rate."""
     weights, optimiser = trained(device, kind, form, settings)
@@ -68,7 +66,7 @@ def test_training_goes_on_from_a_state_dictionary(
 
 
 @with_kinds()
-def test_without_its_state_it_would_go_elsewhere(device: torch.device, kind: Kind) -> None:
+def test_load_state_dict_left_out_goes_elsewhere(device: torch.device, kind: Kind) -> None:
     """Contract: what is kept matters: an optimiser that begins anew at the same weights goes elsewhere. (The control
     of the case before.)"""
     settings = "momentum" if "momentum" in kind.settings else "decay" if "decay" in kind.settings else "plain"
@@ -83,7 +81,9 @@ def test_without_its_state_it_would_go_elsewhere(device: torch.device, kind: Kin
 
 
 @with_forms("decay")
-def test_any_form_takes_over_from_any_other(device: torch.device, kind: Kind, form: str, settings: str) -> None:
+def test_load_state_dict_of_the_plain_form_by_every_form(
+    device: torch.device, kind: Kind, form: str, settings: str
+) -> None:
     """Contract: a state dictionary written by the plain form is taken over by every other, which goes on with the
     settings that come with it: within float32's rounding, since forms for capture count steps in it."""
     weights, optimiser = trained(device, kind, "one_by_one", settings)
@@ -111,7 +111,7 @@ def test_any_form_takes_over_from_any_other(device: torch.device, kind: Kind, fo
 
 
 @with_kinds()
-def test_state_comes_in_the_weights_type_and_on_their_device(device: torch.device, kind: Kind) -> None:
+def test_load_state_dict_converts_state_to_the_weights_dtype_and_device(device: torch.device, kind: Kind) -> None:
     """Contract: state loaded for weights of another floating-point type and device is converted to theirs, but for the
     number of steps, whose type is kept so that no step is lost: bfloat16 would stop at 256."""
     _, optimiser = trained(torch.device("cpu"), kind, "one_by_one", "plain", MANY)
@@ -136,9 +136,7 @@ def test_state_comes_in_the_weights_type_and_on_their_device(device: torch.devic
 
 
 @with_forms("decay")
-def test_steps_of_weights_of_low_precision_are_counted(
-    device: torch.device, kind: Kind, form: str, settings: str
-) -> None:
+def test_state_step_of_bfloat16_weights_is_float32(device: torch.device, kind: Kind, form: str, settings: str) -> None:
     """Contract: an optimiser of bfloat16 weights counts its steps in float32, in each of its forms, from the first step
     on and from a number that it has loaded, which bfloat16 could not count on from."""
     weights = [weight.detach() for weight in new_weights(device, torch.bfloat16)]
@@ -159,7 +157,7 @@ def test_steps_of_weights_of_low_precision_are_counted(
 
 
 @with_kinds()
-def test_groups_of_another_shape_are_refused(device: torch.device, kind: Kind) -> None:
+def test_load_state_dict_refuses_groups_of_another_shape(device: torch.device, kind: Kind) -> None:
     """Contract: a state dictionary with another number of groups, or of weights in one, is a ValueError and changes
     nothing."""
     weights, optimiser = trained(device, kind, "one_by_one", "plain")
@@ -176,7 +174,7 @@ def test_groups_of_another_shape_are_refused(device: torch.device, kind: Kind) -
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 @with_kinds()
-def test_copies_are_apart(device: torch.device, kind: Kind, way: str) -> None:
+def test_deepcopy_and_pickle_of_an_optimizer_are_apart(device: torch.device, kind: Kind, way: str) -> None:
     """Contract: a copy of an optimiser and its weights made together goes on with the copied weights, as the first
     would, and leaves the first alone."""
     weights, optimiser = trained(device, kind, "one_by_one", "plain")
@@ -192,7 +190,7 @@ def test_copies_are_apart(device: torch.device, kind: Kind, way: str) -> None:
     assert all(map(torch.equal, first, second))
 
 
-def test_hooks_see_and_change_what_is_saved_and_loaded(device: torch.device) -> None:
+def test_state_dict_and_step_hooks_see_and_change(device: torch.device) -> None:
     """Contract: hooks around `state_dict`, `load_state_dict` and `step` are called in order, those before a step before
     it has moved a weight and those after it when it has, can replace what passes, and are gone once removed."""
     weights, optimiser = trained(device, KINDS["Adam"], "one_by_one", "plain")

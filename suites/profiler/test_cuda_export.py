@@ -32,14 +32,14 @@ def trace(device: torch.device, tmp_path: Path) -> Trace:
     return trace
 
 
-def test_kernels_ran_on_the_streams_they_were_given_to(trace: Trace) -> None:
+def test_export_chrome_trace_kernels_are_on_the_streams_they_were_given_to(trace: Trace) -> None:
     """Contract: the file names the stream of each kernel: two kernels on each of three, none elsewhere."""
     streams = [kernel.args["stream"] for kernel in trace.of("kernel")]
 
     assert sorted(streams.count(stream) for stream in set(streams)) == [2] * STREAMS, str(streams)
 
 
-def test_a_kernel_correlates_with_one_launch_and_one_operator(trace: Trace) -> None:
+def test_export_chrome_trace_kernel_correlates_with_one_launch_and_operator(trace: Trace) -> None:
     """Contract: a kernel shares its correlation with one call that launched it, before it began, and the call lies
     within the operator whose id both have; each operator has one kernel."""
     calls = {call.args["correlation"]: call for call in trace.of("cuda_runtime", "cuda_driver")}
@@ -58,7 +58,7 @@ def test_a_kernel_correlates_with_one_launch_and_one_operator(trace: Trace) -> N
     assert sorted(launched) == ["aten::sub"] * STREAMS + ["aten::tanh"] * STREAMS
 
 
-def test_arrows_lead_from_launches_to_kernels(trace: Trace) -> None:
+def test_export_chrome_trace_arrows_lead_from_launches_to_kernels(trace: Trace) -> None:
     """Contract: each kernel has one arrow to it, which starts at its launch."""
     calls = {str(call.args["correlation"]): call for call in trace.of("cuda_runtime", "cuda_driver")}
     starts = {m.arrow: m for m in trace.moments if m.category == "ac2g" and m.phase == "s"}
@@ -70,7 +70,7 @@ def test_arrows_lead_from_launches_to_kernels(trace: Trace) -> None:
         assert starts[correlation].line == calls[correlation].line
 
 
-def test_kernels_of_a_stream_do_not_overlap(trace: Trace) -> None:
+def test_export_chrome_trace_kernels_of_a_stream_do_not_overlap(trace: Trace) -> None:
     """Contract: kernels of one stream run one after the other, in the order of their launches."""
     by_stream: dict[object, list[chrome.Span]] = {}
     for kernel in trace.of("kernel"):

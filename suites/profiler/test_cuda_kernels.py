@@ -36,7 +36,7 @@ def ran_on_device(tree: Node) -> list[Node]:
 
 
 @ON_STREAMS
-def test_kernels_on_side_streams_are_below_the_operators_that_launched_them(device: torch.device) -> None:
+def test_kernels_on_side_streams_are_below_their_operators(device: torch.device) -> None:
     """Contract: an operator's kernel is below it whatever the stream: one each here, and none anywhere else."""
     tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
@@ -57,7 +57,7 @@ def test_operators_on_side_streams_are_in_program_order(device: torch.device) ->
 
 
 @ON_STREAMS
-def test_the_same_work_on_streams_gives_the_same_tree(device: torch.device) -> None:
+def test_same_work_on_streams_gives_the_same_tree(device: torch.device) -> None:
     """Contract: with caches filled, each profile of the same work on the same streams has the same tree."""
     work = side_streams(device)
     warm_up(work, activities=HOST_AND_CUDA)
@@ -69,7 +69,7 @@ def test_the_same_work_on_streams_gives_the_same_tree(device: torch.device) -> N
 
 
 @pytest.mark.covers(f"{TREE}_cuda_with_stream", f"{TREE}_cuda_detailed")
-def test_a_kernel_is_below_the_call_that_launched_it(device: torch.device) -> None:
+def test_kernel_is_below_the_call_that_launched_it(device: torch.device) -> None:
     """Contract: between operator and kernel is one call of the runtime or driver, a launch, with that kernel alone."""
     tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
@@ -101,7 +101,7 @@ def test_kernels_of_backward_are_below_the_nodes_that_ran_them(device: torch.dev
 
 
 @TRAINING
-def test_each_part_of_a_training_step_has_its_own_kernels(device: torch.device) -> None:
+def test_training_step_parts_have_their_own_kernels(device: torch.device) -> None:
     """Contract: forward, backward and optimiser have each their kernels below them: every kernel is below one of the
     three, an update of a parameter is one kernel in the optimiser's scope, and dropping gradients is none."""
     tree = record(warm(training_step(device)), activities=HOST_AND_CUDA)
@@ -139,9 +139,7 @@ def test_frames_operators_launches_and_kernels_are_one_line(device: torch.device
 
 
 @pytest.mark.parametrize("to_device", [True, False], ids=["to_device", "to_host"])
-def test_a_copy_between_host_and_device_is_below_the_operator_that_copies(
-    device: torch.device, to_device: bool
-) -> None:
+def test_copy_between_cpu_and_device_is_below_aten_copy(device: torch.device, to_device: bool) -> None:
     """Contract: the transfer is a device event of its own below `aten::copy_`, and names its direction."""
     source = torch.rand(1024, device="cpu" if to_device else device)
     target = device if to_device else torch.device("cpu")
@@ -154,7 +152,7 @@ def test_a_copy_between_host_and_device_is_below_the_operator_that_copies(
 
 
 @pytest.mark.covers(f"{TREE}_with_memory")
-def test_device_memory_is_below_the_operator_that_allocates(device: torch.device) -> None:
+def test_profile_memory_device_memory_is_below_the_operator_that_allocates(device: torch.device) -> None:
     """Contract: a tensor on the device is one allocation there, of at least its size, directly below the operator that
     allocates, and one release of the same address and size.
 
@@ -174,7 +172,7 @@ def test_device_memory_is_below_the_operator_that_allocates(device: torch.device
     assert made in [child.block for child in tree.one("aten::empty").children]
 
 
-def test_a_profile_of_the_host_alone_has_no_device_events(device: torch.device) -> None:
+def test_activities_cpu_only_records_no_device_events(device: torch.device) -> None:
     """Contract: without the CUDA activity the operators on the device are there, their kernels are not."""
     tree = record(warm(side_streams(device)))
 
@@ -199,7 +197,7 @@ print(sum(event.device_type.name == "CUDA" for event in later.events()))
     reason="in torch 2.13 a first profile of the host alone tells Kineto for good to do without the device"
     " (https://github.com/pytorch/pytorch/pull/186036)",
 )
-def test_the_device_is_recorded_after_a_profile_of_the_host_alone(device: torch.device) -> None:
+def test_activities_cuda_is_recorded_after_a_cpu_only_profile(device: torch.device) -> None:
     """Contract: what a profile records does not depend on what the first profile of the process recorded."""
     ended = children.run(HOST_THEN_DEVICE, device)
 

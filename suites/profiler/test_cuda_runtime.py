@@ -30,7 +30,7 @@ def runtime(work: Callable[[], object]) -> Node:
 
 
 @pytest.mark.requires(device="cuda", memory=">=1GiB")
-def test_memory_from_the_driver_is_below_the_operator_that_ran_out(device: torch.device) -> None:
+def test_cudamalloc_is_below_the_operator_that_ran_out(device: torch.device) -> None:
     """Contract: an operator whose memory is not in the allocator's cache has a call for more below it, and the same
     operator served from the cache has none."""
     size = 64 << 20  # a segment of its own
@@ -48,7 +48,7 @@ def test_memory_from_the_driver_is_below_the_operator_that_ran_out(device: torch
     assert calls(cached, *FROM_DRIVER) == [], str(cached)
 
 
-def test_reading_a_value_is_a_copy_and_a_wait_below_the_operator(device: torch.device) -> None:
+def test_item_is_a_copy_and_a_wait_below_its_operator(device: torch.device) -> None:
     """Contract: `item()` copies to the host and waits for it: both calls are below the operator, the copy first, and
     the copy's transfer is below its call."""
     value = torch.ones((), device=device)
@@ -65,7 +65,7 @@ def test_reading_a_value_is_a_copy_and_a_wait_below_the_operator(device: torch.d
 
 
 @pytest.mark.parametrize("what", ["device", "stream", "event"])
-def test_each_wait_is_a_call_of_its_own(device: torch.device, what: str) -> None:
+def test_synchronize_is_a_runtime_call_of_its_own(device: torch.device, what: str) -> None:
     """Contract: a wait for the device, a stream or an event is one call more in the tree than without it.
 
     More, since the profiler waits for the device at its own end.

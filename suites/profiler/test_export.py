@@ -63,7 +63,7 @@ def operators(tree: Node, leave_out: Collection[str] = (), depth: int = 0) -> li
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("workload", WORK)
-def test_the_file_has_the_operators_of_the_tree(
+def test_export_chrome_trace_has_the_operators_of_the_tree(
     workload: Callable[[], Work], options: dict[str, Any], tmp_path: Path
 ) -> None:
     """Contract: the file is a strict trace; its operators nest by time on their thread as those of the tree do, and the
@@ -87,7 +87,9 @@ def test_the_file_has_the_operators_of_the_tree(
         pytest.param(workloads.training_step, id="training_step"),
     ],
 )
-def test_scopes_hold_in_the_file_what_they_hold_in_the_tree(workload: Callable[[], Work], tmp_path: Path) -> None:
+def test_export_chrome_trace_scopes_hold_what_they_hold_in_the_tree(
+    workload: Callable[[], Work], tmp_path: Path
+) -> None:
     """Contract: scopes that are left nest with each other and the operators, by time, as they do in the tree."""
     prof = profile_of(workload())
 
@@ -97,7 +99,7 @@ def test_scopes_hold_in_the_file_what_they_hold_in_the_tree(workload: Callable[[
     assert chrome.indented(spans) == operators(read(prof))
 
 
-def test_a_scope_never_left_ends_with_the_profile_at_the_latest(tmp_path: Path) -> None:
+def test_export_chrome_trace_scope_never_left_ends_with_the_profile(tmp_path: Path) -> None:
     """Contract: a scope that nobody closed is in the file with an end, after all that ran in it and not after that of
     the profile."""
     trace = exported(profile_of(workloads.scopes()), tmp_path)
@@ -110,7 +112,7 @@ def test_a_scope_never_left_ends_with_the_profile_at_the_latest(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_spans_nest_and_lie_within_the_profile(options: dict[str, Any], tmp_path: Path) -> None:
+def test_export_chrome_trace_spans_nest_within_the_profile(options: dict[str, Any], tmp_path: Path) -> None:
     """Contract: on a thread no operator or frame ends within another it did not begin in; and all spans lie within that
     of the profile itself.
 
@@ -124,7 +126,7 @@ def test_spans_nest_and_lie_within_the_profile(options: dict[str, Any], tmp_path
     assert not outside, f"{outside[:3]} outside {whole}"
 
 
-def test_scopes_and_operators_are_told_apart(tmp_path: Path) -> None:
+def test_export_chrome_trace_tells_record_function_and_operators_apart(tmp_path: Path) -> None:
     """Contract: what `record_function` named is an annotation, what torch dispatched an operator."""
     trace = exported(profile_of(workloads.scopes()), tmp_path)
 
@@ -134,7 +136,7 @@ def test_scopes_and_operators_are_told_apart(tmp_path: Path) -> None:
     assert not {"pass", "forward", "around backward", "backward"} & {span.name for span in trace.of("cpu_op")}
 
 
-def test_arrows_lead_from_forward_to_backward(tmp_path: Path) -> None:
+def test_export_chrome_trace_arrows_lead_from_forward_to_backward(tmp_path: Path) -> None:
     """Contract: each arrow has one start, in an operator of forward, and one end, later, in the autograd node that
     is its derivative."""
     trace = exported(profile_of(workloads.forward_and_backward()), tmp_path)
@@ -158,7 +160,7 @@ def test_arrows_lead_from_forward_to_backward(tmp_path: Path) -> None:
     }
 
 
-def test_memory_is_in_the_file(tmp_path: Path) -> None:
+def test_export_chrome_trace_profile_memory_is_in_the_file(tmp_path: Path) -> None:
     """Contract: with `profile_memory` each allocation and release is an instant with its bytes, address and total, in
     the order of the run."""
     prof = profile_of(workloads.forward_and_backward(), profile_memory=True)
@@ -173,14 +175,14 @@ def test_memory_is_in_the_file(tmp_path: Path) -> None:
     ]
 
 
-def test_the_file_has_memory_only_when_asked_for(tmp_path: Path) -> None:
+def test_export_chrome_trace_has_memory_only_with_profile_memory(tmp_path: Path) -> None:
     """Contract: without `profile_memory` the file has no allocation."""
     trace = exported(profile_of(workloads.forward_and_backward()), tmp_path)
 
     assert not [moment for moment in trace.moments if moment.name == "[memory]"]
 
 
-def test_frames_name_the_frame_above_them(tmp_path: Path) -> None:
+def test_export_chrome_trace_frames_name_the_frame_above_them(tmp_path: Path) -> None:
     """Contract: each frame has a number of its own and that of its parent, within which it lies; the names along that
     line are those of the tree. The outermost has none: null, and since torch 2.14 the field is left out."""
     prof = profile_of(workloads.plain_code(), with_stack=True)
@@ -210,7 +212,7 @@ def test_frames_name_the_frame_above_them(tmp_path: Path) -> None:
     assert not expected - lines, f"in the tree and not in the file: {expected - lines}"
 
 
-def test_shapes_and_types_are_in_the_file(tmp_path: Path) -> None:
+def test_export_chrome_trace_record_shapes_gives_shapes_and_types(tmp_path: Path) -> None:
     """Contract: with `record_shapes` an operator has the shape and type of each tensor it was given; without, none."""
     x = torch.ones(2, 3)
     row = torch.ones(3)
@@ -224,7 +226,7 @@ def test_shapes_and_types_are_in_the_file(tmp_path: Path) -> None:
     assert "Input Dims" not in hidden.of("cpu_op")[0].args
 
 
-def test_what_was_asked_for_is_in_the_file(tmp_path: Path) -> None:
+def test_add_metadata_is_in_the_exported_file(tmp_path: Path) -> None:
     """Contract: metadata added to a profile are fields of the file, JSON as JSON and text as text."""
     prof = profiler()
     prof.start()
@@ -259,7 +261,7 @@ QUOTES = pytest.mark.xfail(
         pytest.param("", id="empty"),
     ],
 )
-def test_any_name_of_a_scope_leaves_the_file_valid(name: str, tmp_path: Path) -> None:
+def test_record_function_of_any_name_leaves_the_exported_file_valid(name: str, tmp_path: Path) -> None:
     """Contract: whatever a scope is called, the file is valid, and the scope is in it with what ran in its block.
 
     Its name is asked for only where it is plain text: torch may replace characters that JSON would have to escape.
@@ -278,7 +280,7 @@ def test_any_name_of_a_scope_leaves_the_file_valid(name: str, tmp_path: Path) ->
         assert scope.name in (name, name.replace('"', "'"))  # as torch 2.14 has it
 
 
-def test_a_packed_file_has_the_same_events(tmp_path: Path) -> None:
+def test_export_chrome_trace_gz_has_the_same_events(tmp_path: Path) -> None:
     """Contract: a name that ends in `.gz` gives a packed file with the events of the profile, and no other file."""
     prof = profile_of(workloads.forward_and_backward())
     file = tmp_path / "trace.json.gz"
@@ -289,7 +291,7 @@ def test_a_packed_file_has_the_same_events(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_an_aborted_profile_can_be_exported(tmp_path: Path) -> None:
+def test_export_chrome_trace_of_an_aborted_profile(tmp_path: Path) -> None:
     """Contract: a profile ended by an exception gives a valid file with what ran before, the open scope among it."""
     x = torch.rand(3)
     prof = profiler()
@@ -307,7 +309,7 @@ def test_an_aborted_profile_can_be_exported(tmp_path: Path) -> None:
     assert chrome.indented(trace.of(*chrome.HOST)) == [(0, "scope"), (1, "aten::sin")]
 
 
-def test_a_schedule_writes_the_active_steps_only(tmp_path: Path) -> None:
+def test_schedule_exports_the_active_steps_only(tmp_path: Path) -> None:
     """Contract: with a schedule each cycle is one file, which has the steps that were active, in order, with what ran
     in them, and nothing of the steps that were waited for or warmed up in."""
     x = torch.rand(3)
@@ -330,7 +332,7 @@ def test_a_schedule_writes_the_active_steps_only(tmp_path: Path) -> None:
     assert [chrome.indented(chrome.load(file).of(*chrome.HOST)) for file in files] == [cycle(2, 3), cycle(6, 7)]
 
 
-def test_the_handler_for_tensorboard_writes_one_trace(tmp_path: Path) -> None:
+def test_tensorboard_trace_handler_writes_one_trace(tmp_path: Path) -> None:
     """Contract: torch's own handler writes one valid trace below its folder, named after the worker."""
     x = torch.rand(3)
     with profiler(on_trace_ready=tensorboard_trace_handler(str(tmp_path), worker_name="worker")):

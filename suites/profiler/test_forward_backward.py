@@ -71,7 +71,7 @@ def test_operators_are_below_the_operator_that_called_them(
         node = matches[0]
 
 
-def test_an_operator_that_calls_none_is_a_leaf() -> None:
+def test_operator_that_calls_none_is_a_leaf() -> None:
     """Contract: a conversion to the dtype a tensor has already does nothing, and nothing is below it."""
     x = torch.rand(2)
 
@@ -80,7 +80,7 @@ def test_an_operator_that_calls_none_is_a_leaf() -> None:
     assert all(node.name == "aten::to" and not node.children for node in tree.children), str(tree)
 
 
-def test_what_ran_outside_the_profile_is_not_in_the_tree() -> None:
+def test_profile_has_nothing_that_ran_outside_it() -> None:
     """Contract: only operators called between the profile's start and end are recorded."""
     x = torch.rand(3)
     torch.sin(x)
@@ -91,14 +91,14 @@ def test_what_ran_outside_the_profile_is_not_in_the_tree() -> None:
     assert names(tree.children) == ["aten::cos"]
 
 
-def test_backward_runs_the_nodes_of_forward_in_reverse() -> None:
+def test_backward_evaluates_nodes_of_forward_in_reverse() -> None:
     """Contract: the engine evaluates the node of each forward operator once, the last operator's first, then leaves."""
     tree = record(forward_and_backward(True, True))
 
     assert backward_nodes(tree) == ["SumBackward0", "ExpBackward0", "MulBackward0", LEAF, LEAF]
 
 
-def test_backward_is_after_forward() -> None:
+def test_backward_is_after_forward_in_the_tree() -> None:
     """Contract: at the top of the tree all of forward stands before all of backward."""
     tree = record(forward_and_backward(True, True))
 
@@ -113,7 +113,7 @@ def test_backward_is_after_forward() -> None:
 
 
 @pytest.mark.parametrize("node", ["SumBackward0", "ExpBackward0", "MulBackward0"])
-def test_the_engine_holds_the_node_and_the_node_its_operators(node: str) -> None:
+def test_evaluate_function_holds_the_node_and_the_node_its_operators(node: str) -> None:
     """Contract: below the engine's evaluation of a node is that node alone, and the operators it runs are below it."""
     operators = {"SumBackward0": "aten::expand", "ExpBackward0": "aten::mul", "MulBackward0": "aten::mul"}
 
@@ -128,7 +128,7 @@ def test_the_engine_holds_the_node_and_the_node_its_operators(node: str) -> None
     [((True, True), 2), ((True, False), 1), ((False, True), 1), ((False, False), 0)],
     ids=["both", "first", "second", "neither"],
 )
-def test_gradients_accumulate_once_for_each_leaf_that_asks(requires_grad: tuple[bool, bool], leaves: int) -> None:
+def test_accumulategrad_is_there_once_for_each_leaf(requires_grad: tuple[bool, bool], leaves: int) -> None:
     """Contract: one AccumulateGrad for each leaf that requires a gradient, none for the others, and none twice."""
     tree = record(forward_and_backward(*requires_grad))
 
@@ -136,7 +136,7 @@ def test_gradients_accumulate_once_for_each_leaf_that_asks(requires_grad: tuple[
     assert len(tree.all(LEAF)) == leaves
 
 
-def test_forward_and_backward_share_a_sequence_number() -> None:
+def test_sequence_number_is_shared_by_forward_and_backward() -> None:
     """Contract: each forward operator that autograd follows has a sequence number of its own, larger than those before,
     which the engine's evaluation of its backward node has too, and that node: by it a reader finds what a backward node
     belongs to, here for two products of the same name. What autograd does not follow, and the leaves, have none."""
@@ -164,7 +164,7 @@ def test_forward_and_backward_share_a_sequence_number() -> None:
     assert {node.sequence for name in (LEAF, ENGINE + LEAF) for node in tree.all(name)} == {-1}
 
 
-def test_without_gradients_there_are_no_autograd_nodes() -> None:
+def test_no_grad_leaves_no_autograd_nodes() -> None:
     """Contract: under `no_grad` the tree holds forward operators only, even if the inputs require gradients.
 
     A loss that has a gradient all the same is taken backward, and shows.

@@ -16,7 +16,7 @@ def _parameter(golden: Golden) -> object:
 
 
 @pytest.mark.parametrize("golden", [_parameter(golden) for golden in GOLDENS])
-def test_the_tree_is_the_accepted_one(golden: Golden) -> None:
+def test_golden_tree_is_the_accepted_one(golden: Golden) -> None:
     """Contract: the tree has the text that a person accepted for this release of torch, or for the newest before it.
 
     With no such file there is nothing to compare with, and the case is skipped.

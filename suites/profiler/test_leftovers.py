@@ -37,7 +37,7 @@ def profile_of(work: Callable[[], object], **options: Any) -> object:
     return prof
 
 
-def test_no_thread_is_traced_after_the_profile() -> None:
+def test_with_stack_traces_no_thread_after_the_profile() -> None:
     """Contract: Python's tracer is taken from all threads at the end, also from those that were running at the start.
 
     The thread's reading within the profile is the control: it must be traced there.
@@ -65,7 +65,7 @@ def test_no_thread_is_traced_after_the_profile() -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_profile_leaves_no_thread(options: dict[str, Any]) -> None:
+def test_profile_leaves_no_thread(options: dict[str, Any]) -> None:
     """Contract: once a first profile has started what it keeps for good, the next has no thread of its own after it."""
     profile_of(lambda: torch.ones(1), **options)
     before = set(os.listdir("/proc/self/task"))
@@ -76,7 +76,7 @@ def test_a_profile_leaves_no_thread(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_what_was_profiled_can_die(options: dict[str, Any]) -> None:
+def test_profile_keeps_nothing_alive_that_was_profiled(options: dict[str, Any]) -> None:
     """Contract: neither the profiler nor its results keep alive a module, optimiser, tensor or function that ran."""
 
     def profiled() -> tuple[object, dict[str, weakref.ref[object]]]:
@@ -153,7 +153,7 @@ def handed_out() -> int:
     return int(info.uordblks + info.hblkhd)
 
 
-def test_an_observer_ends_with_the_profile(tmp_path: Path) -> None:
+def test_executiontraceobserver_ends_with_the_profile(tmp_path: Path) -> None:
     """Contract: the execution trace of an observer has the profile's operators, none that ran later, and is complete
     when the profile has ended."""
     file = tmp_path / "execution.json"

@@ -108,7 +108,7 @@ def python_backward() -> Work:
         ),
     ],
 )
-def test_the_recorded_caller_is_the_parent(workload: Callable[[], Work]) -> None:
+def test_with_stack_caller_is_the_parent(workload: Callable[[], Work]) -> None:
     """Contract: of every frame and C call, the caller that the tracer noted is the nearest Python frame above it.
 
     The tracer learns of callers from Python, the tree is built from times: two sources, one lineage. Only frames that
@@ -127,7 +127,7 @@ def test_the_recorded_caller_is_the_parent(workload: Callable[[], Work]) -> None
     assert compared(mine[0]) > 5, str(tree)  # a pool's thread may start while the profile runs: its tree is not ours
 
 
-def test_the_recorded_caller_is_the_parent_on_another_thread() -> None:
+def test_with_stack_caller_is_the_parent_on_another_thread() -> None:
     """Contract: a thread that runs when the profile begins has a line of frames of its own: its calls are below the
     callers on that thread, and not below those of the thread that waits for it."""
     start, done = threading.Semaphore(0), threading.Semaphore(0)

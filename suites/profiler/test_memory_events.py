@@ -32,7 +32,7 @@ def blocks(tree: Node) -> list[Block]:
     return [node.block for node in events if node.block]
 
 
-def test_memory_events_are_leaves_with_a_size() -> None:
+def test_profile_memory_events_are_leaves_with_a_size() -> None:
     """Contract: nothing is below an allocation or release, each has a size other than zero, and both sorts occur."""
     tree = record(forward_and_backward(), profile_memory=True)
 
@@ -49,9 +49,7 @@ def test_memory_events_are_leaves_with_a_size() -> None:
     [(torch.float32, (16, 16), 1024), (torch.float64, (3,), 24), (torch.uint8, (5, 7), 35)],
     ids=["float32", "float64", "uint8"],
 )
-def test_an_allocation_is_below_the_operator_that_made_it(
-    dtype: torch.dtype, shape: tuple[int, ...], size: int
-) -> None:
+def test_profile_memory_allocation_is_below_its_operator(dtype: torch.dtype, shape: tuple[int, ...], size: int) -> None:
     """Contract: a new tensor is one allocation of its size in bytes, directly below the operator that allocates."""
     tree = record(lambda: torch.zeros(shape, dtype=dtype), profile_memory=True)
 
@@ -62,7 +60,7 @@ def test_an_allocation_is_below_the_operator_that_made_it(
     assert memory.block.device == "cpu"
 
 
-def test_a_release_is_where_the_tensor_dies() -> None:
+def test_profile_memory_release_is_where_the_tensor_dies() -> None:
     """Contract: a release has the address and the size of its allocation and stands in the scope that dropped it."""
 
     def work() -> None:
@@ -81,7 +79,7 @@ def test_a_release_is_where_the_tensor_dies() -> None:
     assert made.address not in {block.address for block in blocks(tree.one("keep"))}
 
 
-def test_allocations_less_releases_is_what_is_left() -> None:
+def test_profile_memory_allocations_less_releases_is_what_is_left() -> None:
     """Contract: over a profile the sizes add up to the bytes of the tensors made in it that still live."""
 
     def work() -> torch.Tensor:
@@ -94,7 +92,7 @@ def test_allocations_less_releases_is_what_is_left() -> None:
     assert any(block.size < 0 for block in blocks(tree))
 
 
-def test_the_running_total_moves_by_each_size() -> None:
+def test_profile_memory_total_moves_by_each_size() -> None:
     """Contract: the total that each event reports is the one before it, changed by its own size."""
     events = blocks(record(forward_and_backward(), profile_memory=True))
 
@@ -103,7 +101,7 @@ def test_the_running_total_moves_by_each_size() -> None:
     assert steps == [event.size for event in events[1:]]
 
 
-def test_an_allocation_that_fails_is_a_leaf_below_its_operator() -> None:
+def test_profile_memory_outofmemory_is_a_leaf_below_its_operator() -> None:
     """Contract: memory that cannot be had leaves an out-of-memory event, no allocation, and a profile that goes on."""
 
     def work() -> None:
@@ -118,7 +116,7 @@ def test_an_allocation_that_fails_is_a_leaf_below_its_operator() -> None:
     assert names(rest)[:2] == ["aten::ones", "aten::neg"]
 
 
-def test_memory_is_recorded_only_when_asked_for() -> None:
+def test_profile_memory_is_needed_for_memory_events() -> None:
     """Contract: without `profile_memory` there is no memory event, and with it the operators are the same."""
     work = forward_and_backward()
     work()

@@ -23,7 +23,7 @@ def modules_in(tree: Node) -> list[Node]:
 
 
 @WITH_MODULES
-def test_modules_are_frames_that_nest_as_their_calls() -> None:
+def test_with_stack_modules_nest_as_their_calls() -> None:
     """Contract: a module's call is a frame with the name of its class, numbered, and holds the modules it calls."""
     tree = record(modules(), with_stack=True).one_frame("work")
 
@@ -36,7 +36,7 @@ def test_modules_are_frames_that_nest_as_their_calls() -> None:
 
 
 @WITH_MODULES
-def test_an_instance_keeps_its_number() -> None:
+def test_with_stack_module_instance_keeps_its_number() -> None:
     """Contract: within a profile the number belongs to the instance: one called twice has one, and two have two."""
     one, other, x = Scale(), Scale(), torch.ones(3)
 
@@ -52,7 +52,7 @@ def test_an_instance_keeps_its_number() -> None:
 
 
 @WITH_MODULES
-def test_hooks_are_below_the_module_and_beside_its_forward() -> None:
+def test_with_stack_forward_hook_is_below_the_module_beside_its_forward() -> None:
     """Contract: what a forward hook runs is below the call of its module, and not below the module's `forward`."""
     module, x = Scale(), torch.ones(3)
 
@@ -73,7 +73,7 @@ def test_hooks_are_below_the_module_and_beside_its_forward() -> None:
 
 
 @WITH_MODULES
-def test_a_module_left_by_an_exception_ends_there() -> None:
+def test_with_stack_module_left_by_an_exception_ends_there() -> None:
     """Contract: what runs after the exception of a module was caught is not below the module."""
 
     class Failing(torch.nn.Module):
@@ -96,14 +96,14 @@ def test_a_module_left_by_an_exception_ends_there() -> None:
 
 
 @WITH_MODULES
-def test_there_are_no_modules_without_stacks() -> None:
+def test_with_stack_is_needed_for_modules() -> None:
     """Contract: without `with_stack` the operators of modules stand alone."""
     tree = record(modules())
 
     assert names(tree.children) == ["aten::mul", "aten::mul", "aten::relu"]
 
 
-def test_a_step_of_an_optimiser_is_a_scope_around_its_updates() -> None:
+def test_optimizer_step_is_a_scope_around_its_updates() -> None:
     """Contract: each step is one scope named after the optimiser; all updates, one for each parameter, are in it, and
     neither forward nor backward is."""
     work = training_step()
@@ -120,7 +120,7 @@ def test_a_step_of_an_optimiser_is_a_scope_around_its_updates() -> None:
     assert all(step in tree.children for step in steps)
 
 
-def test_dropping_gradients_is_a_scope_of_the_optimiser() -> None:
+def test_zero_grad_is_a_scope_of_the_optimizer() -> None:
     """Contract: `zero_grad` is one scope, after that of the step, and the gradients' memory is released in it."""
     tree = record(training_step(), profile_memory=True)
 
@@ -130,7 +130,7 @@ def test_dropping_gradients_is_a_scope_of_the_optimiser() -> None:
     assert released == [-12, -12]
 
 
-def test_updates_are_below_the_frame_of_the_optimiser_and_below_no_module() -> None:
+def test_optimizer_updates_are_below_its_step_and_no_module() -> None:
     """Contract: with stacks the updates are below the optimiser's own `step`, which no module's call holds."""
     tree = record(training_step(), with_stack=True).one_frame("work")
 
@@ -141,7 +141,7 @@ def test_updates_are_below_the_frame_of_the_optimiser_and_below_no_module() -> N
     assert not [module for module in modules_in(tree) if module.all("aten::add_")]
 
 
-def test_backward_is_below_no_module_and_no_optimiser() -> None:
+def test_backward_is_below_no_module_and_no_optimizer() -> None:
     """Contract: the engine's work is below the call of `backward`, not below the modules whose nodes it evaluates."""
     tree = record(training_step(), with_stack=True).one_frame("work")
 
@@ -155,7 +155,7 @@ def test_backward_is_below_no_module_and_no_optimiser() -> None:
 @pytest.mark.parametrize(
     "optimiser", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop], ids=lambda o: o.__name__
 )
-def test_the_scope_has_the_name_of_the_class(optimiser: type[torch.optim.Optimizer]) -> None:
+def test_optimizer_step_scope_has_the_name_of_the_class(optimiser: type[torch.optim.Optimizer]) -> None:
     """Contract: the scope of a step says which optimiser it was, and an update of the parameter is in it."""
     parameter = torch.ones(3, requires_grad=True)
     parameter.grad = torch.ones(3)

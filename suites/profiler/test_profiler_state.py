@@ -91,7 +91,7 @@ def aborted(work: Callable[[], object], error: type[Exception], **options: Any) 
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, Any]) -> None:
+def test_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, Any]) -> None:
     """Contract: the tree of an aborted profile is whole: what ran before the exception is there, in its scope, and so
     is the operator that raised."""
     x = torch.rand(3)
@@ -108,7 +108,7 @@ def test_a_profile_ended_by_an_exception_has_what_ran_before(options: dict[str, 
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_profile_holds_nothing_of_the_one_before(options: dict[str, Any]) -> None:
+def test_profile_holds_nothing_of_the_one_before(options: dict[str, Any]) -> None:
     """Contract: a profile after an aborted one has its own operators only, and the older tree does not change."""
     x = torch.rand(3)
 
@@ -138,7 +138,7 @@ def test_a_profile_holds_nothing_of_the_one_before(options: dict[str, Any]) -> N
         pytest.param(workloads.training_step, id="training_step"),
     ],
 )
-def test_the_same_work_gives_the_same_tree(workload: Callable[[], Work], options: dict[str, Any]) -> None:
+def test_same_work_gives_the_same_tree(workload: Callable[[], Work], options: dict[str, Any]) -> None:
     """Contract: with torch's lazy caches filled, each profile of the same work has the same tree, sizes included."""
     work = workload()
     warm_up(work, **options)

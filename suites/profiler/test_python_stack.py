@@ -33,7 +33,7 @@ def frames_above(tree: Node, operator: str) -> list[str]:
     return [n.name.rpartition(": ")[2] for n in reversed(parents) if n.kind is Kind.PYTHON]
 
 
-def test_operators_are_below_the_frames_that_called_them() -> None:
+def test_with_stack_operators_are_below_the_frames_that_called_them() -> None:
     """Contract: above each operator are the frames that were on Python's stack when it ran, in the stack's order."""
     tree = recorded(plain_code())
 
@@ -41,7 +41,7 @@ def test_operators_are_below_the_frames_that_called_them() -> None:
     assert frames_above(tree, "aten::sin") == ["work", "raising"]
 
 
-def test_a_frame_left_by_an_exception_ends_there() -> None:
+def test_with_stack_frame_left_by_an_exception_ends_there() -> None:
     """Contract: what a function runs after it caught an exception is below it, not below the function that raised."""
     tree = recorded(plain_code())
 
@@ -49,7 +49,7 @@ def test_a_frame_left_by_an_exception_ends_there() -> None:
     assert operators(tree) == ["aten::sin", "aten::tan", "aten::cos"]
 
 
-def test_recursion_is_as_deep_in_the_tree_as_on_the_stack() -> None:
+def test_with_stack_recursion_is_as_deep_in_the_tree_as_on_the_stack() -> None:
     """Contract: each activation of a function is a frame of its own, below the one that called it."""
     x = torch.rand(2)
 
@@ -62,7 +62,7 @@ def test_recursion_is_as_deep_in_the_tree_as_on_the_stack() -> None:
     assert frames_above(recorded(work), "aten::sin") == ["work"] + ["descend"] * 4
 
 
-def test_a_generator_holds_only_what_it_ran_itself() -> None:
+def test_with_stack_generator_holds_only_what_it_ran_itself() -> None:
     """Contract: a generator's frame ends at each yield, so the consumer's operators are beside it and not below."""
     x = torch.rand(2)
 
@@ -80,7 +80,7 @@ def test_a_generator_holds_only_what_it_ran_itself() -> None:
     assert [n for n in operators(tree) if n in ("aten::sin", "aten::cos")] == ["aten::sin", "aten::cos"] * 2
 
 
-def test_no_frames_without_stacks() -> None:
+def test_with_stack_is_needed_for_frames() -> None:
     """Contract: without `with_stack` the tree has no Python frame and no call of a C function."""
     tree = record(plain_code())
 
@@ -89,7 +89,7 @@ def test_no_frames_without_stacks() -> None:
 
 
 @WITH_FUNCTION
-def test_a_torch_function_override_is_between_the_call_and_the_operator() -> None:
+def test_torch_function_override_is_between_the_call_and_the_operator() -> None:
     """Contract: the operator runs once, below the subclass's __torch_function__, itself below the call from Python.
 
     The public function is there twice: as the caller called it and as the override passed it on.
@@ -109,7 +109,7 @@ def test_a_torch_function_override_is_between_the_call_and_the_operator() -> Non
 
 
 @WITH_FUNCTION
-def test_a_torch_function_result_becomes_the_subclass_after_the_operator() -> None:
+def test_torch_function_result_becomes_the_subclass_after_the_operator() -> None:
     """Contract: the conversion of the result to the subclass is below the override too, once, after the operator."""
     tree = recorded(on_function_tensor())
 
@@ -122,7 +122,7 @@ def test_a_torch_function_result_becomes_the_subclass_after_the_operator() -> No
 
 
 @WITH_DISPATCH
-def test_a_torch_dispatch_override_is_between_the_operator_and_its_inner_twin() -> None:
+def test_torch_dispatch_override_is_between_the_operator_and_its_inner_twin() -> None:
     """Contract: the operator on the subclass is the caller of __torch_dispatch__, which calls it again on the plain
     tensors: two events of one name, the inner one below the frame, the frame below the outer one."""
     tree = recorded(on_dispatch_tensor())
@@ -136,7 +136,7 @@ def test_a_torch_dispatch_override_is_between_the_operator_and_its_inner_twin() 
 
 
 @WITH_DISPATCH
-def test_a_torch_dispatch_override_is_not_called_for_plain_tensors() -> None:
+def test_torch_dispatch_override_is_not_called_for_plain_tensors() -> None:
     """Contract: the same call on plain tensors, the subclass being around, has one event and no frame below it."""
     x = torch.rand(2)
     DispatchTensor(x)
@@ -152,7 +152,7 @@ def test_a_torch_dispatch_override_is_not_called_for_plain_tensors() -> None:
 
 
 @pytest.mark.covers(f"{TREE}_with_memory", f"{TREE}_with_memory_and_stack")
-def test_memory_events_stay_below_their_operators_with_stacks() -> None:
+def test_with_stack_memory_events_stay_below_their_operators() -> None:
     """Contract: with frames in the tree an allocation is still directly below its operator, the operator below all."""
 
     def work() -> torch.Tensor:
@@ -167,7 +167,7 @@ def test_memory_events_stay_below_their_operators_with_stacks() -> None:
 
 
 @pytest.mark.covers(f"{TREE}_with_memory_and_stack")
-def test_a_release_is_below_the_frame_that_dropped_the_tensor() -> None:
+def test_with_stack_release_is_below_the_frame_that_dropped_the_tensor() -> None:
     """Contract: a tensor that dies in a function is released below its frame, one returned from it below the caller."""
 
     def dies() -> None:

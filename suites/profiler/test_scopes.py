@@ -14,7 +14,7 @@ pytestmark = pytest.mark.covers(
 )
 
 
-def test_scopes_nest_as_the_blocks_do() -> None:
+def test_record_function_scopes_nest_as_the_blocks_do() -> None:
     """Contract: a scope holds what ran in its block, operators and scopes alike, and nothing that ran elsewhere."""
     x = torch.rand(3)
 
@@ -35,7 +35,7 @@ def test_scopes_nest_as_the_blocks_do() -> None:
     assert names(tree.one("second").children) == ["aten::tan"]
 
 
-def test_a_scope_entered_twice_is_there_twice() -> None:
+def test_record_function_entered_twice_is_there_twice() -> None:
     """Contract: scopes of one name are not merged, each holds the operators of its own block."""
     x = torch.rand(3)
 
@@ -50,7 +50,7 @@ def test_a_scope_entered_twice_is_there_twice() -> None:
     assert names(tree.children) == ["step", "step"]
 
 
-def test_backward_is_below_the_scope_that_called_it() -> None:
+def test_record_function_holds_the_backward_called_in_it() -> None:
     """Contract: on the CPU the engine runs in the calling thread, so all of backward is below the caller's scope."""
     leaf = torch.rand(3, requires_grad=True)
 
@@ -70,7 +70,7 @@ def test_backward_is_below_the_scope_that_called_it() -> None:
     assert {"SumBackward0", "ExpBackward0", "torch::autograd::AccumulateGrad"} <= set(autograd)
 
 
-def test_a_scope_never_closed_ends_with_the_scope_around_it() -> None:
+def test_record_function_never_closed_ends_with_the_scope_around_it() -> None:
     """Contract: a scope that is entered and never left holds the rest of its enclosing scope, and nothing after it."""
     x = torch.rand(3)
 
@@ -93,7 +93,7 @@ def test_a_scope_never_closed_ends_with_the_scope_around_it() -> None:
     assert names(tree.one("inner").children) == ["aten::tan"]
 
 
-def test_a_scope_never_closed_holds_the_backward_pass() -> None:
+def test_record_function_never_closed_holds_the_backward_pass() -> None:
     """Contract: an open scope holds scopes of their own block and the engine's work in them as well as operators."""
     leaf = torch.rand(3, requires_grad=True)
 
@@ -117,7 +117,7 @@ def test_a_scope_never_closed_holds_the_backward_pass() -> None:
     ]
 
 
-def test_a_scope_never_closed_ends_with_the_profile() -> None:
+def test_record_function_never_closed_ends_with_the_profile() -> None:
     """Contract: a scope open at the end of the profile holds the rest of it, and does not reach into the next one."""
     x = torch.rand(3)
 
@@ -136,7 +136,7 @@ def test_a_scope_never_closed_ends_with_the_profile() -> None:
     assert names(second.children) == ["aten::tan"]
 
 
-def test_a_scope_left_by_an_exception_ends_there() -> None:
+def test_record_function_left_by_an_exception_ends_there() -> None:
     """Contract: an exception closes the scopes it passes through; what runs after it is caught is not below them."""
     x = torch.rand(3)
 

@@ -16,7 +16,7 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_randint_randomness_for_large_range")
 @pytest.mark.parametrize("bits", [33, 40, 52, 62])
-def test_a_large_range_is_used_whole(device: torch.device, bits: int) -> None:
+def test_randint_uses_a_large_range_whole(device: torch.device, bits: int) -> None:
     """Contract: integers of a range beyond 32 bits differ: of a hundred thousand at most a few are alike (one pair is
     expected of 33 bits, none of more), each bit below the top is set in half of them, within ten standard errors, and
     all lie in the range."""
@@ -31,7 +31,7 @@ def test_a_large_range_is_used_whole(device: torch.device, bits: int) -> None:
     assert (shares - 0.5).abs().max().item() < 10 * 0.5 / count**0.5
 
 
-def test_a_permutation_brings_every_number_to_every_place(device: torch.device) -> None:
+def test_randperm_brings_every_number_to_every_place(device: torch.device) -> None:
     """Contract: `randperm` gives each number below its size once, and over 500 draws each number is at each place
     (that one is never there has a probability of 10^-47)."""
     generator = seeded(device, 3)
@@ -45,7 +45,7 @@ def test_a_permutation_brings_every_number_to_every_place(device: torch.device) 
 @pytest.mark.requires(accelerator=True, free_memory=">=24GiB")
 @pytest.mark.timeout(600)
 @pytest.mark.covers("test_cuda::TestCuda::test_randint_generation_for_large_numel")
-def test_more_numbers_than_32_bits_count(device: torch.device) -> None:
+def test_randint_fills_more_elements_than_32_bits_count(device: torch.device) -> None:
     """Contract: a tensor of more than 2**31 elements is filled to its end: in pieces of its first, middle and last
     million both outcomes of a draw are as frequent, and the pieces differ."""
     size = (1 << 31) + (1 << 24) + 17
@@ -73,7 +73,7 @@ DRAWS: dict[str, Callable[[torch.device, torch.Generator, int], torch.Tensor]] =
 @pytest.mark.covers("test_cuda::TestCuda::test_random_no_reused_random_states")
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
 @pytest.mark.parametrize("size", [1, 5, 1023, 40_000])
-def test_no_number_comes_back(
+def test_generator_gives_no_number_twice(
     device: torch.device, draw: Callable[[torch.device, torch.Generator, int], torch.Tensor], size: int
 ) -> None:
     """Contract: each draw moves the generator past all that it has used, whatever its size: among the numbers of thirty
@@ -87,7 +87,7 @@ def test_no_number_comes_back(
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 4), (-(2**63), -(2**63) + 5), (2**62, 2**62 + 3)])
-def test_integers_are_in_their_range_and_reach_both_ends(device: torch.device, low: int, high: int) -> None:
+def test_randint_reaches_both_ends_of_its_range(device: torch.device, low: int, high: int) -> None:
     """Contract: integers lie in [low, high), and of a small range all are drawn, about equally often."""
     drawn = torch.randint(low, high, (10_000,), device=device, generator=seeded(device, 3)).cpu()
 
@@ -98,7 +98,7 @@ def test_integers_are_in_their_range_and_reach_both_ends(device: torch.device, l
 
 
 @pytest.mark.parametrize("size", [1, 2, 30, 1000, 60_000])
-def test_a_permutation_has_each_once(device: torch.device, size: int) -> None:
+def test_randperm_has_each_index_once(device: torch.device, size: int) -> None:
     """Contract: `randperm` gives each index once, and from thirty elements on in an order that is not the natural
     one."""
     drawn = torch.randperm(size, device=device, generator=seeded(device, 3)).cpu()
@@ -109,7 +109,7 @@ def test_a_permutation_has_each_once(device: torch.device, size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_uniform_numbers_are_below_one_in_every_type(device: torch.device, dtype: torch.dtype) -> None:
+def test_rand_is_below_one_in_every_dtype(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: uniform numbers are in [0, 1), of low precision too, where rounding up would give 1."""
     drawn = torch.rand(500_000, dtype=dtype, device=device, generator=seeded(device, 8))
 
@@ -119,7 +119,7 @@ def test_uniform_numbers_are_below_one_in_every_type(device: torch.device, dtype
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
-def test_dropout_keeps_what_it_says(device: torch.device, p: float) -> None:
+def test_dropout_keeps_its_share_scale_and_mask(device: torch.device, p: float) -> None:
     """Contract: dropout zeroes a share p, within ten standard errors, scales the rest by 1 / (1 - p), and its backward
     uses the very mask and scale of the forward."""
     x = torch.ones(100_000, device=device, requires_grad=True)
@@ -137,7 +137,7 @@ def test_dropout_keeps_what_it_says(device: torch.device, p: float) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_streams_that_draw_do_not_share_numbers(device: torch.device) -> None:
+def test_generator_shared_by_streams_gives_each_other_numbers(device: torch.device) -> None:
     """Contract: draws that go to several streams from one generator are handed out when they are called: no number is
     drawn twice, and the same seed gives the same to each."""
 

@@ -28,7 +28,7 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 
 
 @DRAW
-def test_a_seed_fixes_what_is_drawn(
+def test_generator_manual_seed_fixes_what_is_drawn(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
     """Contract: generators of one seed give the same numbers, of another seed others."""
@@ -39,7 +39,7 @@ def test_a_seed_fixes_what_is_drawn(
 
 
 @DRAW
-def test_each_draw_moves_the_generator(
+def test_generator_moves_with_each_draw(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
     """Contract: one generator gives other numbers at the next draw, though its seed is the same."""
@@ -51,7 +51,7 @@ def test_each_draw_moves_the_generator(
 
 
 @DRAW
-def test_a_state_brings_the_numbers_back(
+def test_generator_set_state_brings_the_numbers_back(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
     """Contract: set to a state taken before, a generator, or another one, goes on as it did from there."""
@@ -67,7 +67,7 @@ def test_a_state_brings_the_numbers_back(
     assert torch.equal(draw(device, twin), expected)
 
 
-def test_the_global_seed_reaches_the_device(device: torch.device) -> None:
+def test_torch_manual_seed_reaches_the_device(device: torch.device) -> None:
     """Contract: `torch.manual_seed` seeds the device's own generator too, and draws without a generator use it."""
     drawn = []
     with torch.random.fork_rng(device_type=device.type if device.type != "cpu" else "cuda"):
@@ -80,13 +80,13 @@ def test_the_global_seed_reaches_the_device(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_a_generator_of_another_device_is_refused(device: torch.device) -> None:
+def test_generator_of_another_device_is_refused(device: torch.device) -> None:
     """Contract: an operation on the device does not take a generator of the CPU; the error names both."""
     with pytest.raises(RuntimeError, match=f"(?i)({device.type}|privateuse).*cpu|cpu.*({device.type}|privateuse)"):
         torch.rand(3, device=device, generator=torch.Generator(device="cpu"))
 
 
-def test_numbers_are_where_their_distribution_says(device: torch.device) -> None:
+def test_rand_and_randn_have_their_mean_and_variance(device: torch.device) -> None:
     """Contract: uniform numbers lie in [0, 1) with mean 1/2, normal ones have mean 0 and variance 1.
 
     With 100,000 draws the mean's standard error is 0.0009 and 0.0032, the variance's 0.0045: the bounds are ten of
@@ -103,7 +103,7 @@ def test_numbers_are_where_their_distribution_says(device: torch.device) -> None
     assert abs(normal.var() - 1) < 0.045
 
 
-def test_normal_numbers_have_the_mean_and_deviation_asked_for(device: torch.device) -> None:
+def test_normal_has_the_mean_and_deviation_asked_for(device: torch.device) -> None:
     """Contract: `normal_` and `torch.normal` with a mean of 3 and a deviation of 5 draw what `randn` draws from the
     same state, five times and three more. Within some roundings of float32."""
     generator = torch.Generator(device=device)

@@ -15,7 +15,7 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 @COVERS
 @pytest.mark.parametrize("replacement", [True, False], ids=["with_replacement", "without_replacement"])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_has_no_probability_is_never_drawn(device: torch.device, seed: int, replacement: bool) -> None:
+def test_multinomial_never_draws_what_has_no_probability(device: torch.device, seed: int, replacement: bool) -> None:
     """Contract: of a long row of which most entries are zero, with runs of zeros at the beginning, in the middle and at
     the end, and weights of very different sizes, no zero is drawn among as many samples as there are weights."""
     weights = torch.zeros(3000)
@@ -33,7 +33,7 @@ def test_what_has_no_probability_is_never_drawn(device: torch.device, seed: int,
 
 
 @COVERS
-def test_rows_with_one_possible_outcome_have_it(device: torch.device) -> None:
+def test_multinomial_draws_the_one_possible_outcome_of_a_row(device: torch.device) -> None:
     """Contract: of thousands of rows that each have one weight, the last or any other, every row draws it."""
     last = torch.ones(3421, dtype=torch.int64)
     some = torch.randint(7, (3421,), generator=torch.Generator().manual_seed(1))
@@ -46,7 +46,7 @@ def test_rows_with_one_possible_outcome_have_it(device: torch.device) -> None:
 
 
 @COVERS
-def test_a_million_small_weights_draw_no_zero(device: torch.device) -> None:
+def test_multinomial_of_a_million_small_weights_draws_no_zero(device: torch.device) -> None:
     """Contract: with a million weights, half of them zero and the others tiny, so that sums lose precision, none of a
     million samples has weight zero."""
     weights = torch.randn(1_000_000, generator=torch.Generator().manual_seed(33)).clamp(min=0).mul(3e-5).to(device)
@@ -58,7 +58,7 @@ def test_a_million_small_weights_draw_no_zero(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_outcomes_are_as_frequent_as_their_weights(device: torch.device, dtype: torch.dtype) -> None:
+def test_multinomial_outcomes_are_as_frequent_as_their_weights(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: with replacement each outcome's share is its weight's share, within six standard errors of a hundred
     thousand samples: a right generator fails less than once in 10^8."""
     weights = torch.tensor([1.0, 2.0, 0.0, 3.0, 4.0], dtype=dtype, device=device)
@@ -71,7 +71,7 @@ def test_outcomes_are_as_frequent_as_their_weights(device: torch.device, dtype: 
         assert abs(drawn.eq(outcome).double().mean().item() - share) <= 6 * error
 
 
-def test_without_replacement_each_is_drawn_once_and_the_heavy_first(device: torch.device) -> None:
+def test_multinomial_without_replacement_draws_each_once_heavy_first(device: torch.device) -> None:
     """Contract: without replacement a row of distinct weights gives a permutation, in which the first drawn is the
     heaviest in about its share of rows, within six standard errors of ten thousand."""
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device).expand(10_000, 4)
@@ -83,7 +83,7 @@ def test_without_replacement_each_is_drawn_once_and_the_heavy_first(device: torc
     assert abs(share - 0.4) <= 6 * (0.4 * 0.6 / 10_000) ** 0.5
 
 
-def test_the_state_moves_and_the_seed_repeats(device: torch.device) -> None:
+def test_multinomial_moves_the_generator_and_repeats_with_a_seed(device: torch.device) -> None:
     """Contract: a seed fixes the samples, and the next call of the same generator gives others."""
     weights = torch.ones(1000, device=device)
     first, second = (torch.multinomial(weights, 500, True, generator=seeded(device, 1)) for _ in range(2))
@@ -105,7 +105,9 @@ def test_the_state_moves_and_the_seed_repeats(device: torch.device) -> None:
     ],
     ids=["too_many", "none", "negative", "three_dimensions", "no_dimension"],
 )
-def test_what_cannot_be_drawn_is_refused(device: torch.device, shape: tuple[int, ...], samples: int, said: str) -> None:
+def test_multinomial_refuses_bad_weights_and_numbers_of_samples(
+    device: torch.device, shape: tuple[int, ...], samples: int, said: str
+) -> None:
     """Contract: more samples than outcomes, none, or weights of a wrong shape or type are an error of the call that
     says which."""
     with pytest.raises(RuntimeError, match=said):

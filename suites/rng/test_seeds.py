@@ -26,7 +26,7 @@ def module(device: torch.device) -> Any:
 
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_torch_manual_seed_seeds_cuda_devices")
-def test_the_global_seed_is_told_and_fixes_what_is_drawn(device: torch.device) -> None:
+def test_torch_manual_seed_and_initial_seed_fix_what_is_drawn(device: torch.device) -> None:
     """Contract: `torch.manual_seed` seeds the device's generator: it tells that seed before and after drawing, draws
     the same numbers after the same seed, and those of each kind of draw in their order."""
     drawn = []
@@ -43,7 +43,7 @@ def test_the_global_seed_is_told_and_fixes_what_is_drawn(device: torch.device) -
 
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed")
-def test_the_devices_own_seed_fixes_what_is_drawn(device: torch.device) -> None:
+def test_device_manual_seed_fixes_what_is_drawn(device: torch.device) -> None:
     """Contract: the device's own `manual_seed` does the same for the device, uniform and Bernoulli draws repeat in
     their order, and the host's generator is not touched."""
     torch.manual_seed(1)
@@ -62,7 +62,7 @@ def test_the_devices_own_seed_fixes_what_is_drawn(device: torch.device) -> None:
 
 
 @accelerator
-def test_seeding_the_device_forgets_what_was_drawn(device: torch.device) -> None:
+def test_device_manual_seed_forgets_what_was_drawn(device: torch.device) -> None:
     """Contract: a seed begins the sequence anew wherever it was: after any number of draws of any size the same seed
     gives the same first numbers."""
     module(device).manual_seed(9)
@@ -79,7 +79,7 @@ SEEDS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_seed_of_64_bits_is_one_of_its_own(device: torch.device, seed: int) -> None:
+def test_generator_manual_seed_takes_every_seed_of_64_bits(device: torch.device, seed: int) -> None:
     """Contract: seeds from 0 to 2**64 - 1 are taken, told as they are, and repeat; the next seed draws other numbers.
 
     The host's generator is a Mersenne twister, which documents that it uses the low 32 bits: there the next one is the
@@ -97,7 +97,7 @@ def test_every_seed_of_64_bits_is_one_of_its_own(device: torch.device, seed: int
 
 
 @accelerator
-def test_the_high_half_of_a_seed_counts(device: torch.device) -> None:
+def test_generator_manual_seed_uses_the_high_half(device: torch.device) -> None:
     """Contract: the device's generator uses all 64 bits: two seeds that differ in the high half alone draw other
     numbers."""
     generator = torch.Generator(device=device)
@@ -107,7 +107,7 @@ def test_the_high_half_of_a_seed_counts(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, -5, -(2**63)])
-def test_a_negative_seed_is_one_of_64_bits(device: torch.device, seed: int) -> None:
+def test_generator_manual_seed_takes_a_negative_seed_as_64_bits(device: torch.device, seed: int) -> None:
     """Contract: a negative seed is taken as that of 2**64 more, and told as such."""
     generator = torch.Generator(device=device)
 
@@ -119,7 +119,7 @@ def test_a_negative_seed_is_one_of_64_bits(device: torch.device, seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", [*SEEDS, -1, -5, -(2**63)])
-def test_the_global_seed_is_one_of_64_bits(device: torch.device, seed: int) -> None:
+def test_torch_manual_seed_takes_what_a_generator_takes(device: torch.device, seed: int) -> None:
     """Contract: `torch.manual_seed` takes every seed that a generator takes, negative ones too, tells it as that does,
     and the device then draws what its generator draws from that seed."""
     torch.manual_seed(seed)
@@ -129,7 +129,7 @@ def test_the_global_seed_is_one_of_64_bits(device: torch.device, seed: int) -> N
     assert torch.equal(torch.rand(16, device=device, generator=torch.Generator(device).manual_seed(seed)), drawn)
 
 
-def test_global_seeds_from_nowhere_differ() -> None:
+def test_torch_seed_is_another_each_time() -> None:
     """Contract: `torch.seed` seeds with a number nobody chose, tells it, and it is another each time; the number, given
     to `torch.manual_seed`, draws the same."""
     told = []
@@ -144,7 +144,7 @@ def test_global_seeds_from_nowhere_differ() -> None:
 
 
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, "1", None, [1]], ids=["large", "small", "text", "none", "list"])
-def test_what_is_no_seed_is_refused(device: torch.device, seed: object) -> None:
+def test_generator_manual_seed_refuses_numbers_beyond_64_bits(device: torch.device, seed: object) -> None:
     """Contract: a number that 64 bits do not hold, or what is no number, is an error, and the generator keeps its seed
     and its place."""
     generator = torch.Generator(device=device).manual_seed(4)
@@ -157,7 +157,7 @@ def test_what_is_no_seed_is_refused(device: torch.device, seed: object) -> None:
     assert torch.equal(generator.get_state(), state)
 
 
-def test_seeds_from_nowhere_differ(device: torch.device) -> None:
+def test_generator_seed_is_another_each_time(device: torch.device) -> None:
     """Contract: `seed()` seeds with a number nobody chose, tells it, and it is another each time; the number draws the
     same again."""
     generator = torch.Generator(device=device)
@@ -173,7 +173,7 @@ def test_seeds_from_nowhere_differ(device: torch.device) -> None:
 
 
 @accelerator
-def test_seeding_all_from_nowhere_reaches_the_device(device: torch.device) -> None:
+def test_torch_seed_and_seed_all_reach_the_device(device: torch.device) -> None:
     """Contract: `torch.seed` and the device's `seed_all` give it a seed it did not have, each time another."""
     told = []
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_seeding_all_from_nowhere_reaches_the_device(device: torch.device) -> No
 @accelerator
 @pytest.mark.requires(devices=2)
 @pytest.mark.covers("test_cuda::TestCuda::test_torch_manual_seed_seeds_cuda_devices")
-def test_the_global_seed_reaches_every_device(device: torch.device) -> None:
+def test_manual_seed_all_reaches_every_device(device: torch.device) -> None:
     """Contract: `torch.manual_seed` and `manual_seed_all` seed all devices alike, so that devices of one kind draw the
     same; `manual_seed` seeds the current one alone."""
     other = torch.device(device.type, 1)

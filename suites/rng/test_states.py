@@ -26,7 +26,7 @@ def module(device: torch.device) -> Any:
     return torch if device.type == "cpu" else torch.get_device_module(device)
 
 
-def test_the_global_state_brings_the_numbers_back(device: torch.device) -> None:
+def test_set_rng_state_brings_the_numbers_back(device: torch.device) -> None:
     """Contract: set to the state taken before, the device's own generator draws the same numbers of every kind."""
     state = module(device).get_rng_state()
     expected = [torch.rand(9, device=device), torch.randn(1000, device=device), torch.randperm(50, device=device)]
@@ -38,7 +38,7 @@ def test_the_global_state_brings_the_numbers_back(device: torch.device) -> None:
     assert torch.equal(torch.randperm(50, device=device), expected[2])
 
 
-def test_a_state_is_bytes_of_the_host_and_a_copy(device: torch.device) -> None:
+def test_get_rng_state_is_bytes_on_the_cpu_and_a_copy(device: torch.device) -> None:
     """Contract: a state is a tensor of bytes on the host, another after a draw, and not a view of the generator's."""
     state = module(device).get_rng_state()
     kept = state.clone()
@@ -51,7 +51,7 @@ def test_a_state_is_bytes_of_the_host_and_a_copy(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("draws", [1, 2, 7, 100])
-def test_every_draw_moves_the_state_and_going_back_undoes_all(device: torch.device, draws: int) -> None:
+def test_get_rng_state_differs_after_every_draw(device: torch.device, draws: int) -> None:
     """Contract: the state after each draw is one that was not there before, and the first state undoes them all."""
     first = module(device).get_rng_state()
     seen = {bytes(first.tolist())}
@@ -71,7 +71,7 @@ def test_every_draw_moves_the_state_and_going_back_undoes_all(device: torch.devi
     [torch.zeros(3, dtype=torch.uint8), torch.zeros(5056), torch.empty(0, dtype=torch.uint8), "state"],
     ids=["short", "floats", "empty", "text"],
 )
-def test_what_is_no_state_is_refused(device: torch.device, state: Any) -> None:
+def test_set_rng_state_refuses_a_tensor_of_wrong_size_or_type(device: torch.device, state: Any) -> None:
     """Contract: a tensor of the wrong size or type, or none, is an error, and the generator stays where it was."""
     before = module(device).get_rng_state()
 
@@ -81,7 +81,7 @@ def test_what_is_no_state_is_refused(device: torch.device, state: Any) -> None:
     assert torch.equal(module(device).get_rng_state(), before)
 
 
-def test_a_block_that_forks_leaves_no_trace(device: torch.device) -> None:
+def test_fork_rng_leaves_no_trace(device: torch.device) -> None:
     """Contract: what is drawn, or seeded, within `fork_rng` does not move the generators outside, of host and device;
     within it they go on from where they were; left by an exception too."""
     states = torch.get_rng_state(), module(device).get_rng_state()
@@ -103,7 +103,7 @@ def test_a_block_that_forks_leaves_no_trace(device: torch.device) -> None:
         assert torch.equal(module(device).get_rng_state(), states[1])
 
 
-def test_a_block_that_is_told_not_to_fork_does_not(device: torch.device) -> None:
+def test_fork_rng_enabled_false_does_not_fork(device: torch.device) -> None:
     """Contract: with `enabled=False` the block is none: draws within it move the generators (and the control of the
     case above)."""
     before = module(device).get_rng_state()
@@ -115,7 +115,7 @@ def test_a_block_that_is_told_not_to_fork_does_not(device: torch.device) -> None
 
 
 @pytest.mark.requires(accelerator=True)
-def test_host_and_device_draw_by_themselves(device: torch.device) -> None:
+def test_get_rng_state_of_cpu_and_device_are_apart(device: torch.device) -> None:
     """Contract: drawing on the device does not move the host's generator, nor the other way round."""
     host, there = torch.get_rng_state(), module(device).get_rng_state()
 
@@ -148,7 +148,7 @@ def test_generators_draw_by_themselves(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True, devices=2)
-def test_states_of_all_devices_go_together(device: torch.device) -> None:
+def test_get_rng_state_all_and_set_rng_state_all_restore_all_devices(device: torch.device) -> None:
     """Contract: `get_rng_state_all` has one state for each device, in order, and `set_rng_state_all` restores all; one
     device's draws do not move another's."""
     other = torch.device(device.type, 1)
@@ -169,7 +169,7 @@ def test_states_of_all_devices_go_together(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True, devices=2)
-def test_a_fork_of_one_device_leaves_the_other_out(device: torch.device) -> None:
+def test_fork_rng_of_one_device_leaves_the_other_out(device: torch.device) -> None:
     """Contract: `fork_rng` of chosen devices restores those and the host; what is drawn on the others stays drawn."""
     both = (device, torch.device(device.type, 1))
 
@@ -185,7 +185,7 @@ def test_a_fork_of_one_device_leaves_the_other_out(device: torch.device) -> None
 
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_accelerator_default_generator")
-def test_the_default_generator_is_the_one_that_is_drawn_from(device: torch.device) -> None:
+def test_default_generators_are_drawn_from(device: torch.device) -> None:
     """Contract: the device's entry of `default_generators` is what operations without a generator draw from: it has
     their state, and given by name it draws the same numbers."""
     generator = accelerator_default_generator(device)
@@ -202,7 +202,7 @@ def test_the_default_generator_is_the_one_that_is_drawn_from(device: torch.devic
 
 @pytest.mark.requires(device="cuda", torch=">=2.14")  # the first release with that interface
 @pytest.mark.covers("test_cuda::TestCuda::test_accelerator_default_generator")
-def test_the_accelerators_default_generator_is_the_devices(device: torch.device) -> None:
+def test_accelerator_default_generator_is_the_devices(device: torch.device) -> None:
     """Contract: the default generator by the interface for any accelerator is that of the current CUDA device."""
     generator = generic_default_generator()
 
@@ -213,7 +213,7 @@ def test_the_accelerators_default_generator_is_the_devices(device: torch.device)
 
 
 @pytest.mark.requires(device="cuda")
-def test_a_state_for_graphs_is_shared_and_not_copied(device: torch.device) -> None:
+def test_graphsafe_get_state_is_shared_and_clone_state_is_not(device: torch.device) -> None:
     """Contract: `graphsafe_get_state` gives a generator that shares its state with the first: a draw from either moves
     both; set with `graphsafe_set_state`, a third shares it too. `clone_state` gives one that does not."""
     generator = torch.Generator(device=device).manual_seed(3)
@@ -234,7 +234,7 @@ def test_a_state_for_graphs_is_shared_and_not_copied(device: torch.device) -> No
 
 
 @pytest.mark.requires(device="cuda")
-def test_the_offset_counts_what_was_drawn(device: torch.device) -> None:
+def test_get_offset_counts_what_was_drawn(device: torch.device) -> None:
     """Contract: a Philox generator's offset starts at 0, is a multiple of 4, grows with each draw, and set back
     brings the numbers back."""
     generator = torch.Generator(device=device).manual_seed(3)

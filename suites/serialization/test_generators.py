@@ -17,7 +17,7 @@ def draw(generator: torch.Generator) -> torch.Tensor:
     return torch.rand(1000, device=generator.device, generator=generator)
 
 
-def test_a_generators_state_goes_through_a_file(device: torch.device) -> None:
+def test_generator_get_state_goes_through_a_file(device: torch.device) -> None:
     """Contract: the state of a generator, saved, loaded and given to another, has it draw what the first draws next."""
     generator = torch.Generator(device=device).manual_seed(31)
     draw(generator)
@@ -31,7 +31,7 @@ def test_a_generators_state_goes_through_a_file(device: torch.device) -> None:
     assert other.initial_seed() == 31
 
 
-def test_a_state_is_loaded_to_the_host_whatever_the_location(device: torch.device) -> None:
+def test_generator_state_is_loaded_to_the_cpu_whatever_map_location(device: torch.device) -> None:
     """Contract: a state is host memory: a checkpoint that is loaded onto the device has it there, where a generator
     refuses it, or takes it and draws what it says; after `cpu()` it is taken."""
     generator = torch.Generator(device=device).manual_seed(3)
@@ -59,7 +59,7 @@ WAYS: dict[str, Callable[[torch.Generator], torch.Generator]] = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_a_copy_of_a_generator_goes_on_by_itself(
+def test_generator_pickle_and_clone_go_on_by_themselves(
     device: torch.device, way: Callable[[torch.Generator], torch.Generator]
 ) -> None:
     """Contract: a generator that went through pickle, or was cloned, is on the same device, draws what the original
@@ -75,7 +75,7 @@ def test_a_copy_of_a_generator_goes_on_by_itself(
     assert not torch.equal(from_twin[0], from_twin[1])
 
 
-def test_the_global_state_goes_through_a_file(device: torch.device) -> None:
+def test_set_rng_state_from_a_file_restores_cpu_and_device(device: torch.device) -> None:
     """Contract: the states of the host's generator and of the device's own, saved in a checkpoint, restore both."""
     with forked(device):
         torch.manual_seed(8)
@@ -93,7 +93,7 @@ def test_the_global_state_goes_through_a_file(device: torch.device) -> None:
         assert all(torch.equal(torch.rand_like(x), x) for x in expected)
 
 
-def test_a_state_that_was_saved_is_not_a_view(device: torch.device) -> None:
+def test_generator_get_state_is_a_copy(device: torch.device) -> None:
     """Contract: a state is a copy: it stays what it was when its generator goes on, and writing to it does not reach
     the generator."""
     generator = torch.Generator(device=device).manual_seed(2)

@@ -18,7 +18,7 @@ ELSEWHERE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("where", ELSEWHERE.values(), ids=ELSEWHERE.keys())
-def test_everything_goes_to_the_host_when_told(device: torch.device, where: Any) -> None:
+def test_map_location_cpu_takes_everything_to_the_cpu(device: torch.device, where: Any) -> None:
     """Contract: with the host for a location, as text, device or by a function that leaves storages on it, all tensors
     are loaded there, with their values and what they share."""
     x = torch.arange(10.0, device=device)
@@ -33,7 +33,7 @@ def test_everything_goes_to_the_host_when_told(device: torch.device, where: Any)
 
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.parametrize("how", ["text", "bare", "device", "dictionary", "function"])
-def test_what_was_saved_on_the_host_goes_to_the_device_when_told(device: torch.device, how: str) -> None:
+def test_map_location_takes_cpu_tensors_to_the_device(device: torch.device, how: str) -> None:
     """Contract: a file of host tensors is loaded onto the device by its name, with or without index, as a device, by a
     dictionary from the old place to the new, or by a function that moves storages."""
     places: dict[str, Any] = {
@@ -51,7 +51,7 @@ def test_what_was_saved_on_the_host_goes_to_the_device_when_told(device: torch.d
     assert back[1].tolist() == [1, 1]
 
 
-def test_a_function_is_told_where_each_storage_was(device: torch.device) -> None:
+def test_map_location_function_is_told_where_each_storage_was(device: torch.device) -> None:
     """Contract: a function for a location is called once for each storage, with the storage on the host and the name
     of where it was; where it gives None the default holds, and the storage goes back there."""
     x, y = torch.arange(4.0, device=device), torch.ones(3)
@@ -70,7 +70,7 @@ def test_a_function_is_told_where_each_storage_was(device: torch.device) -> None
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
 @pytest.mark.parametrize("name", ["cuda0", "nonsense", "cuda:", "cuda:-1"])
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-def test_a_location_that_is_no_device_is_refused_and_quoted(name: str, zipped: bool) -> None:
+def test_map_location_with_a_malformed_device_is_refused_and_quoted(name: str, zipped: bool) -> None:
     """Contract: a malformed name for a location is an error that quotes it, before anything is loaded."""
     data = saved([torch.nn.Parameter(torch.randn(10, 10))], _use_new_zipfile_serialization=zipped)
 
@@ -82,7 +82,7 @@ def test_a_location_that_is_no_device_is_refused_and_quoted(name: str, zipped: b
 
 
 @pytest.mark.requires(accelerator=True)
-def test_a_location_past_the_last_device_is_refused(device: torch.device) -> None:
+def test_map_location_past_the_last_device_is_refused(device: torch.device) -> None:
     """Contract: a location on a device that is not there is a RuntimeError that says so, and nothing is loaded
     elsewhere in its stead."""
     beyond = f"{device.type}:{torch.accelerator.device_count()}"
@@ -93,7 +93,7 @@ def test_a_location_past_the_last_device_is_refused(device: torch.device) -> Non
 
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
-def test_where_there_is_no_device_its_tensors_need_a_location(tmp_path: Any) -> None:
+def test_map_location_is_needed_where_there_is_no_device(tmp_path: Any) -> None:
     """Contract: a file of tensors that were on a GPU, loaded where there is none, is an error that names `map_location`
     as the way out, and with it they are loaded on the host.
 
@@ -120,7 +120,7 @@ print(torch.load({str(path)!r}, weights_only=True, map_location="cpu").tolist())
     assert said == ["True", "[0.0, 1.0, 2.0, 3.0]"]
 
 
-def test_meta_gives_shapes_without_memory() -> None:
+def test_map_location_meta_gives_shapes_without_memory() -> None:
     """Contract: the location "meta" loads shapes and types and no data, of large tensors too."""
     back = loaded(saved(torch.ones(1000, 10, dtype=torch.float64)), map_location="meta")
 
@@ -130,7 +130,7 @@ def test_meta_gives_shapes_without_memory() -> None:
 
 @pytest.mark.requires(accelerator=True, devices=2)
 @pytest.mark.parametrize("how", ["default", "dictionary", "text", "bare"])
-def test_tensors_of_two_devices_go_where_they_should(device: torch.device, how: str) -> None:
+def test_map_location_for_tensors_of_two_devices(device: torch.device, how: str) -> None:
     """Contract: by default each tensor goes back to its own device; a dictionary swaps them, text takes all to one, and
     a type without an index to the current device."""
     other = torch.device(device.type, 1)

@@ -36,7 +36,7 @@ def same(first: nn.Module, second: nn.Module) -> bool:
     return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_state_comes_back_into_another_module(device: torch.device) -> None:
+def test_load_state_dict_into_another_module(device: torch.device) -> None:
     """Contract: a module's state, parameters and buffers, saved and loaded into another of its kind on the device,
     makes it compute the same; names, types and devices are kept, and what was loaded into stays the same tensor."""
     source, target = model(device), model(device)
@@ -55,7 +55,7 @@ def test_a_state_comes_back_into_another_module(device: torch.device) -> None:
     assert torch.equal(source.eval()(x), target.eval()(x))
 
 
-def test_a_state_crosses_from_host_to_device_and_back(device: torch.device) -> None:
+def test_load_state_dict_across_cpu_and_device(device: torch.device) -> None:
     """Contract: a module that is on another device than the state copies the values to its own: parameters stay where
     the module is."""
     here, there = model(torch.device("cpu")), model(device)
@@ -70,7 +70,7 @@ def test_a_state_crosses_from_host_to_device_and_back(device: torch.device) -> N
     assert same(there, again)
 
 
-def test_assigning_takes_the_tensors_themselves(device: torch.device) -> None:
+def test_load_state_dict_assign_takes_the_tensors_themselves(device: torch.device) -> None:
     """Contract: with `assign=True` a module of the meta device gets the loaded tensors, on their device."""
     source = model(device)
     with torch.device("meta"):
@@ -85,7 +85,7 @@ def test_assigning_takes_the_tensors_themselves(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
-def test_training_goes_on_from_a_checkpoint(device: torch.device, kind: str) -> None:
+def test_load_state_dict_of_a_checkpoint_goes_on_training(device: torch.device, kind: str) -> None:
     """Contract: model and optimiser restored from a checkpoint take the very steps that the uninterrupted ones take:
     the losses are the same numbers, and all of the optimiser's state is on the device it was on."""
 
@@ -116,7 +116,7 @@ def test_training_goes_on_from_a_checkpoint(device: torch.device, kind: str) -> 
                 assert value.device == device
 
 
-def test_a_state_that_does_not_fit_is_refused(device: torch.device) -> None:
+def test_load_state_dict_refuses_a_state_that_does_not_fit(device: torch.device) -> None:
     """Contract: a state with a name too few, one too many or a wrong shape is an error that tells which; what could be
     loaded is told by `strict=False`."""
     target = model(device)
@@ -135,7 +135,7 @@ def test_a_state_that_does_not_fit_is_refused(device: torch.device) -> None:
     assert (outcome.missing_keys, outcome.unexpected_keys) == (["3.bias"], ["extra"])
 
 
-def test_shared_parameters_are_saved_once(device: torch.device) -> None:
+def test_state_dict_saves_shared_parameters_once(device: torch.device) -> None:
     """Contract: parameters that two modules share are in the file once, and share again when the state is loaded."""
     shared = nn.Linear(200, 200, device=device)
     both, one = nn.ModuleDict({"a": shared, "b": shared}), nn.ModuleDict({"a": shared})
@@ -145,7 +145,7 @@ def test_shared_parameters_are_saved_once(device: torch.device) -> None:
     assert back["a.weight"].data_ptr() == back["b.weight"].data_ptr()
 
 
-def test_a_file_may_be_mapped_instead_of_read(device: torch.device, tmp_path: Path) -> None:
+def test_load_mmap_maps_a_file_instead_of_reading(device: torch.device, tmp_path: Path) -> None:
     """Contract: with `mmap=True` a file by name gives the same values, on the device too when told, and writing to what
     was loaded does not change the file."""
     path = tmp_path / "state.pt"
@@ -163,7 +163,7 @@ def test_a_file_may_be_mapped_instead_of_read(device: torch.device, tmp_path: Pa
     assert {value.device for value in on_device.values()} == {device}
 
 
-def test_a_deep_copy_is_what_saving_and_loading_gives(device: torch.device) -> None:
+def test_deepcopy_of_a_module_is_what_save_and_load_give(device: torch.device) -> None:
     """Contract: `deepcopy` of a module gives one on the same device with the same state and memory of its own."""
     source = model(device)
     copied = copy.deepcopy(source)

@@ -28,7 +28,7 @@ class Trap:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_pickle_is_not_run(tmp_path: Path) -> None:
+def test_load_weights_only_does_not_run_a_pickle(tmp_path: Path) -> None:
     """Contract: by default, and with `weights_only=True`, a file that would call a function when it is loaded is an
     error that names the function, and it is not called. Told to trust it, torch calls it (the control)."""
     path = tmp_path / "sprung"
@@ -51,7 +51,7 @@ class Settings:
         self.rate = 0.5
 
 
-def test_a_class_must_be_allowed_by_name() -> None:
+def test_safe_globals_allows_a_class_by_name() -> None:
     """Contract: an object of a class that was not allowed is refused, and loaded within the block that allows the
     class, and refused after it again."""
     data = saved(Settings())
@@ -64,7 +64,7 @@ def test_a_class_must_be_allowed_by_name() -> None:
         loaded(data)
 
 
-def test_plain_values_need_no_permission(device: torch.device) -> None:
+def test_load_weights_only_takes_plain_values(device: torch.device) -> None:
     """Contract: tensors, numbers, texts, containers of them, sizes, types and devices are loaded as they were."""
     value = {
         "tensor": torch.arange(3, device=device),
@@ -83,7 +83,7 @@ def test_plain_values_need_no_permission(device: torch.device) -> None:
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("kept", [0, 1, 100, 0.5, 0.9, -1], ids=lambda kept: f"kept_{kept}")
-def test_a_file_that_was_cut_is_refused(device: torch.device, zipped: bool, kept: float) -> None:
+def test_load_refuses_a_file_that_was_cut(device: torch.device, zipped: bool, kept: float) -> None:
     """Contract: of a file that ends too early nothing is loaded: an error, at any place of the cut; never a tensor with
     what happened to be in memory."""
     data = saved(torch.arange(10_000, device=device), _use_new_zipfile_serialization=zipped)
@@ -94,13 +94,13 @@ def test_a_file_that_was_cut_is_refused(device: torch.device, zipped: bool, kept
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 1000, b"PK\x03\x04" + b"\xff" * 500, b"hello world " * 50], ids=range(4))
-def test_what_is_no_file_of_torchs_is_refused(data: bytes) -> None:
+def test_load_refuses_bytes_that_save_did_not_write(data: bytes) -> None:
     """Contract: bytes that `torch.save` did not write are an error."""
     with pytest.raises(REFUSALS):
         loaded(data)
 
 
-def test_a_file_is_an_archive_that_can_be_checked(device: torch.device) -> None:
+def test_save_writes_a_zip_file_whose_checksums_can_be_checked(device: torch.device) -> None:
     """Contract: the file is a ZIP archive with right check sums: a tool that checks them finds nothing wrong, and finds
     a single bit that was flipped among the values. (`torch.load` itself does not look at them.)"""
     data = saved(torch.full((1000,), 7.0, device=device))
@@ -113,7 +113,7 @@ def test_a_file_is_an_archive_that_can_be_checked(device: torch.device) -> None:
         assert archive.testzip() is not None
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_load_and_save_name_a_path_that_is_not_there(tmp_path: Path) -> None:
     """Contract: loading from a path that is not there is a FileNotFoundError with the path, saving into a folder that
     is not there an error that names it."""
     with pytest.raises(FileNotFoundError) as refusal:
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         torch.save(torch.ones(1), tmp_path / "nowhere" / "x.pt")
 
 
-def test_what_cannot_be_saved_is_refused() -> None:
+def test_save_refuses_what_pickle_cannot_take() -> None:
     """Contract: a value that pickle cannot take, a function made on the spot, is an error of `save`, not of the load
     that would come some day."""
     with pytest.raises((AttributeError, pickle.PicklingError, TypeError), match=r"(?i)pickle|local"):

@@ -16,7 +16,7 @@ LEGACY = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
 @DTYPE
 @LEGACY
-def test_every_type_comes_back_bit_by_bit(device: torch.device, dtype: torch.dtype, zipped: bool) -> None:
+def test_load_brings_every_dtype_back_bit_by_bit(device: torch.device, dtype: torch.dtype, zipped: bool) -> None:
     """Contract: a tensor of any type is loaded with its bits, type, shape, and on the device it was saved on, from the
     file format of today and from the older one."""
     patterns = bit_patterns(dtype)
@@ -31,7 +31,7 @@ def test_every_type_comes_back_bit_by_bit(device: torch.device, dtype: torch.dty
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_storage")
-def test_sharing_is_kept(device: torch.device) -> None:
+def test_load_keeps_shared_storages_shared(device: torch.device) -> None:
     """Contract: what shares memory when it is saved shares it when it is loaded, the same tensor twice, a view, and the
     storage; what did not share does not. Types and devices are kept."""
     x, y = torch.randn(5, 5, device=device), torch.zeros(10, dtype=torch.uint8, device=device)
@@ -53,7 +53,7 @@ def test_sharing_is_kept(device: torch.device) -> None:
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_storage")
-def test_a_typed_storage_comes_back(device: torch.device) -> None:
+def test_load_brings_a_typed_storage_back(device: torch.device) -> None:
     """Contract: a storage with a type, the older kind, is loaded with its type, device and values."""
     x = torch.arange(10, dtype=torch.int32, device=device)
     storage = x.storage()
@@ -67,7 +67,7 @@ def test_a_typed_storage_comes_back(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_empty")
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)], ids=str)
-def test_tensors_without_elements_come_back(device: torch.device, shape: tuple[int, ...]) -> None:
+def test_load_brings_tensors_without_elements_back(device: torch.device, shape: tuple[int, ...]) -> None:
     """Contract: a tensor without elements, beside one that has some, keeps its shape, type and device."""
     full, empty = through_a_file([torch.ones(4, 4, device=device), torch.empty(shape, device=device)])
 
@@ -88,7 +88,9 @@ LAYOUTS: dict[str, Callable[[torch.device], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_layouts_come_back(device: torch.device, make: Callable[[torch.device], torch.Tensor]) -> None:
+def test_load_brings_strides_and_offsets_back(
+    device: torch.device, make: Callable[[torch.device], torch.Tensor]
+) -> None:
     """Contract: shape, strides and offset of a tensor are kept: it is a view of as much memory as it was."""
     x = make(device)
 
@@ -99,7 +101,7 @@ def test_layouts_come_back(device: torch.device, make: Callable[[torch.device], 
     assert torch.equal(back, x)
 
 
-def test_flags_and_kinds_come_back(device: torch.device) -> None:
+def test_load_brings_parameters_requires_grad_and_conj_back(device: torch.device) -> None:
     """Contract: a parameter is loaded as one, with `requires_grad` as it was; conjugate views stay conjugate."""
     frozen = torch.nn.Parameter(torch.ones(3, device=device), requires_grad=False)
     free = torch.nn.Parameter(torch.ones(3, device=device))
@@ -114,7 +116,7 @@ def test_flags_and_kinds_come_back(device: torch.device) -> None:
     assert torch.equal(d.cpu(), torch.tensor([1 - 2j, 3 + 1j]))
 
 
-def test_a_part_is_saved_with_the_whole_unless_cloned(device: torch.device) -> None:
+def test_save_of_a_view_writes_the_whole_storage_unless_cloned(device: torch.device) -> None:
     """Contract: a view is saved with all the memory that it is a view of, a clone with its own alone: the file of the
     first is larger by that."""
     x = torch.zeros(100_000, dtype=torch.uint8, device=device)
@@ -125,7 +127,7 @@ def test_a_part_is_saved_with_the_whole_unless_cloned(device: torch.device) -> N
     assert loaded(clone).untyped_storage().nbytes() == 10
 
 
-def test_saving_waits_for_what_is_under_way(device: torch.device) -> None:
+def test_save_waits_for_work_under_way(device: torch.device) -> None:
     """Contract: what is saved is what the operations called before have made of the tensor, whether the device is done
     with them or not: a chain of five hundred is in the file."""
     x = torch.zeros(1 << 16, dtype=torch.int64, device=device)
@@ -138,7 +140,7 @@ def test_saving_waits_for_what_is_under_way(device: torch.device) -> None:
     assert (loaded(data) == 500).all()
 
 
-def test_what_is_loaded_is_memory_of_its_own(device: torch.device) -> None:
+def test_load_gives_memory_of_its_own(device: torch.device) -> None:
     """Contract: loading twice gives two tensors; neither shares memory with the other, the file or the original."""
     x = torch.arange(10, device=device)
     data = saved(x)
@@ -151,7 +153,7 @@ def test_what_is_loaded_is_memory_of_its_own(device: torch.device) -> None:
     assert (x >= 0).all()
 
 
-def test_a_file_by_name_holds_the_same(device: torch.device, tmp_path: Path) -> None:
+def test_save_and_load_by_path_and_by_open_file_are_the_same(device: torch.device, tmp_path: Path) -> None:
     """Contract: saving to a path and loading from it, as text or path, is the same as by an open file; saving again
     replaces what was there."""
     path, x = tmp_path / "tensor.pt", torch.arange(100.0, device=device)

@@ -63,7 +63,7 @@ PLOTS: dict[str, tuple[Sequence[str], str]] = {
 
 @pytest.mark.parametrize(("arguments", "kind"), PLOTS.values(), ids=PLOTS.keys())
 @pytest.mark.parametrize("output", [None, "page.html"])
-def test_a_page_is_made_of_a_file(
+def test_memory_viz_trace_plot_and_segment_plot_make_a_page_of_a_file(
     command: Command, tmp_path: Path, arguments: Sequence[str], kind: str, output: str | None
 ) -> None:
     """Contract: the page is written to the file that was named, or to output.html, and carries the snapshot."""
@@ -78,7 +78,7 @@ def test_a_page_is_made_of_a_file(
     assert pages.plot(page) == pages.Plot(kind, {FILE: snapshot})
 
 
-def test_what_was_freed_can_be_left_out(command: Command, tmp_path: Path) -> None:
+def test_memory_viz_filter_freed_leaves_out_what_was_freed(command: Command, tmp_path: Path) -> None:
     """Contract: `--filter_freed` leaves allocations that were freed out of the page."""
     source = stored(tmp_path / "in", builder.two_devices())
 
@@ -91,7 +91,7 @@ def test_what_was_freed_can_be_left_out(command: Command, tmp_path: Path) -> Non
     ]
 
 
-def test_texts_are_printed(command: Command, tmp_path: Path) -> None:
+def test_memory_viz_stats_and_trace_print_texts(command: Command, tmp_path: Path) -> None:
     """Contract: `stats` and `trace` print the summary and the program, and write no file."""
     snapshot = builder.ordinary()
     source = stored(tmp_path / "in", snapshot)
@@ -102,7 +102,7 @@ def test_texts_are_printed(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["segments", "memory"])
-def test_flame_graphs_are_drawn(command: Command, tmp_path: Path, kind: str) -> None:
+def test_memory_viz_segments_and_memory_draw_flamegraphs(command: Command, tmp_path: Path, kind: str) -> None:
     """Contract: `segments` and `memory` hand the stacks to the drawing program and write its picture to a file."""
     drawing_program(tmp_path)
     snapshot = builder.ordinary()
@@ -115,7 +115,7 @@ def test_flame_graphs_are_drawn(command: Command, tmp_path: Path, kind: str) -> 
 @pytest.mark.xfail(
     raises=TypeError, reason="the command hands whole snapshots to compare(), which takes lists of segments"
 )
-def test_two_files_are_compared(command: Command, tmp_path: Path) -> None:
+def test_memory_viz_compare_draws_two_files(command: Command, tmp_path: Path) -> None:
     """Contract: `compare` draws what one of two snapshots has and the other has not."""
     drawing_program(tmp_path)
     after = Paper()
@@ -127,7 +127,7 @@ def test_two_files_are_compared(command: Command, tmp_path: Path) -> None:
     assert "only_after" in (tmp_path / "output.svg").read_text(encoding="utf-8")
 
 
-def test_a_snapshot_is_read_from_standard_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_viz_reads_a_snapshot_from_standard_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: the name `-` is standard input."""
     snapshot = builder.ordinary()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps(snapshot))))
@@ -135,7 +135,7 @@ def test_a_snapshot_is_read_from_standard_input(command: Command, monkeypatch: p
     assert command("stats", "-") == private.segsum(snapshot) + "\n"
 
 
-def test_a_list_of_segments_will_do(command: Command, tmp_path: Path) -> None:
+def test_memory_viz_takes_a_list_of_segments(command: Command, tmp_path: Path) -> None:
     """Contract: what `torch.cuda.memory_snapshot` returns, segments alone, is summed up as a whole snapshot is."""
     snapshot = builder.ordinary()
 
@@ -158,7 +158,7 @@ def damaged() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("data", damaged().values(), ids=damaged().keys())
 @pytest.mark.parametrize("action", ["stats", "trace", "memory"])
-def test_what_is_no_snapshot_is_refused(command: Command, tmp_path: Path, action: str, data: bytes) -> None:
+def test_memory_viz_refuses_a_damaged_snapshot(command: Command, tmp_path: Path, action: str, data: bytes) -> None:
     """Contract: a damaged file, or one of something else, is an error; nothing is printed and no output written."""
     (tmp_path / "in").write_bytes(data)
 
@@ -168,7 +168,7 @@ def test_what_is_no_snapshot_is_refused(command: Command, tmp_path: Path, action
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_file_that_is_not_there_is_told(command: Command) -> None:
+def test_memory_viz_names_a_file_that_is_not_there(command: Command) -> None:
     """Contract: the error has the name."""
     with pytest.raises(FileNotFoundError, match="absent"):
         command("stats", "absent")
@@ -177,7 +177,7 @@ def test_a_file_that_is_not_there_is_told(command: Command) -> None:
 @pytest.mark.parametrize(
     "arguments", [["draw", "in"], ["stats"], ["trace_plot", "in", "--device", "first"]], ids=" ".join
 )
-def test_arguments_that_are_wrong_are_explained(
+def test_memory_viz_explains_wrong_arguments(
     command: Command, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Contract: an unknown action, a missing file or a device that is no number ends with status 2 and a text that
@@ -189,7 +189,7 @@ def test_arguments_that_are_wrong_are_explained(
     assert "usage:" in capsys.readouterr().err
 
 
-def test_it_is_a_program(tmp_path: Path) -> None:
+def test_memory_viz_is_a_program(tmp_path: Path) -> None:
     """Contract: the same by `python -m`, in a process of its own."""
     snapshot = builder.ordinary()
 

@@ -43,7 +43,7 @@ def native() -> ModuleType:
     return built
 
 
-def test_a_snapshot_from_cpp_is_plain(native: ModuleType) -> None:
+def test_cpp_snapshot_is_a_plain_pickle(native: ModuleType) -> None:
     """Contract: what C++ writes is a pickle of plain values with the parts that Python's snapshot has. It needs a build
     for CUDA; without a GPU there are no segments."""
     snapshot = plain.load(native.taken())
@@ -58,7 +58,7 @@ def test_a_snapshot_from_cpp_is_plain(native: ModuleType) -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cpp_memory_snapshot_pickle")
 @pytest.mark.parametrize("with_stacks", [False, True])
-def test_a_recording_from_cpp_has_the_stacks(native: ModuleType, device: torch.device, with_stacks: bool) -> None:
+def test_cpp_snapshot_recording_has_the_stacks(native: ModuleType, device: torch.device, with_stacks: bool) -> None:
     """Contract: recorded from C++, a live block has its bytes, the last event is its allocation, and its stack goes
     through the operator, TorchScript and Python, if stacks were asked for; no more entries are kept than that."""
     compiled = torch.jit.script(scripts.filled_by_a_script)
@@ -74,7 +74,7 @@ def test_a_recording_from_cpp_has_the_stacks(native: ModuleType, device: torch.d
     assert block is not None
     assert (block.state, block.requested) == (LIVE, ROWS * COLUMNS * 4)
     names = " ".join(frame["name"] for frame in block.frames)
-    for word in ("::rand", "filled_by_a_script", "test_a_recording_from_cpp_has_the_stacks"):
+    for word in ("::rand", "filled_by_a_script", "test_cpp_snapshot_recording_has_the_stacks"):
         assert (word in names) == with_stacks
     last = snapshot["device_traces"][device.index][-1]
     assert (last["action"], last["size"], last["addr"]) == ("alloc", block.requested, block.address)
@@ -83,7 +83,7 @@ def test_a_recording_from_cpp_has_the_stacks(native: ModuleType, device: torch.d
 
 
 @pytest.mark.requires(device="cuda")
-def test_cpp_and_python_see_the_same(native: ModuleType, device: torch.device) -> None:
+def test_cpp_snapshot_and_python_snapshot_see_the_same(native: ModuleType, device: torch.device) -> None:
     """Contract: taken one after the other, both snapshots have the same segments and blocks."""
     tensors = [torch.empty(size, device=device) for size in (10, 100_000, 5_000_000)]
 

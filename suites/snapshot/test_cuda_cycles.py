@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
-def test_a_cycle_is_shown_with_where_its_memory_comes_from(device: torch.device) -> None:
+def test_observe_tensor_cycles_shows_where_gpu_memory_comes_from(device: torch.device) -> None:
     """Contract: the callback gets a page with the graph of the cycle: the tensor, the cell that holds it, the function;
     and the calls that allocated the tensor, this case's among them. The memory is freed."""
     shown: list[str] = []
@@ -48,7 +48,7 @@ def test_a_cycle_is_shown_with_where_its_memory_comes_from(device: torch.device)
     assert torch.cuda.memory_allocated(device) == before
 
 
-def test_a_cycle_without_memory_of_a_gpu_is_not_shown() -> None:
+def test_observe_tensor_cycles_shows_no_cycle_without_gpu_memory() -> None:
     """Contract: cycles that hold no tensor, or tensors of the host only, are no matter."""
     shown: list[str] = []
     disarm = private.observe_tensor_cycles(shown.append)

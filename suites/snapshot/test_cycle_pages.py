@@ -66,7 +66,7 @@ def garbage(text: str = "key") -> Sequence[object]:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
-def test_a_page_draws_the_graph() -> None:
+def test_to_html_draws_the_graph() -> None:
     """Contract: the page is an HTML document that draws the graph of the nodes that were given."""
     nodes = nodes_of(*garbage())
 
@@ -77,7 +77,7 @@ def test_a_page_draws_the_graph() -> None:
     assert listeners(page) == {}
 
 
-def test_a_page_tells_where_a_tensor_was_allocated() -> None:
+def test_to_html_tells_where_a_tensor_was_allocated() -> None:
     """Contract: a node of which it is known where it comes from shows that, with its label, and no other node does."""
     nodes = nodes_of(*garbage(), context="model.py:3:forward\nmain.py:9:<module>")
     (place,) = [number for number, node in enumerate(nodes) if node.root]
@@ -94,7 +94,7 @@ def test_a_page_tells_where_a_tensor_was_allocated() -> None:
         *(pytest.param(text, id=name, marks=CARELESS) for name, text in BREAKING.items()),
     ],
 )
-def test_no_text_in_the_garbage_can_break_a_page(text: str) -> None:
+def test_to_html_is_broken_by_no_text_in_the_garbage(text: str) -> None:
     """Contract: a key or a string may be anything: the page has the elements of any other, and draws the graph."""
     nodes = nodes_of(*garbage(text), context=text)
 

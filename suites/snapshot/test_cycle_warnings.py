@@ -32,7 +32,7 @@ def taken_for_a_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield asked
 
 
-def test_a_cycle_with_a_tensor_is_a_page(taken_for_a_gpus: list[Any]) -> None:
+def test_observe_tensor_cycles_makes_a_page_of_a_cycle(taken_for_a_gpus: list[Any]) -> None:
     """Contract: allocations are recorded from then on, with a limit; a cycle that is collected is one page, with the
     tensor, what holds it, and where it was allocated; the tensor is freed."""
     shown: list[str] = []
@@ -50,7 +50,7 @@ def test_a_cycle_with_a_tensor_is_a_page(taken_for_a_gpus: list[Any]) -> None:
         assert word in text, f"the page does not tell of {word!r}"
 
 
-def test_a_cycle_without_a_tensor_is_not_shown() -> None:
+def test_observe_tensor_cycles_shows_no_cycle_without_a_tensor() -> None:
     """Contract: the control: other cycles are no matter."""
     shown: list[str] = []
     disarm = private.observe_tensor_cycles(shown.append)
@@ -82,7 +82,7 @@ def warnings_logged() -> Iterator[list[str]]:
 @pytest.mark.xfail(
     raises=FileNotFoundError, reason="the page that the warning names is deleted as soon as it has been given"
 )
-def test_the_warning_names_a_page(warnings_logged: list[str]) -> None:
+def test_warn_tensor_cycles_names_a_page(warnings_logged: list[str]) -> None:
     """Contract: `warn_tensor_cycles` logs one warning a cycle, with the name of a file that holds its page."""
     disarm = private.warn_tensor_cycles()
     leave_a_cycle(torch.empty(3, 4))

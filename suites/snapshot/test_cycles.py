@@ -55,7 +55,7 @@ def cycle(**held: Any) -> int:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
-def test_a_cycle_is_seen_when_it_is_collected(observed: tuple[Found, Callable[[], None]]) -> None:
+def test_observe_garbage_sees_a_cycle_when_it_is_collected(observed: tuple[Found, Callable[[], None]]) -> None:
     """Contract: the observer is called after the collection that finds a cycle, with all that is in it, the tensor
     that it holds included; nothing is in it that was freed at once."""
     found, _ = observed
@@ -70,7 +70,7 @@ def test_a_cycle_is_seen_when_it_is_collected(observed: tuple[Found, Callable[[]
     assert expected <= seen
 
 
-def test_what_was_seen_is_freed_nevertheless(observed: tuple[Found, Callable[[], None]]) -> None:
+def test_observe_garbage_frees_what_was_seen(observed: tuple[Found, Callable[[], None]]) -> None:
     """Contract: observing keeps nothing alive: when the observer has returned the cycle is gone, and the collector
     keeps no garbage and is in no debugging mode."""
     found, _ = observed
@@ -88,7 +88,7 @@ def test_what_was_seen_is_freed_nevertheless(observed: tuple[Found, Callable[[],
     assert gc.get_debug() == 0
 
 
-def test_an_observer_sees_every_collection_until_it_is_disarmed(observed: tuple[Found, Callable[[], None]]) -> None:
+def test_observe_garbage_sees_every_collection_until_it_is_disarmed(observed: tuple[Found, Callable[[], None]]) -> None:
     """Contract: cycles of later collections are seen too; once disarmed nothing is, and cycles are freed as ever."""
     found, disarm = observed
     names = [cycle(), None, None]
@@ -111,7 +111,7 @@ def test_an_observer_sees_every_collection_until_it_is_disarmed(observed: tuple[
     assert reference() is None
 
 
-def test_a_failing_observer_does_not_end_the_observing(quiet: None) -> None:
+def test_observe_garbage_goes_on_after_a_failing_observer(quiet: None) -> None:
     """Contract: an error in the observer is raised where the program was, and the next collection is observed."""
     assert quiet is None
     calls: list[int] = []
@@ -159,7 +159,7 @@ def closure_over(x: torch.Tensor) -> Callable[[bool], Any]:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
-def test_a_graph_has_what_leads_to_a_tensor() -> None:
+def test_create_graph_of_a_cycle_has_what_leads_to_a_tensor() -> None:
     """Contract: of all objects the graph has those from which a tensor is reached, with what each refers to the next
     by; the tensor is marked. Bystanders are left out."""
     tensor = torch.ones(3)
@@ -181,7 +181,7 @@ def test_a_graph_has_what_leads_to_a_tensor() -> None:
     assert reached == set(range(len(nodes)))
 
 
-def test_references_are_named() -> None:
+def test_create_graph_of_a_cycle_names_references() -> None:
     """Contract: an edge says by what: an index, a key, an attribute, a bound method's object."""
     tensor = torch.ones(2)
     row = [0, tensor]
@@ -194,7 +194,7 @@ def test_references_are_named() -> None:
     assert {label for _, label, _ in found} >= {"[1]", "['key']", "['table']", "__dict__", "__self__"}
 
 
-def test_without_a_tensor_there_is_no_graph() -> None:
+def test_create_graph_of_a_cycle_without_a_tensor_is_empty() -> None:
     """Contract: garbage with no tensor in it has no nodes."""
     holder = Holder()
     holder.me = holder  # type: ignore[attr-defined]
@@ -202,7 +202,7 @@ def test_without_a_tensor_there_is_no_graph() -> None:
     assert private.cycle_graph([holder, vars(holder)], context=lambda _: None, filter=is_tensor) == []
 
 
-def test_proxies_that_are_dead_are_passed_over() -> None:
+def test_create_graph_of_a_cycle_passes_over_dead_proxies() -> None:
     """Contract: a weak proxy whose object is gone, which raises when it is looked at, is no part of the graph."""
     holder = Holder()
     proxy = weakref.proxy(holder)
@@ -212,7 +212,7 @@ def test_proxies_that_are_dead_are_passed_over() -> None:
     assert len(private.cycle_graph([proxy, tensor, [tensor]], context=lambda _: None, filter=is_tensor)) == 2
 
 
-def test_where_a_tensor_comes_from_is_kept() -> None:
+def test_create_graph_of_a_cycle_keeps_where_a_tensor_comes_from() -> None:
     """Contract: what is known of an object's making is with its node, as it was given."""
     tensor = torch.ones(2)
 
@@ -227,7 +227,7 @@ DOT_EDGE = re.compile(r'^(\d+) -> (\d+) \[label = ("(?:[^"\\]|\\.)*")\]$')
 
 
 @pytest.mark.parametrize("text", ["plain", 'a "quote" \\ and\nlines', "größe", "}; evil -> [x]"], ids=ascii)
-def test_the_graph_in_words_is_the_graph(text: str) -> None:
+def test_to_dot_tells_the_graph_of_a_cycle(text: str) -> None:
     """Contract: Graphviz is told of every node with its label, the tensor in another colour, and of every edge, and of
     nothing else, whatever texts the objects hold."""
     tensor = torch.ones(2)

@@ -35,7 +35,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> tuple[Snapshot, Asked]:
     return snapshot, asked
 
 
-def test_a_dump_is_a_plain_pickle_of_the_snapshot(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
+def test_dump_snapshot_writes_a_plain_pickle(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
     """Contract: the file is a pickle of plain values, which anyone can read without running anything, equal to the
     snapshot; what was in the file before is gone."""
     path = tmp_path / "dump.pickle"
@@ -46,14 +46,14 @@ def test_a_dump_is_a_plain_pickle_of_the_snapshot(given: tuple[Snapshot, Asked],
     assert plain.load(path.read_bytes()) == given[0] == builder.ordinary()
 
 
-def test_a_dump_that_cannot_be_written_is_an_error(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
+def test_dump_snapshot_that_cannot_be_written_is_an_error(given: tuple[Snapshot, Asked], tmp_path: Path) -> None:
     """Contract: a folder that is not there is an error, not a dump that is lost without a word."""
     assert given
     with pytest.raises(FileNotFoundError):
         private.dump_snapshot(str(tmp_path / "absent" / "dump.pickle"))
 
 
-def test_a_snapshot_is_of_all_pools(given: tuple[Snapshot, Asked]) -> None:
+def test_snapshot_is_of_all_pools(given: tuple[Snapshot, Asked]) -> None:
     """Contract: a snapshot is what the allocator gives when it is asked for everything."""
     snapshot, asked = given
 
@@ -64,7 +64,7 @@ def test_a_snapshot_is_of_all_pools(given: tuple[Snapshot, Asked]) -> None:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize("include", [True, False])
 @pytest.mark.parametrize("pool", [None, (3, 4)])
-def test_segments_are_of_the_pool_that_is_asked_for(
+def test_memory_snapshot_is_of_the_pool_asked_for(
     given: tuple[Snapshot, Asked], pool: tuple[int, int] | None, include: bool
 ) -> None:
     """Contract: `torch.cuda.memory_snapshot` gives the segments alone, of one pool or of all, and passes on whether
@@ -77,7 +77,7 @@ def test_segments_are_of_the_pool_that_is_asked_for(
     assert asked == [(*(pool or (0, 0)), include)]
 
 
-def test_frames_of_generated_code_are_marked_when_asked_for(
+def test_augment_with_fx_traces_marks_frames_of_generated_code(
     given: tuple[Snapshot, Asked], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Contract: a snapshot, and a dump, can have frames led back to the nodes of a graph; left alone, they have not."""
@@ -135,7 +135,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("arguments", "options", "changed"), CALLS.values(), ids=CALLS.keys())
-def test_what_is_asked_for_is_what_is_recorded(
+def test_record_memory_history_passes_each_option_on(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...], options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     """Contract: each option reaches the allocator in its place, and what is not said is as documented: everything is
@@ -154,7 +154,7 @@ def test_what_is_asked_for_is_what_is_recorded(
 
 @pytest.mark.requires(cuda=True)
 @pytest.mark.parametrize("option", ["enabled", "context", "stacks"])
-def test_an_option_that_is_none_is_refused(option: str) -> None:
+def test_record_memory_history_refuses_an_unknown_option(option: str) -> None:
     """Contract: a word that an option does not know is an error that lists those it does, before anything is
     recorded. It needs a build for CUDA and no GPU."""
     with pytest.raises(RuntimeError, match=r"expected (state|context|stacks) to be .*'all'"):

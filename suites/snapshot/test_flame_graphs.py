@@ -38,7 +38,7 @@ def expected(snapshot: Snapshot, by_segment: bool) -> Counter[str]:
 
 @pytest.mark.parametrize("kind", ["segments", "memory"])
 @pytest.mark.parametrize("make", [builder.ordinary, builder.two_devices, lambda: Paper().snapshot()])
-def test_every_byte_is_at_its_stack(kind: str, make: object) -> None:
+def test_flamegraph_has_every_byte_at_its_stack(kind: str, make: object) -> None:
     """Contract: each block's bytes are under its stream (and its segment), state and stack, the outermost call first;
     what was not asked for is a gap; all of it adds up to what is reserved."""
     assert callable(make)
@@ -63,7 +63,7 @@ INTERNAL = [
 ]
 
 
-def test_torchs_and_pythons_own_calls_are_left_out() -> None:
+def test_flamegraph_leaves_out_calls_of_torch_and_python() -> None:
     """Contract: of a stack with C++ in it, calls that lead nowhere are left out: those that gather the stack, the
     interpreter's, the dispatcher's. The program's and the operators' stay."""
     mine = [frame("at::native::rand", 7, "/src/ATen/native/TensorFactories.cpp"), frame("step", 9)]
@@ -76,7 +76,7 @@ def test_torchs_and_pythons_own_calls_are_left_out() -> None:
     assert path == "stream_0;active_allocated;model.py:9:step;TensorFactories.cpp:7:at::native::rand"
 
 
-def test_snapshots_in_the_form_of_old_are_read() -> None:
+def test_flamegraph_reads_snapshots_in_the_old_form() -> None:
     """Contract: files from releases that kept a block's history in a list are drawn: bytes of each entry at its
     stack, or as without one, the rest as a gap."""
     blocks = [
@@ -99,7 +99,7 @@ def test_snapshots_in_the_form_of_old_are_read() -> None:
     }
 
 
-def test_two_snapshots_are_compared_by_segment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flamegraph_compares_two_snapshots_by_segment(capsys: pytest.CaptureFixture[str]) -> None:
     """Contract: of two lists of segments, those that only one of them has are told and drawn, marked by which; a
     segment that grew counts as another."""
     before, after = Paper(), Paper()
@@ -137,7 +137,7 @@ def drawer(path: Path, body: str) -> str:
     return str(path)
 
 
-def test_the_drawing_program_is_given_the_lines(tmp_path: Path) -> None:
+def test_flamegraph_program_is_given_the_lines(tmp_path: Path) -> None:
     """Contract: the program gets the lines on its standard input, and is told that they count bytes; what it writes is
     the result, whatever its letters."""
     script = drawer(tmp_path / "draw", "print(sys.argv[1:], sys.stdin.buffer.read().decode().upper(), sep='|', end='')")
@@ -145,7 +145,7 @@ def test_the_drawing_program_is_given_the_lines(tmp_path: Path) -> None:
     assert private.flame_graph("größe;b 12\nc 3\n", script) == "['--countname', 'bytes']|GRÖSSE;B 12\nC 3\n"
 
 
-def test_a_drawing_program_that_fails_is_told(tmp_path: Path) -> None:
+def test_flamegraph_program_that_fails_is_told(tmp_path: Path) -> None:
     """Contract: its exit status is in the error, and no half a picture is taken for a whole."""
     script = drawer(tmp_path / "draw", "sys.stdin.read(); print('<svg>', flush=True); sys.exit(3)")
 

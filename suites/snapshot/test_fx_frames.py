@@ -64,7 +64,7 @@ def marked(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("remembered")
 @pytest.mark.covers("test_cuda::TestFXMemoryProfiler::test_fx_memory_profiler_augmentation")
-def test_a_frame_of_generated_code_names_its_node() -> None:
+def test_augment_memory_snapshot_names_the_node_of_a_frame() -> None:
     """Contract: in blocks and in the trace, the frame in the generated code, and no other, has its node's name, kind
     and target; where the graph knows the program it came from, that too."""
     snapshot = with_stacks(stacks_of(made_by_fx()))
@@ -83,7 +83,7 @@ def test_a_frame_of_generated_code_names_its_node() -> None:
 
 
 @pytest.mark.usefixtures("remembered")
-def test_what_a_snapshot_had_before_stays() -> None:
+def test_augment_memory_snapshot_keeps_what_a_snapshot_had() -> None:
     """Contract: marks are added and nothing is changed: without them the snapshot is the one that was given."""
     snapshot = with_stacks([*stacks_of(made_by_fx()), stack("elsewhere")])
     found = private.with_fx_nodes(copy.deepcopy(snapshot))
@@ -98,7 +98,7 @@ def test_what_a_snapshot_had_before_stays() -> None:
 
 
 @pytest.mark.usefixtures("remembered")
-def test_modules_are_told_apart() -> None:
+def test_augment_memory_snapshot_tells_modules_apart() -> None:
     """Contract: the code of two graphs that differ is two files, and frames of each lead to its own nodes."""
     other = torch.fx.Graph()
     other.output(other.call_function(probe, (other.call_method("exp", (other.placeholder("y"),)),), name="renamed"))
@@ -110,7 +110,7 @@ def test_modules_are_told_apart() -> None:
     assert told == ["probe", "renamed"]
 
 
-def test_code_that_nobody_remembers_stays_unmarked() -> None:
+def test_augment_memory_snapshot_leaves_unknown_code_unmarked() -> None:
     """Contract: with the setting off, frames in generated code have no node, and nothing fails: the control. Nor have
     frames in a file of which nothing is remembered, as in a snapshot of another process."""
     unknown = builder.frame("forward", 7, "fx_generated_by_somebody_else.py")
@@ -121,7 +121,7 @@ def test_code_that_nobody_remembers_stays_unmarked() -> None:
 
 @pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("line", [0, 1, 10_000, -3])
-def test_a_line_that_no_node_has_stays_unmarked(line: int) -> None:
+def test_augment_memory_snapshot_leaves_a_line_without_a_node_unmarked(line: int) -> None:
     """Contract: a frame whose line belongs to no node, or to no code at all, is left as it is."""
     (frames, _) = stacks_of(made_by_fx())
     snapshot = with_stacks([[each | {"line": line} for each in frames]])
@@ -130,6 +130,6 @@ def test_a_line_that_no_node_has_stays_unmarked(line: int) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [{}, {"segments": []}, {"segments": [{}], "device_traces": [[{}]]}], ids=repr)
-def test_a_snapshot_without_stacks_is_left_as_it_is(snapshot: Snapshot) -> None:
+def test_augment_memory_snapshot_leaves_a_snapshot_without_stacks(snapshot: Snapshot) -> None:
     """Contract: parts may be missing, as in a snapshot without traces."""
     assert private.with_fx_nodes(copy.deepcopy(snapshot)) == snapshot

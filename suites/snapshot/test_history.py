@@ -50,7 +50,7 @@ def emptying() -> None:
     torch.cuda.empty_cache()
 
 
-def test_without_recording_nothing_is_kept(device: torch.device) -> None:
+def test_record_memory_history_not_called_keeps_no_history(device: torch.device) -> None:
     """Contract: the control: with no recording under way a snapshot has the blocks, and no traces and no stacks."""
     tensor = allocating(device)
 
@@ -63,7 +63,7 @@ def test_without_recording_nothing_is_kept(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot")
-def test_the_life_of_a_block_is_recorded_in_order(device: torch.device) -> None:
+def test_record_memory_history_has_the_life_of_a_block_in_order(device: torch.device) -> None:
     """Contract: the driver's segment, the allocation in it, the request to free it, the free and the segment's return
     are entries in that order, with size, address and stream, at times that do not go back."""
     with private.recorded(stacks="python"):
@@ -85,7 +85,7 @@ def test_the_life_of_a_block_is_recorded_in_order(device: torch.device) -> None:
     assert times == sorted(times)
 
 
-def test_the_trace_leads_to_the_blocks(device: torch.device) -> None:
+def test_record_memory_history_leads_to_the_blocks(device: torch.device) -> None:
     """Contract: replayed, the trace allocates nothing twice, frees only what is allocated, and leaves what the
     segments have as live: every tensor of a mixed program, with the bytes asked for."""
     with private.recorded(stacks="python"):
@@ -122,7 +122,7 @@ CONTEXTS: dict[str | None, tuple[bool, bool, bool]] = {
     "test_cuda::TestCudaAllocator::test_memory_snapshot",
 )
 @pytest.mark.parametrize(("context", "kept"), CONTEXTS.items(), ids=lambda value: str(value).replace(" ", ""))
-def test_stacks_are_kept_of_what_is_asked_for(
+def test_record_memory_history_context_decides_which_stacks_are_kept(
     device: torch.device, context: str | None, kept: tuple[bool, bool, bool]
 ) -> None:
     """Contract: events are recorded whatever the context; stacks are kept of live blocks from "state" on, of
@@ -148,7 +148,7 @@ def test_stacks_are_kept_of_what_is_asked_for(
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots_free_segment_stack")
 @pytest.mark.parametrize("context", ["state", "alloc", "all"])
-def test_a_segments_return_has_a_stack_with_all(device: torch.device, context: str) -> None:
+def test_record_memory_history_segment_free_has_a_stack_with_all(device: torch.device, context: str) -> None:
     """Contract: that `empty_cache` gave a segment back is recorded with any context, and with "all" by whom."""
     with private.recorded(context=context, stacks="python"):
         tensors = [allocating(device, 30 * MIB)]
@@ -163,7 +163,7 @@ def test_a_segments_return_has_a_stack_with_all(device: torch.device, context: s
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots_history_context")
-def test_the_context_can_change_as_it_goes(device: torch.device) -> None:
+def test_record_memory_history_context_can_change_as_it_goes(device: torch.device) -> None:
     """Contract: a recording that goes on with another context keeps what it has, and keeps stacks of what follows
     accordingly."""
 
@@ -197,7 +197,7 @@ def test_the_context_can_change_as_it_goes(device: torch.device) -> None:
 @pytest.mark.parametrize("stacks", ["python", "all"])
 @pytest.mark.timeout(600)
 @pytest.mark.keeps("what reads the symbols of libraries keeps them", host="64MiB")
-def test_calls_of_cpp_are_kept_when_asked_for(device: torch.device, stacks: str) -> None:
+def test_record_memory_history_stacks_all_keeps_calls_of_cpp(device: torch.device, stacks: str) -> None:
     """Contract: with `stacks="all"` the operator that allocated is in the stack, nearer to the allocation than the
     Python that called it; with "python" nothing of C++ is."""
     with private.recorded(context="all", stacks=stacks):
@@ -206,7 +206,7 @@ def test_calls_of_cpp_are_kept_when_asked_for(device: torch.device, stacks: str)
 
     assert block is not None
     names = [frame["name"] for frame in block.frames]
-    caller = names.index("test_calls_of_cpp_are_kept_when_asked_for")
+    caller = names.index("test_record_memory_history_stacks_all_keeps_calls_of_cpp")
     operators = [place for place, name in enumerate(names) if "::rand" in name]
     assert bool(operators) == (stacks == "all")
     assert all(place < caller for place in operators)
@@ -214,7 +214,7 @@ def test_calls_of_cpp_are_kept_when_asked_for(device: torch.device, stacks: str)
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_calls_of_torchscript_are_kept(device: torch.device) -> None:
+def test_record_memory_history_keeps_calls_of_torchscript(device: torch.device) -> None:
     """Contract: what TorchScript allocates is kept under its function's name, before the Python that called it."""
     compiled = torch.jit.script(scripts.filled_by_a_script)
     with private.recorded("state", stacks="python"):
@@ -225,7 +225,7 @@ def test_calls_of_torchscript_are_kept(device: torch.device) -> None:
     assert block.requested == BYTES
     names = [frame["name"] for frame in block.frames]
     assert names[0] == "filled_by_a_script"
-    assert "test_calls_of_torchscript_are_kept" in names
+    assert "test_record_memory_history_keeps_calls_of_torchscript" in names
 
 
 @pytest.mark.requires(torch=">=2.12")
@@ -233,7 +233,7 @@ def test_calls_of_torchscript_are_kept(device: torch.device) -> None:
     "test_cuda::TestCudaAllocator::test_allocation_traceback",
     "test_cuda::TestCudaAllocator::test_allocation_traceback_no_recording",
 )
-def test_a_stack_can_be_looked_up_by_address(device: torch.device) -> None:
+def test_allocation_traceback_is_found_by_the_address_of_a_block(device: torch.device) -> None:
     """Contract: the stack of a live block is found by the address of its beginning, as a snapshot has it; there is
     none for an address within, for a block that was not recorded or is gone, or for no block at all."""
     before = allocating(device)
@@ -254,7 +254,7 @@ def test_a_stack_can_be_looked_up_by_address(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot_forward_trace")
 @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
-def test_what_backward_allocates_names_the_forward(device: torch.device) -> None:
+def test_record_memory_history_names_the_forward_of_a_backward_allocation(device: torch.device) -> None:
     """Contract: in anomaly mode what a backward pass allocates, on the engine's thread, can be led back to the forward:
     in the trace or with the live block, the calls of the forward that made the node are there."""
     x = torch.ones(ROWS, COLUMNS, device=device, requires_grad=True)
@@ -280,7 +280,7 @@ def test_what_backward_allocates_names_the_forward(device: torch.device) -> None
 # For how long, and of what
 
 
-def test_the_latest_entries_are_kept(device: torch.device) -> None:
+def test_record_memory_history_max_entries_keeps_the_latest(device: torch.device) -> None:
     """Contract: with `max_entries` no more are kept, the oldest go first, and the rest is in order."""
     with private.recorded(max_entries=10, stacks="python"):
         tensors = [allocating(device, 512 * (number + 1)) for number in range(25)]
@@ -292,7 +292,7 @@ def test_the_latest_entries_are_kept(device: torch.device) -> None:
     assert kept[-1] == tensors[-1].nbytes
 
 
-def test_only_the_state_can_be_kept(device: torch.device) -> None:
+def test_record_memory_history_state_keeps_no_history(device: torch.device) -> None:
     """Contract: recording the state keeps the stacks of live blocks and no history: at most the last event."""
     with private.recorded("state", stacks="python"):
         tensors = [allocating(device) for _ in range(5)]
@@ -304,7 +304,7 @@ def test_only_the_state_can_be_kept(device: torch.device) -> None:
     assert len(trace_of(snapshot, device)) <= 1
 
 
-def test_the_end_of_recording_forgets(device: torch.device) -> None:
+def test_record_memory_history_forgets_at_its_end(device: torch.device) -> None:
     """Contract: when the recording has ended no traces are left, and what is allocated then has no stack."""
     with private.recorded(stacks="python"):
         allocating(device)
@@ -320,7 +320,7 @@ def test_the_end_of_recording_forgets(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("clear", [False, True])
-def test_history_can_be_cleared_as_it_goes(device: torch.device, clear: bool) -> None:
+def test_record_memory_history_clear_history_forgets_as_it_goes(device: torch.device, clear: bool) -> None:
     """Contract: begun anew with `clear_history` a recording forgets what it had; without, it goes on."""
     with private.recorded(stacks="python"):
         old = allocating(device)
@@ -343,7 +343,7 @@ SKIPPED: dict[str, list[str] | None] = {
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot_skip_actions")
 @pytest.mark.parametrize("skipped", SKIPPED.values(), ids=SKIPPED.keys())
-def test_chosen_actions_are_skipped(device: torch.device, skipped: list[str] | None) -> None:
+def test_record_memory_history_skip_actions(device: torch.device, skipped: list[str] | None) -> None:
     """Contract: actions that are to be skipped are not in the trace, and every other one is."""
     documented = [each for each in skipped or [] if each not in ("segment_map", "segment_unmap")]
     with private.recorded(stacks="python", skip_actions=None if skipped is None else documented):
@@ -358,7 +358,7 @@ def test_chosen_actions_are_skipped(device: torch.device, skipped: list[str] | N
     assert bool(found & {"segment_free", "segment_unmap"}) == ("segment_free" not in documented)
 
 
-def test_an_unknown_action_cannot_be_skipped() -> None:
+def test_record_memory_history_skip_actions_refuses_an_unknown_action() -> None:
     """Contract: an action that there is not is an error, and nothing is recorded after it."""
     with pytest.raises((RuntimeError, ValueError), match=r"(?i)action"), private.recorded(skip_actions=["hesitate"]):
         pass
@@ -367,7 +367,7 @@ def test_an_unknown_action_cannot_be_skipped() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_plots_metadata")
-def test_events_carry_the_programs_own_words(device: torch.device) -> None:
+def test_set_memory_metadata_is_on_each_event(device: torch.device) -> None:
     """Contract: what is set as metadata is on each event from then on, until it is changed or cleared, and can be
     asked for."""
     assert private.metadata() == ""
@@ -387,7 +387,7 @@ def test_events_carry_the_programs_own_words(device: torch.device) -> None:
     assert told == ["step 1", "größe: 2", ""]
 
 
-def test_running_out_of_memory_is_recorded(device: torch.device) -> None:
+def test_record_memory_history_has_oom(device: torch.device) -> None:
     """Contract: a request that fails is an entry with its size and what the device had left, and by whom."""
 
     def asking_for_too_much() -> None:
@@ -412,7 +412,7 @@ def test_running_out_of_memory_is_recorded(device: torch.device) -> None:
 )
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_compile_regions")
 @pytest.mark.timeout(600)
-def test_what_compiled_code_allocates_names_its_region(device: torch.device) -> None:
+def test_record_memory_history_compile_context_names_the_region(device: torch.device) -> None:
     """Contract: with `compile_context` each event within compiled code names the region, another one behind each graph
     break, and events outside name none."""
 
@@ -441,7 +441,7 @@ def test_what_compiled_code_allocates_names_its_region(device: torch.device) -> 
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots")
-def test_pages_of_a_recording_carry_it(device: torch.device, tmp_path: Path) -> None:
+def test_record_memory_history_is_carried_by_pages(device: torch.device, tmp_path: Path) -> None:
     """Contract: a recording is made of plain values: pages carry it, and a dump can be read without running any of it,
     with nothing changed."""
     plots: list[Callable[[Any], str]] = [
@@ -464,7 +464,7 @@ def test_pages_of_a_recording_carry_it(device: torch.device, tmp_path: Path) -> 
     assert is_led_to_by(block.frames, "allocating")
 
 
-def test_a_recording_can_be_filtered_by_what_was_freed(device: torch.device) -> None:
+def test_record_memory_history_page_with_filter_freed(device: torch.device) -> None:
     """Contract: a page without what was freed has what lives, and not what is gone."""
     with private.recorded(context="all", stacks="python"):
         kept, gone = allocating(device), [allocating(device, 7 * MIB)]

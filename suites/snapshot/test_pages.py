@@ -47,7 +47,9 @@ plots = pytest.mark.parametrize(("plot", "kind"), PLOTS.values(), ids=PLOTS.keys
 @plots
 @pytest.mark.parametrize("make", SNAPSHOTS.values(), ids=SNAPSHOTS.keys())
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_plots")
-def test_a_page_carries_the_snapshot(plot: Callable[[Snapshot], str], kind: str, make: Callable[[], Snapshot]) -> None:
+def test_trace_plot_and_segment_plot_carry_the_snapshot(
+    plot: Callable[[Snapshot], str], kind: str, make: Callable[[], Snapshot]
+) -> None:
     """Contract: a plot is an HTML document with one script, which shows one file, the snapshot with every value in it
     as it was, in the way that was asked for."""
     snapshot = make()
@@ -58,7 +60,7 @@ def test_a_page_carries_the_snapshot(plot: Callable[[Snapshot], str], kind: str,
 
 
 @plots
-def test_making_a_page_changes_nothing(plot: Callable[[Snapshot], str], kind: str) -> None:
+def test_trace_plot_and_segment_plot_change_no_snapshot(plot: Callable[[Snapshot], str], kind: str) -> None:
     """Contract: the snapshot is the caller's: it is not changed, and a second page of it is like the first."""
     snapshot = builder.ordinary()
 
@@ -71,7 +73,9 @@ def test_making_a_page_changes_nothing(plot: Callable[[Snapshot], str], kind: st
 
 @plots
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
-def test_no_name_in_a_stack_can_break_a_page(plot: Callable[[Snapshot], str], kind: str, name: str) -> None:
+def test_trace_plot_and_segment_plot_are_broken_by_no_name_in_a_stack(
+    plot: Callable[[Snapshot], str], kind: str, name: str
+) -> None:
     """Contract: functions and files may have any name: the page keeps its structure, with one script and none of the
     name in the open, and carries the name unchanged."""
     paper = Paper()
@@ -87,7 +91,7 @@ def test_no_name_in_a_stack_can_break_a_page(plot: Callable[[Snapshot], str], ki
     assert html.escape(name) not in page
 
 
-def test_data_of_any_length_is_carried_whole() -> None:
+def test_trace_plot_carries_data_of_any_length() -> None:
     """Contract: whatever the snapshot's length in bytes, nothing is missing at its end: lengths one after the other
     meet every case of what base64 pads."""
     for length in range(12):
@@ -95,7 +99,7 @@ def test_data_of_any_length_is_carried_whole() -> None:
         assert pages.plot(private.trace_plot(snapshot)).files == {FILE: snapshot}
 
 
-def test_a_large_snapshot_is_carried_whole() -> None:
+def test_trace_plot_carries_a_large_snapshot() -> None:
     """Contract: there is no limit that a long recording would meet: ten thousand entries, each with a stack."""
     paper = Paper()
     paper.reserve(0x1000_0000, 20 * MIB)
@@ -110,7 +114,7 @@ def test_a_large_snapshot_is_carried_whole() -> None:
 
 
 @pytest.mark.parametrize("plot", [private.trace_plot, private.segment_plot])
-def test_the_device_is_no_longer_chosen(plot: Callable[..., str]) -> None:
+def test_trace_plot_and_segment_plot_device_argument_is_out_of_use(plot: Callable[..., str]) -> None:
     """Contract: pages have all devices; the argument that chose one says that it is out of use, and changes
     nothing."""
     with pytest.warns(FutureWarning, match="device"):
@@ -127,7 +131,7 @@ def filtered(snapshot: Snapshot) -> Snapshot:
     return shown
 
 
-def test_what_was_freed_can_be_left_out() -> None:
+def test_filter_freed_leaves_out_what_was_freed() -> None:
     """Contract: with `filter_freed` the trace keeps, in order, what is still allocated and what is no allocation;
     segments are as they were."""
     snapshot = builder.ordinary()
@@ -147,7 +151,7 @@ def test_what_was_freed_can_be_left_out() -> None:
     ]  # fmt: skip
 
 
-def test_an_address_that_is_used_again_is_another_allocation() -> None:
+def test_filter_freed_takes_an_address_used_again_for_another_allocation() -> None:
     """Contract: of three allocations at one address, two of them freed, the third is kept and only it."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
@@ -163,7 +167,7 @@ def test_an_address_that_is_used_again_is_another_allocation() -> None:
     ]
 
 
-def test_each_devices_trace_is_filtered_by_itself() -> None:
+def test_filter_freed_filters_each_device_by_itself() -> None:
     """Contract: addresses of different devices may be equal and have nothing to do with each other."""
     first, second = Paper(), Paper()
     for paper in (first, second):
@@ -179,7 +183,7 @@ def test_each_devices_trace_is_filtered_by_itself() -> None:
     assert shown[0][1]["addr"] == address
 
 
-def test_what_was_allocated_before_the_recording_is_not_paired_wrongly() -> None:
+def test_filter_freed_pairs_no_free_from_before_the_recording() -> None:
     """Contract: a free whose allocation was not recorded takes no other allocation with it, and stays, since nothing
     else tells of it."""
     paper = Paper()
@@ -202,7 +206,7 @@ def test_what_was_allocated_before_the_recording_is_not_paired_wrongly() -> None
 
 
 @pytest.mark.parametrize("snapshot", [{}, {"segments": []}, None, []], ids=repr)
-def test_without_traces_there_is_nothing_to_filter(snapshot: object) -> None:
+def test_filter_freed_without_traces_is_an_error(snapshot: object) -> None:
     """Contract: what has no traces cannot be filtered, and no page of something else is made: an error."""
     with pytest.raises((KeyError, TypeError)):
         private.trace_plot(snapshot, filter_freed=True)

@@ -45,14 +45,14 @@ def on(device: torch.device) -> int:
     return device.index if device.type == "cuda" and device.index is not None else torch.cuda.device_count()
 
 
-def test_the_page_has_a_trace_of_each_device(device: torch.device) -> None:
+def test_profile_plot_has_a_trace_of_each_device(device: torch.device) -> None:
     """Contract: the page is whole, and its data have a trace for each GPU and one for the host."""
     profile, _ = profiled(device)
 
     assert len(shown(profile)["device_traces"]) == torch.cuda.device_count() + 1
 
 
-def test_every_tensor_comes_with_its_stack_and_category(device: torch.device) -> None:
+def test_profile_plot_tells_stack_and_category_of_every_tensor(device: torch.device) -> None:
     """Contract: each allocation of the size of the work's tensors names a category, and the calls that led to it, this
     case's function among them."""
     profile, _ = profiled(device)
@@ -67,7 +67,7 @@ def test_every_tensor_comes_with_its_stack_and_category(device: torch.device) ->
     assert all(any("test_profile_plot.py" in each["name"] for each in entry["frames"]) for entry in made)
 
 
-def test_the_trace_leads_to_what_is_left(device: torch.device) -> None:
+def test_profile_plot_trace_leads_to_what_is_left(device: torch.device) -> None:
     """Contract: every free is of something allocated and not yet freed, requested and completed in one go, and what is
     never freed is what the segments hold at the end, at the same addresses."""
     profile, result = profiled(device)
@@ -101,7 +101,7 @@ def test_the_trace_leads_to_what_is_left(device: torch.device) -> None:
     assert blocks[result.untyped_storage().data_ptr()] == 128 * 128 * 4
 
 
-def test_a_profile_without_what_it_takes_is_refused() -> None:
+def test_profile_plot_refuses_a_profile_without_what_it_takes() -> None:
     """Contract: a profile that did not record memory, shapes and stacks has no such page: an error that says what is
     missing."""
     with torch.profiler.profile(profile_memory=True) as profile:

@@ -45,7 +45,7 @@ def settled(device: torch.device) -> Iterator[None]:
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot")
 @pytest.mark.parametrize("size", [1, 511, 512, 100_000, MIB, 3 * MIB + 5, 40 * MIB])
-def test_a_tensor_is_a_block(device: torch.device, size: int) -> None:
+def test_memory_snapshot_has_a_block_for_a_tensor(device: torch.device, size: int) -> None:
     """Contract: a live tensor's memory is one block, at its address, allocated, large enough, and with the bytes that
     were asked for; when the tensor is gone no live block is there."""
     tensor = made(size, device)
@@ -61,7 +61,7 @@ def test_a_tensor_is_a_block(device: torch.device, size: int) -> None:
     assert after is None or after.state == FREE
 
 
-def test_segments_are_made_of_their_blocks(device: torch.device) -> None:
+def test_memory_snapshot_segments_are_made_of_their_blocks(device: torch.device) -> None:
     """Contract: after each step of a program that allocates and frees in a mixed order, blocks fill their segments,
     sums are right, segments do not overlap, and of two neighbours not both are free."""
     live: dict[int, torch.Tensor] = {}
@@ -80,7 +80,7 @@ def test_segments_are_made_of_their_blocks(device: torch.device) -> None:
         assert (block.state, block.requested) == (LIVE, tensor.nbytes)
 
 
-def test_the_snapshot_agrees_with_the_statistics(device: torch.device) -> None:
+def test_memory_snapshot_agrees_with_memory_stats(device: torch.device) -> None:
     """Contract: bytes and counts of the snapshot are those of `memory_stats`: reserved, allocated, active, requested;
     segments and blocks."""
     tensors = [made(size, device) for size in (10, 1000, 100_000, 3 * MIB, 30 * MIB)]
@@ -100,7 +100,7 @@ def test_the_snapshot_agrees_with_the_statistics(device: torch.device) -> None:
     assert sum(1 for block in inside if block.state != FREE) == now("active")
 
 
-def test_pools_by_size_agree_with_the_statistics(device: torch.device) -> None:
+def test_memory_snapshot_small_and_large_pools_agree_with_memory_stats(device: torch.device) -> None:
     """Contract: a segment says whether it is for small or large blocks, and each kind adds up to its statistics."""
     tensors = [made(size, device) for size in (10, 100_000, 3 * MIB, 30 * MIB)]
 
@@ -113,7 +113,7 @@ def test_pools_by_size_agree_with_the_statistics(device: torch.device) -> None:
     assert tensors
 
 
-def test_emptying_the_cache_leaves_only_segments_in_use(device: torch.device) -> None:
+def test_memory_snapshot_after_empty_cache_has_only_segments_in_use(device: torch.device) -> None:
     """Contract: after `empty_cache` every segment has a live block in it; the tensor's own is still there. Segments of
     graphs' pools are not meant: a pool whose graph is gone may be kept by torch, see `graphs/test_conditional.py`."""
     kept, scratch = made(1000, device), made(64 * MIB, device)
@@ -131,7 +131,7 @@ def test_emptying_the_cache_leaves_only_segments_in_use(device: torch.device) ->
     assert block_at(here, place) is None
 
 
-def test_a_snapshot_stays_as_it_was(device: torch.device) -> None:
+def test_memory_snapshot_stays_as_it_was(device: torch.device) -> None:
     """Contract: it is of one moment: what is allocated and freed afterwards does not show in it."""
     first = made(1000, device)
     here = segments_of(device)
@@ -145,7 +145,7 @@ def test_a_snapshot_stays_as_it_was(device: torch.device) -> None:
     assert block_at(here, address(second)) is None
 
 
-def test_each_stream_has_its_segments(device: torch.device) -> None:
+def test_memory_snapshot_segments_are_of_a_stream(device: torch.device) -> None:
     """Contract: a segment says for which stream it is; memory of different streams is in different segments, and of
     one stream in segments of that stream."""
     side = torch.Stream(device)
@@ -165,7 +165,7 @@ def test_each_stream_has_its_segments(device: torch.device) -> None:
     assert streams(mine) != streams(theirs)
 
 
-def test_memory_that_a_stream_still_uses_is_pending(device: torch.device) -> None:
+def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) -> None:
     """Contract: a tensor that another stream was recorded on is, once it is gone, a block waiting for that stream:
     active, not allocated; when the stream is done and the allocator has looked, it is free."""
     calibrate(device)
@@ -189,7 +189,7 @@ def test_memory_that_a_stream_still_uses_is_pending(device: torch.device) -> Non
     assert ever(seen_pending)
 
 
-def test_a_summary_of_a_real_snapshot_adds_up(device: torch.device) -> None:
+def test_memory_snapshot_segsum_adds_up(device: torch.device) -> None:
     """Contract: what torch makes of the snapshot of a device, the text with its sums, agrees with the statistics."""
     tensors = [made(size, device) for size in (1000, 30 * MIB)]
 
@@ -202,7 +202,7 @@ def test_a_summary_of_a_real_snapshot_adds_up(device: torch.device) -> None:
 
 
 @pytest.mark.requires(devices=2)
-def test_segments_of_two_devices_are_told_apart(device: torch.device) -> None:
+def test_memory_snapshot_tells_segments_of_two_devices_apart(device: torch.device) -> None:
     """Contract: a segment says on which device it is: a tensor of the second is in a segment of the second."""
     second = torch.device(device.type, 1)
     tensors = {0: made(1000, device), 1: made(1000, second)}

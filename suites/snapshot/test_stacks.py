@@ -29,7 +29,7 @@ def gathering_outermost() -> Any:
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_direct_traceback")
-def test_calls_are_told_innermost_first() -> None:
+def test_gather_traceback_is_innermost_first() -> None:
     """Contract: a stack has a name, a file and a line for each call, the innermost first; the line is the one being
     run."""
     first = gathering_outermost.__code__.co_firstlineno
@@ -38,12 +38,16 @@ def test_calls_are_told_innermost_first() -> None:
     (stack,) = private.symbolised([gathered])
 
     assert all(set(each) == {"name", "filename", "line"} for each in stack)
-    assert names(stack)[1:4] == ["gathering_innermost", "gathering_outermost", "test_calls_are_told_innermost_first"]
+    assert names(stack)[1:4] == [
+        "gathering_innermost",
+        "gathering_outermost",
+        "test_gather_traceback_is_innermost_first",
+    ]
     assert [each["filename"] for each in stack[1:4]] == [HERE] * 3
     assert stack[2]["line"] == first + 1
 
 
-def test_a_stack_is_of_when_it_was_gathered() -> None:
+def test_gather_traceback_is_of_when_it_was_gathered() -> None:
     """Contract: what is made readable later is the stack of then, even of functions that have ended and are gone."""
 
     def forgotten() -> Any:
@@ -57,7 +61,7 @@ def test_a_stack_is_of_when_it_was_gathered() -> None:
     assert "forgotten" in names(stack)
 
 
-def test_stacks_are_told_apart_and_in_order() -> None:
+def test_symbolize_tracebacks_tells_stacks_apart_and_in_order() -> None:
     """Contract: many stacks are made readable at once, each its own, in the order given, one given twice twice."""
 
     def one() -> Any:
@@ -74,7 +78,7 @@ def test_stacks_are_told_apart_and_in_order() -> None:
     assert private.symbolised([]) == []
 
 
-def test_each_thread_has_its_own_stack() -> None:
+def test_gather_traceback_is_of_the_thread_that_gathers() -> None:
     """Contract: a stack is that of the thread that gathered it, from its first call on."""
     gathered: list[Any] = []
 
@@ -87,19 +91,21 @@ def test_each_thread_has_its_own_stack() -> None:
     (stack,) = private.symbolised(gathered)
 
     assert names(stack)[1:3] == ["gathering_innermost", "work"]
-    assert "test_each_thread_has_its_own_stack" not in names(stack)
+    assert "test_gather_traceback_is_of_the_thread_that_gathers" not in names(stack)
     assert {"_bootstrap", "run"} <= set(names(stack))
 
 
-def test_without_a_kind_of_call_there_is_none() -> None:
+def test_gather_traceback_without_python_has_no_call_of_python() -> None:
     """Contract: what is gathered is what is asked for: without Python, no call of Python's."""
     assert private.stack_here(python=False, script=False, cpp=False) == []
-    assert "test_without_a_kind_of_call_there_is_none" in names(private.stack_here(python=True, script=False))
+    assert "test_gather_traceback_without_python_has_no_call_of_python" in names(
+        private.stack_here(python=True, script=False)
+    )
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
-def test_calls_of_torchscript_are_told() -> None:
+def test_gather_traceback_script_tells_calls_of_torchscript() -> None:
     """Contract: a function in TorchScript that is running is in the stack, under its name and with the file and line
     it came from, before the Python that called it; not asked for, it is not.
 
@@ -113,7 +119,7 @@ def test_calls_of_torchscript_are_told() -> None:
     scripts.GATHERED.clear()
 
     told = names(with_script)
-    assert told.index("the_script") < told.index("test_calls_of_torchscript_are_told")
+    assert told.index("the_script") < told.index("test_gather_traceback_script_tells_calls_of_torchscript")
     assert [each for each in with_script if each["name"] != "the_script"] == without
     (script,) = [each for each in with_script if each["name"] == "the_script"]
     assert script["filename"] == scripts.__file__
@@ -126,7 +132,7 @@ def test_calls_of_torchscript_are_told() -> None:
     "test_cuda::TestCudaMallocAsync::test_memory_snapshot_with_cpp",
 )
 @pytest.mark.timeout(300)
-def test_calls_of_cpp_are_told_with_those_of_python() -> None:
+def test_gather_traceback_cpp_tells_calls_of_cpp_and_python() -> None:
     """Contract: with C++ asked for, the stack goes from torch's unwinder through its bindings into the interpreter, and
     calls of Python are among them in their places; without it, nothing of C++ is there.
 

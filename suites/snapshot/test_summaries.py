@@ -61,7 +61,7 @@ def random_snapshot(seed: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_sums_of_a_summary_are_right(seed: int) -> None:
+def test_segsum_sums_are_right(seed: int) -> None:
     """Contract: the summary counts segments and sums what is reserved, what was asked for, and what is free, of which
     it says how much is lost by rounding; every segment of 20 MiB or more has its picture, a place for each 20 MiB."""
     snapshot = random_snapshot(seed)
@@ -84,7 +84,7 @@ def test_the_sums_of_a_summary_are_right(seed: int) -> None:
     assert sorted(int(found["stream"] or 0) for found in drawn) == sorted(each["stream"] for each in large)
 
 
-def test_a_picture_tells_what_is_where() -> None:
+def test_segsum_picture_tells_what_is_where() -> None:
     """Contract: a place with one block in it has the block's letter, one with several a digit for how full it is, an
     empty one a blank."""
     paper = Paper()
@@ -103,7 +103,7 @@ def test_a_picture_tells_what_is_where() -> None:
     assert found["picture"] == "aa *5   "
 
 
-def test_small_segments_have_no_picture() -> None:
+def test_segsum_has_no_picture_of_small_segments() -> None:
     """Contract: the control: below 20 MiB a segment is in the sums and has no picture."""
     paper = Paper()
     paper.reserve(0x1000_0000, PAGE - MIB)
@@ -115,7 +115,7 @@ def test_small_segments_have_no_picture() -> None:
 
 
 @pytest.mark.parametrize("off", [-512, 512])
-def test_blocks_that_do_not_fill_their_segment_are_told(off: int) -> None:
+def test_segsum_refuses_blocks_that_do_not_fill_their_segment(off: int) -> None:
     """Contract: a snapshot whose blocks do not add up to their segment is an error and no wrong sum."""
     snapshot = builder.ordinary()
     snapshot["segments"][0]["blocks"][-1]["size"] += off
@@ -124,7 +124,7 @@ def test_blocks_that_do_not_fill_their_segment_are_told(off: int) -> None:
         private.segsum(snapshot)
 
 
-def test_an_empty_snapshot_has_a_summary() -> None:
+def test_segsum_of_an_empty_snapshot() -> None:
     """Contract: nothing reserved is summed up as nothing."""
     text = private.segsum(Paper().snapshot())
 
@@ -136,7 +136,7 @@ def test_an_empty_snapshot_has_a_summary() -> None:
 # What happened, as a program
 
 
-def test_a_trace_is_told_as_a_program() -> None:
+def test_memory_viz_trace_is_told_as_a_program() -> None:
     """Contract: an entry is a line: segments are named when the driver gives them, allocations are places in them, and
     a free names what it frees, so that a reader can follow each."""
     paper = Paper()
@@ -160,7 +160,7 @@ def test_a_trace_is_told_as_a_program() -> None:
     ]
 
 
-def test_a_segment_that_is_given_back_is_told_by_its_name() -> None:
+def test_memory_viz_trace_names_a_segment_that_is_given_back() -> None:
     """Contract: when the driver gets a segment back, a line has its name and its size."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
@@ -176,7 +176,7 @@ def test_a_segment_that_is_given_back_is_told_by_its_name() -> None:
     ]
 
 
-def test_a_segment_from_before_is_named_by_its_number() -> None:
+def test_memory_viz_trace_names_a_segment_from_before_by_its_number() -> None:
     """Contract: what is allocated in a segment that the trace does not have the making of is placed by its number in
     the snapshot."""
     paper = Paper()
@@ -187,7 +187,7 @@ def test_a_segment_from_before_is_named_by_its_number() -> None:
     assert "a = seg_1[0:512.0B]" in private.trace(paper.snapshot()).splitlines()
 
 
-def test_each_device_has_its_part() -> None:
+def test_memory_viz_trace_has_a_part_for_each_device() -> None:
     """Contract: devices with entries have a part each, with their number and their entries alone; those without have
     none."""
     snapshot = builder.two_devices()
@@ -204,7 +204,7 @@ def test_each_device_has_its_part() -> None:
     assert [part.partition("TOTAL MEM")[0] for part in left] == ["1", second]
 
 
-def test_an_action_of_another_kind_is_told_as_it_is() -> None:
+def test_memory_viz_trace_tells_an_unknown_action_as_it_is() -> None:
     """Contract: what the text has no form for, such as a snapshot that was taken, is there with all that is known."""
     snapshot = builder.ordinary()
     entry = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": []}
@@ -217,7 +217,7 @@ def test_an_action_of_another_kind_is_told_as_it_is() -> None:
     raises=AssertionError,
     reason="the count of entries and the sum of bytes share a variable in trace(): TOTAL MEM is wrong",
 )
-def test_the_total_of_a_trace_is_what_is_left() -> None:
+def test_memory_viz_trace_total_is_what_is_left() -> None:
     """Contract: the last line of a device's part has the bytes that were allocated and not freed."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)

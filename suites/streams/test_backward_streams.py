@@ -32,7 +32,7 @@ def gradient(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
-def test_a_backward_function_runs_on_the_stream_of_its_forward(api: Api, device: torch.device) -> None:
+def test_backward_runs_a_function_on_the_stream_of_its_forward(api: Api, device: torch.device) -> None:
     """Contract: called while another stream is current, a backward pass runs each function with the stream current
     that was so in its forward, and the caller's is current again when it returns."""
     forward, caller = api.stream(device), api.stream(device)
@@ -54,7 +54,7 @@ def test_a_backward_function_runs_on_the_stream_of_its_forward(api: Api, device:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
-def test_the_callers_stream_may_use_gradients_at_once(api: Api, device: torch.device) -> None:
+def test_backward_gradients_may_be_used_on_the_callers_stream_at_once(api: Api, device: torch.device) -> None:
     """Contract: when `backward` returns, the stream that was current at the call waits for the leaves' streams: what is
     given to it next reads whole gradients, though they are written behind a sleep on another stream.
 
@@ -88,7 +88,7 @@ def test_the_callers_stream_may_use_gradients_at_once(api: Api, device: torch.de
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
-def test_forward_and_backward_on_one_stream_are_joined_by_a_wait(api: Api, device: torch.device) -> None:
+def test_wait_stream_joins_a_forward_and_backward_on_one_stream(api: Api, device: torch.device) -> None:
     """Contract: a pass wholly on one stream is used on another after one `wait_stream`, and the gradient is whole."""
     before, stream = api.current_stream(device), api.stream(device)
     calibrate(device)
@@ -105,7 +105,7 @@ def test_forward_and_backward_on_one_stream_are_joined_by_a_wait(api: Api, devic
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync_graph_root")
-def test_the_root_gradient_is_waited_for(api: Api, device: torch.device) -> None:
+def test_backward_waits_for_the_root_gradient(api: Api, device: torch.device) -> None:
     """Contract: a gradient that is given to `backward`, and written on the caller's stream behind a sleep, is read by
     the forward's stream only after it was written: in each trial, with another value."""
     forward, caller = api.stream(device), api.stream(device)
@@ -128,7 +128,7 @@ def test_the_root_gradient_is_waited_for(api: Api, device: torch.device) -> None
         assert (db == 2 * trial).all()
 
 
-def test_a_root_gradient_read_without_waiting_is_seen(api: Api, device: torch.device) -> None:
+def test_backward_root_gradient_read_without_waiting_is_seen(api: Api, device: torch.device) -> None:
     """The control of the case above: the same multiplication on the forward's stream, by hand and without the engine,
     must once be seen to read the root's poison."""
     forward, caller = api.stream(device), api.stream(device)
@@ -152,7 +152,9 @@ def test_a_root_gradient_read_without_waiting_is_seen(api: Api, device: torch.de
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_multiple_streams")
 @pytest.mark.parametrize("first_use", ["caller", "branch"])
 @pytest.mark.parametrize(("how", "passes"), [("grad", 1), ("backward", 1), ("backward", 5)])
-def test_branches_on_two_streams_meet(api: Api, device: torch.device, first_use: str, how: str, passes: int) -> None:
+def test_backward_of_branches_on_two_streams_meets(
+    api: Api, device: torch.device, first_use: str, how: str, passes: int
+) -> None:
     """Contract: a leaf that feeds two branches on streams of their own gets the sum of their gradients, 2 and 3, each
     late on its stream, wherever it was used first; by `grad` once, by `backward` added up pass by pass. What the
     caller's stream then reads is whole."""
@@ -187,7 +189,7 @@ def test_branches_on_two_streams_meet(api: Api, device: torch.device, first_use:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_multiple_streams")
-def test_a_chain_over_many_streams_is_in_order(api: Api, device: torch.device) -> None:
+def test_backward_of_a_chain_over_many_streams_is_in_order(api: Api, device: torch.device) -> None:
     """Contract: a chain of eight functions, each on a stream of its own and late in its backward, gives the product of
     their factors: each waits for the one before."""
     streams = [api.stream(device) for _ in range(8)]
@@ -211,7 +213,7 @@ def test_a_chain_over_many_streams_is_in_order(api: Api, device: torch.device) -
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_callback")
-def test_final_callbacks_see_whole_gradients_on_the_callers_stream(api: Api, device: torch.device) -> None:
+def test_queue_callback_sees_whole_gradients_on_the_callers_stream(api: Api, device: torch.device) -> None:
     """Contract: what was given to the engine to be called at the end is called with the caller's stream current, which
     then waits for the leaves' streams: what the callback copies there is whole, though both leaves' gradients are
     written behind sleeps on streams of their own."""
@@ -249,7 +251,7 @@ def test_final_callbacks_see_whole_gradients_on_the_callers_stream(api: Api, dev
         assert (copies[1] == 6).all()
 
 
-def test_passes_in_a_row_add_up_in_order(api: Api, device: torch.device) -> None:
+def test_backward_passes_in_a_row_add_up_in_order(api: Api, device: torch.device) -> None:
     """Contract: backward passes started from different streams one after the other, each late, add up in the leaf: the
     streams are made to wait for each other by hand as for any tensor."""
     streams = [api.stream(device) for _ in range(3)]

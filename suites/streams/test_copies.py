@@ -26,7 +26,7 @@ def pinned(offset: int = 0) -> torch.Tensor:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
-def test_a_non_blocking_copy_to_the_host_is_whole_after_its_event(api: Api, device: torch.device, offset: int) -> None:
+def test_non_blocking_copy_to_the_host_is_whole_after_its_event(api: Api, device: torch.device, offset: int) -> None:
     """Contract: a non-blocking copy into pinned memory, an odd slice of it too, is done when an event after it is.
 
     The source is written behind a sleep, the target holds zeros: right after the call zeros must once be seen (it does
@@ -54,9 +54,7 @@ def test_a_non_blocking_copy_to_the_host_is_whole_after_its_event(api: Api, devi
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
-def test_a_non_blocking_copy_to_the_device_is_whole_after_its_event(
-    api: Api, device: torch.device, offset: int
-) -> None:
+def test_non_blocking_copy_to_the_device_is_whole_after_its_event(api: Api, device: torch.device, offset: int) -> None:
     """Contract: a non-blocking copy from pinned memory, an odd slice of it too, is done when an event after it is.
 
     Behind a sleep the event must once be seen pending right after the call (it does not block); after the event
@@ -84,7 +82,7 @@ def test_a_non_blocking_copy_to_the_device_is_whole_after_its_event(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking_type_conversion")
 @pytest.mark.parametrize("elements", [1, 100_000])
-def test_chained_non_blocking_copies_convert_in_order(api: Api, device: torch.device, elements: int) -> None:
+def test_non_blocking_copies_in_a_chain_convert_in_order(api: Api, device: torch.device, elements: int) -> None:
     """Contract: device to pinned host to device with a change of dtype, all non-blocking on one stream, gives the
     source's values: the second copy reads the host's memory after the first has filled it.
 
@@ -145,7 +143,7 @@ BOTH_WAYS = pytest.mark.parametrize("make", [host_source, device_source], ids=["
 
 @pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
 @BOTH_WAYS
-def test_a_non_blocking_to_returns_while_the_stream_is_at_work(
+def test_to_non_blocking_returns_while_the_stream_is_at_work(
     api: Api, device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
 ) -> None:
     """Contract: `to(…, non_blocking=True)` from or to pinned memory does not wait for the stream, whose sleep must once
@@ -166,7 +164,7 @@ def test_a_non_blocking_to_returns_while_the_stream_is_at_work(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_to_non_blocking")
 @BOTH_WAYS
-def test_a_blocking_to_returns_when_the_stream_is_done(
+def test_to_blocking_returns_when_the_stream_is_done(
     api: Api, device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
 ) -> None:
     """Contract: `to(…, non_blocking=False)` between pinned memory and the device waits for the stream, each time, and
@@ -184,7 +182,7 @@ def test_a_blocking_to_returns_when_the_stream_is_done(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_to_cpu_blocking_by_default")
-def test_to_the_host_blocks_by_default(api: Api, device: torch.device) -> None:
+def test_to_the_cpu_blocks_by_default(api: Api, device: torch.device) -> None:
     """Contract: without an argument a copy to the host waits: the stream is done, the values written behind its sleep
     are there with no further synchronisation, and the memory is not pinned."""
     stream = api.stream(device)

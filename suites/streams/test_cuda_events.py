@@ -8,7 +8,7 @@ import torch
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.covers("test_cuda::TestCuda::test_events")]
 
 
-def test_an_event_never_recorded_is_done() -> None:
+def test_cuda_event_query_is_true_before_its_first_record() -> None:
     """Contract: before its first record an event waits for nothing: `query` is true, `synchronize` returns."""
     event = torch.cuda.Event()
 
@@ -18,7 +18,7 @@ def test_an_event_never_recorded_is_done() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_repr")
-def test_repr_names_the_class_and_once_recorded_the_handle(device: torch.device) -> None:
+def test_cuda_event_repr_names_the_class_and_the_handle(device: torch.device) -> None:
     """Contract: the text of an event names its class, before it has a handle and after; then the handle too."""
     event = torch.cuda.Event()
     assert "torch.cuda.Event" in repr(event)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.requires(device="cuda")
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
-def test_a_stream_from_a_handle_is_that_stream(device: torch.device) -> None:
+def test_externalstream_of_a_raw_handle_is_that_stream(device: torch.device) -> None:
     """Contract: `torch.cuda.ExternalStream` of a stream's raw handle is that stream: work given to the one keeps the
     other busy, and both report the handle."""
     stream = torch.cuda.Stream(device)
@@ -40,7 +40,7 @@ def test_a_stream_from_a_handle_is_that_stream(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
-def test_an_external_stream_waits_and_is_waited_for(device: torch.device) -> None:
+def test_externalstream_wait_stream_orders_both_ways(device: torch.device) -> None:
     """Contract: order by `wait_stream` holds between torch's streams and external ones, either way round; without it
     the reader must once be seen to read poison."""
     own = torch.cuda.Stream(device)
@@ -54,7 +54,7 @@ def test_an_external_stream_waits_and_is_waited_for(device: torch.device) -> Non
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_external_stream_wraps_null_handle")
-def test_the_null_handle_is_the_default_stream(device: torch.device) -> None:
+def test_externalstream_of_handle_0_is_the_default_stream(device: torch.device) -> None:
     """Contract: an external stream of handle 0 is the device's default stream: equal, and busy with its work."""
     default = torch.cuda.default_stream(device)
     external = torch.cuda.ExternalStream(0, device=device)
@@ -74,7 +74,7 @@ def test_the_null_handle_is_the_default_stream(device: torch.device) -> None:
 
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_stream_protocol")
-def test_a_stream_tells_its_handle_by_the_protocol(device: torch.device) -> None:
+def test_cuda_stream_protocol_gives_version_and_handle(device: torch.device) -> None:
     """Contract: `__cuda_stream__` gives the protocol's version, 0, and the raw handle, for user streams, the default
     one and external ones, so that other libraries can launch on them."""
     stream = torch.cuda.Stream(device)
@@ -95,7 +95,7 @@ def runtime_library() -> str:
 
 
 @pytest.mark.requires(rocm=False)
-def test_a_stream_made_by_the_runtime_can_be_used(device: torch.device) -> None:
+def test_externalstream_of_cudastreamcreatewithflags_can_be_used(device: torch.device) -> None:
     """Contract: a stream that another library made with the runtime is used like torch's own: what it wrote behind a
     sleep is there once it is synchronised, and torch does not destroy it."""
     x = torch.zeros(1000, device=device)
@@ -122,7 +122,7 @@ def test_a_stream_made_by_the_runtime_can_be_used(device: torch.device) -> None:
 @pytest.mark.timeout(150)
 @pytest.mark.requires(rocm=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_events")
-def test_an_event_of_one_process_holds_up_another(device: torch.device) -> None:
+def test_event_from_ipc_handle_is_pending_in_another_process(device: torch.device) -> None:
     """Contract: an event made with `interprocess=True` has a handle from which another process makes the same event:
     there it is pending while the first process sleeps, and done after. The handle is bytes; an event made without has
     none.
@@ -160,7 +160,7 @@ print(other.returncode)
     assert children.run(script, device).lines() == ["open", "False True True", "0"]
 
 
-def test_an_event_without_the_option_has_no_handle(device: torch.device) -> None:
+def test_ipc_handle_of_an_event_without_interprocess_is_refused(device: torch.device) -> None:
     """Contract: the handle of an event that was not made for other processes is refused with an error."""
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
@@ -170,7 +170,7 @@ def test_an_event_without_the_option_has_no_handle(device: torch.device) -> None
     torch.cuda.synchronize(device)
 
 
-def test_handles_need_an_event_without_timing(device: torch.device) -> None:
+def test_ipc_handle_of_an_event_with_enable_timing_is_refused(device: torch.device) -> None:
     """Contract: an event for other processes cannot keep time as well: asked for both, CUDA refuses at the latest when
     its handle is asked for, and the device goes on."""
     event = torch.cuda.Event(enable_timing=True, interprocess=True)

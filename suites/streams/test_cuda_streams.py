@@ -10,7 +10,7 @@ from .busy import NOT_SHOWN, Relay
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.covers("test_cuda::TestCuda::test_streams")]
 
 
-def test_the_default_stream_has_the_null_handle(device: torch.device) -> None:
+def test_default_stream_has_the_null_handle(device: torch.device) -> None:
     """Contract: a device's default stream is CUDA's own, handle 0, and the same one each time it is asked for."""
     default = torch.cuda.default_stream(device)
 
@@ -19,7 +19,7 @@ def test_the_default_stream_has_the_null_handle(device: torch.device) -> None:
     assert hash(default) == hash(torch.cuda.default_stream(device))
 
 
-def test_a_new_stream_is_not_the_default_one(device: torch.device) -> None:
+def test_cuda_stream_that_is_new_is_not_the_default_stream(device: torch.device) -> None:
     """Contract: a stream that a user makes differs from the default one, in handle and in equality."""
     default, made = torch.cuda.default_stream(device), torch.cuda.Stream(device)
 
@@ -27,7 +27,7 @@ def test_a_new_stream_is_not_the_default_one(device: torch.device) -> None:
     assert made.cuda_stream != 0
 
 
-def test_no_stream_selects_nothing(device: torch.device) -> None:
+def test_cuda_stream_none_leaves_the_current_stream(device: torch.device) -> None:
     """Contract: `torch.cuda.stream(None)` leaves the current stream as it is."""
     with torch.cuda.stream(torch.cuda.Stream(device)):
         chosen = torch.cuda.current_stream(device)
@@ -36,7 +36,7 @@ def test_no_stream_selects_nothing(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_repr")
-def test_repr_names_the_class_and_the_handle(device: torch.device) -> None:
+def test_cuda_stream_repr_names_the_class_and_the_handle(device: torch.device) -> None:
     """Contract: the text of a stream names its class, device and handle, that of the default stream too."""
     for stream in (torch.cuda.Stream(device), torch.cuda.default_stream(device)):
         text = repr(stream)
@@ -46,7 +46,7 @@ def test_repr_names_the_class_and_the_handle(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("make", [torch.cuda.Stream, torch.Stream], ids=["cuda", "generic"])
-def test_synchronising_the_device_orders_all_its_streams(device: torch.device, make: type[torch.Stream]) -> None:
+def test_cuda_synchronize_orders_all_streams_of_the_device(device: torch.device, make: type[torch.Stream]) -> None:
     """Contract: what is given to any stream after `torch.cuda.synchronize` runs after what was given before it.
 
     Without it the reader must be seen to read poison; with it, never.

@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-def test_an_event_is_done_when_the_work_before_it_is(api: Api, device: torch.device) -> None:
+def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device: torch.device) -> None:
     """Contract: recorded behind a sleep an event is not done; after `synchronize` it is, always, and so is all the
     work before it."""
     stream = api.stream(device)
@@ -34,7 +34,7 @@ def test_an_event_is_done_when_the_work_before_it_is(api: Api, device: torch.dev
     assert ever(seen_pending)
 
 
-def test_an_event_without_a_stream_is_recorded_on_the_current_one(api: Api, device: torch.device) -> None:
+def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: torch.device) -> None:
     """Contract: `record()` uses the stream that is current: behind its sleep it is pending, though others are idle."""
     stream = api.stream(device)
     calibrate(device)
@@ -52,7 +52,7 @@ def test_an_event_without_a_stream_is_recorded_on_the_current_one(api: Api, devi
     assert ever(seen_pending)
 
 
-def test_recording_again_moves_the_event(api: Api, device: torch.device) -> None:
+def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> None:
     """Contract: an event stands for its latest record: done after the first, it is pending after one behind a sleep."""
     stream = api.stream(device)
     calibrate(device)
@@ -70,7 +70,7 @@ def test_recording_again_moves_the_event(api: Api, device: torch.device) -> None
     assert ever(seen_moved)
 
 
-def test_an_event_does_not_wait_for_work_given_after_it(api: Api, device: torch.device) -> None:
+def test_wait_event_does_not_wait_for_work_given_after_it(api: Api, device: torch.device) -> None:
     """Contract: an event captures the work before it alone. A reader that waits for an event recorded *before* the
     writer's sleep and write is not held up: it is seen to read poison, as without any wait."""
     relay = Relay(api.stream(device), api.stream(device))
@@ -80,7 +80,7 @@ def test_an_event_does_not_wait_for_work_given_after_it(api: Api, device: torch.
     assert ever(lambda: not relay.run(1, lambda: relay.reader.wait_event(early)))
 
 
-def test_a_wait_is_for_the_record_before_it(api: Api, device: torch.device) -> None:
+def test_wait_event_is_for_the_record_before_it(api: Api, device: torch.device) -> None:
     """Contract: a stream that waits for an event waits for its record as it was then: recorded again behind another
     sleep afterwards, the event holds up nobody who waited before.
 
@@ -103,7 +103,7 @@ def test_a_wait_is_for_the_record_before_it(api: Api, device: torch.device) -> N
     assert ever(gone_on)
 
 
-def test_synchronising_an_event_makes_results_visible_to_the_host(api: Api, device: torch.device) -> None:
+def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: torch.device) -> None:
     """Contract: when `synchronize` returns, what the stream wrote into pinned memory before the event is there.
 
     The buffer holds poison and the write is behind a sleep: read before the synchronisation it must once be seen to be
@@ -150,7 +150,7 @@ def test_elapsed_time_grows_with_the_work_between(api: Api, device: torch.device
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_events_elapsedtime")
-def test_elapsed_time_needs_events_made_for_it(api: Api, device: torch.device) -> None:
+def test_elapsed_time_needs_enable_timing(api: Api, device: torch.device) -> None:
     """Contract: events without `enable_timing`, the default, have no elapsed time, and there is none from or to one of
     them; the error names the argument."""
     stream = api.current_stream(device)
@@ -179,7 +179,7 @@ def test_elapsed_time_needs_both_events_recorded(api: Api, device: torch.device,
     assert torch.ones(4, device=device).sum().item() == 4
 
 
-def test_a_generic_event_has_an_id_once_recorded(device: torch.device) -> None:
+def test_event_id_is_0_until_its_first_record(device: torch.device) -> None:
     """Contract: the id of an event is 0 until its first record, and then its own."""
     first, second = torch.Event(device), torch.Event(device)
     assert (first.event_id, second.event_id) == (0, 0)
@@ -192,7 +192,7 @@ def test_a_generic_event_has_an_id_once_recorded(device: torch.device) -> None:
     assert first.event_id != second.event_id
 
 
-def test_results_are_right_after_an_event(api: Api, device: torch.device) -> None:
+def test_event_wait_gives_right_results_on_another_stream(api: Api, device: torch.device) -> None:
     """Contract: operands copied on a stream behind a sleep are whole for another stream that waited for its event; what
     it would read without waiting is no number."""
     stream = api.stream(device)

@@ -8,7 +8,7 @@ import torch
 CLASSES = pytest.mark.parametrize("make", [torch.Stream, torch.Event], ids=["stream", "event"])
 
 
-def test_a_new_stream_is_idle(device: torch.device) -> None:
+def test_stream_query_is_true_for_a_new_stream(device: torch.device) -> None:
     """Contract: a stream to which nothing was given has nothing left to do: `query` is true, `synchronize` returns."""
     stream = torch.Stream(device)
 
@@ -17,7 +17,7 @@ def test_a_new_stream_is_idle(device: torch.device) -> None:
     assert stream.query()
 
 
-def test_an_event_never_recorded_is_done(device: torch.device) -> None:
+def test_event_query_is_true_before_its_first_record(device: torch.device) -> None:
     """Contract: an event stands for the work before its record; without one it is done and holds up nobody."""
     event = torch.Event(device)
 
@@ -28,14 +28,14 @@ def test_an_event_never_recorded_is_done(device: torch.device) -> None:
 
 
 @CLASSES
-def test_the_device_type_is_the_one_asked_for(make: type, device: torch.device) -> None:
+def test_stream_and_event_device_type_is_the_one_asked_for(make: type, device: torch.device) -> None:
     """Contract: a stream or event is on the type of device asked for, by position, by keyword, as text or as object."""
     made = [make(device), make(device=device), make(str(device)), make(device=str(device))]
 
     assert {one.device.type for one in made} == {device.type}
 
 
-def test_a_stream_equals_itself_and_hashes_so(device: torch.device) -> None:
+def test_stream_equals_itself_and_hashes_so(device: torch.device) -> None:
     """Contract: equality is identity of the stream, whatever object names it, and equal streams hash alike."""
     stream = torch.Stream(device)
     same = torch.Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
@@ -59,7 +59,7 @@ def test_streams_of_different_device_types_differ(device: torch.device) -> None:
     assert elsewhere != stream
 
 
-def test_a_stream_is_a_context_that_gives_itself(device: torch.device) -> None:
+def test_stream_as_a_context_gives_itself(device: torch.device) -> None:
     """Contract: `with stream as s` gives the stream, does not swallow exceptions, and can be entered again."""
     stream = torch.Stream(device)
 
@@ -76,7 +76,9 @@ def test_a_stream_is_a_context_that_gives_itself(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"), [(torch.Stream, "torch.Stream"), (torch.Event, "torch.Event")], ids=["stream", "event"]
 )
-def test_repr_names_the_class_and_the_device_type(kind: type, expected: str, device: torch.device) -> None:
+def test_stream_and_event_repr_name_the_class_and_the_device_type(
+    kind: type, expected: str, device: torch.device
+) -> None:
     """Contract: the text of a generic stream or event names its class and the type of its device."""
     text = repr(kind(device))
 
@@ -88,7 +90,7 @@ def test_repr_names_the_class_and_the_device_type(kind: type, expected: str, dev
 @pytest.mark.parametrize(
     "name", ["", "nonsense", "cpu:", "cpu:-1", "cpu:first", "cuda:-1", "cuda:x", "cuda:0:1", " cuda", "cuda:01"]
 )
-def test_a_malformed_device_name_is_refused_by_name(make: type, name: str) -> None:
+def test_stream_and_event_refuse_a_malformed_device_by_name(make: type, name: str) -> None:
     """Contract: text that names no device is refused with an error that quotes it (or calls it empty), on any machine:
     before any device is looked for."""
     with pytest.raises(RuntimeError) as refusal:
@@ -100,20 +102,20 @@ def test_a_malformed_device_name_is_refused_by_name(make: type, name: str) -> No
 
 @CLASSES
 @pytest.mark.parametrize("not_a_device", [1.5, object(), ["cpu"]], ids=["float", "object", "list"])
-def test_what_is_no_device_is_a_type_error(make: type, not_a_device: object) -> None:
+def test_stream_and_event_with_a_device_of_wrong_type_are_a_typeerror(make: type, not_a_device: object) -> None:
     """Contract: an argument of the wrong type is a TypeError that names the argument."""
     with pytest.raises(TypeError, match="device"):
         make(not_a_device)
 
 
 @CLASSES
-def test_an_unknown_option_is_a_type_error(make: type) -> None:
+def test_stream_and_event_of_an_unknown_option_are_a_typeerror(make: type) -> None:
     """Contract: options are checked: a misspelt one is a TypeError that names it, not ignored."""
     with pytest.raises(TypeError, match="enable_timming"):
         make("cpu", enable_timming=True)
 
 
-def test_elapsed_time_needs_events_made_for_it(device: torch.device) -> None:
+def test_elapsed_time_needs_enable_timing(device: torch.device) -> None:
     """Contract: between events made without `enable_timing`, the default, there is no time: the error names it."""
     with pytest.raises(ValueError, match="enable_timing"):
         torch.Event(device).elapsed_time(torch.Event(device))
@@ -135,7 +137,7 @@ def test_elapsed_time_needs_events_of_one_device_type(device: torch.device) -> N
         here.elapsed_time(elsewhere)
 
 
-def test_the_accelerator_answers_agree() -> None:
+def test_current_accelerator_device_count_and_is_available_agree() -> None:
     """Contract: available, counted and named say the same: all of them, or none and a count of zero."""
     available = torch.accelerator.is_available()
 

@@ -30,7 +30,7 @@ def stream_restored(device: torch.device) -> Iterator[None]:
     torch.cuda.set_stream(before)
 
 
-def test_without_a_device_a_generic_stream_is_on_the_current_accelerator() -> None:
+def test_stream_without_a_device_is_on_the_current_accelerator() -> None:
     """Contract: the default device of a stream and of an event is the accelerator, a stream's index the current one."""
     stream = torch.Stream()
 
@@ -38,14 +38,14 @@ def test_without_a_device_a_generic_stream_is_on_the_current_accelerator() -> No
     assert torch.Event().device.type == "cuda"
 
 
-def test_cuda_streams_and_events_are_generic_ones(device: torch.device) -> None:
+def test_cuda_stream_and_event_are_generic_ones(device: torch.device) -> None:
     """Contract: the CUDA classes are subclasses: whoever takes a generic stream or event takes theirs."""
     assert isinstance(torch.cuda.Stream(device), torch.Stream)
     assert isinstance(torch.cuda.Event(), torch.Event)
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
-def test_a_cuda_stream_made_from_a_generic_one_is_the_same_stream(device: torch.device) -> None:
+def test_cuda_stream_made_from_a_generic_stream_is_the_same(device: torch.device) -> None:
     """Contract: id, index and type carry a stream's identity: work given to one is what the other is busy with."""
     generic = torch.Stream(device)
     twin = as_cuda(generic)
@@ -62,7 +62,7 @@ def test_a_cuda_stream_made_from_a_generic_one_is_the_same_stream(device: torch.
     assert ever(seen_through_the_other)
 
 
-def test_a_generic_stream_is_current_for_both_within_its_block(device: torch.device) -> None:
+def test_generic_stream_is_current_for_cuda_and_accelerator(device: torch.device) -> None:
     """Contract: as a context a generic stream is current for `torch.cuda` and `torch.accelerator` alike."""
     before = torch.cuda.current_stream(device).stream_id
     stream = torch.Stream(device)
@@ -75,7 +75,7 @@ def test_a_generic_stream_is_current_for_both_within_its_block(device: torch.dev
 
 
 @pytest.mark.usefixtures("stream_restored")
-def test_the_accelerator_sets_the_stream_that_cuda_uses(device: torch.device) -> None:
+def test_accelerator_set_stream_sets_the_current_stream_of_cuda(device: torch.device) -> None:
     """Contract: `torch.accelerator.set_stream` takes generic and CUDA streams, and `torch.cuda` sees what it set."""
     for stream in (torch.Stream(device), torch.cuda.Stream(device)):
         torch.accelerator.set_stream(stream)
@@ -84,7 +84,7 @@ def test_the_accelerator_sets_the_stream_that_cuda_uses(device: torch.device) ->
         assert torch.accelerator.current_stream(device).stream_id == stream.stream_id
 
 
-def test_the_accelerator_is_the_cuda_device(device: torch.device) -> None:
+def test_current_accelerator_is_the_cuda_device(device: torch.device) -> None:
     """Contract: with a CUDA device there, the accelerator is available, of that type, and counts as CUDA counts."""
     assert torch.accelerator.is_available()
     assert torch.accelerator.current_accelerator(check_available=True) == torch.device("cuda")
@@ -94,7 +94,7 @@ def test_the_accelerator_is_the_cuda_device(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
-def test_a_generic_event_is_done_when_the_work_of_a_cuda_stream_is(device: torch.device) -> None:
+def test_generic_event_on_a_cuda_stream_is_done_after_synchronize(device: torch.device) -> None:
     """Contract: a generic event recorded on a CUDA stream is pending behind its sleep, and done after `synchronize`."""
     stream = torch.cuda.Stream(device)
     calibrate(device)
@@ -112,7 +112,7 @@ def test_a_generic_event_is_done_when_the_work_of_a_cuda_stream_is(device: torch
 
 
 @pytest.mark.parametrize("generic_first", [True, False], ids=["generic_to_cuda", "cuda_to_generic"])
-def test_generic_and_cuda_events_have_no_time_between_them(device: torch.device, generic_first: bool) -> None:
+def test_elapsed_time_between_generic_and_cuda_events_is_refused(device: torch.device, generic_first: bool) -> None:
     """Contract: elapsed time between events of the two classes is refused with an error, not made up."""
     stream = torch.cuda.current_stream(device)
     events = [torch.Event(device, enable_timing=True), torch.cuda.Event(enable_timing=True)]

@@ -87,7 +87,7 @@ def product(device: torch.device) -> Callable[[], torch.Tensor]:
 
 
 @pytest.mark.covers(f"{ROW}test_greencontext_restores_stream")
-def test_leaving_a_context_brings_the_stream_back(device: torch.device) -> None:
+def test_greencontext_brings_the_stream_back_when_left(device: torch.device) -> None:
     """Contract: within a green context a stream of its own is current, torch's default one, whatever the program chose
     before; after it the one from before, the program's own choice included: the same stream of CUDA's, which torch has
     under another number (CUDAGreenContext keeps CUDA's handle alone)."""
@@ -101,7 +101,7 @@ def test_leaving_a_context_brings_the_stream_back(device: torch.device) -> None:
             assert torch.cuda.current_stream(device).cuda_stream == before.cuda_stream
 
 
-def test_work_in_a_context_is_right_and_ordered(device: torch.device) -> None:
+def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
     """Contract: entering and leaving a context orders work: what was launched before is seen inside, and what was
     launched inside is seen after, with no synchronisation by the program."""
     context = green(device, num_sms=FEW)
@@ -117,7 +117,7 @@ def test_work_in_a_context_is_right_and_ordered(device: torch.device) -> None:
 
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_carveout")
-def test_work_is_slower_on_a_part(device: torch.device) -> None:
+def test_greencontext_work_is_slower_on_a_part(device: torch.device) -> None:
     """Contract: a product of matrices takes at least twice as long on 16 multiprocessors as on the whole device, which
     has several times as many; after the context it is as fast as before."""
     if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
@@ -133,7 +133,7 @@ def test_work_is_slower_on_a_part(device: torch.device) -> None:
 
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_stream_carveout")
-def test_a_contexts_stream_stays_in_its_part(device: torch.device) -> None:
+def test_greencontext_stream_stays_in_its_part(device: torch.device) -> None:
     """Contract: work on the stream of a green context runs on its part, without the context being current."""
     if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
         pytest.skip("the device has too few multiprocessors to tell a part from the whole")
@@ -150,7 +150,7 @@ def test_a_contexts_stream_stays_in_its_part(device: torch.device) -> None:
 
 @pytest.mark.requires(cuda_graphs=True, silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_graphs")
-def test_a_graph_captured_in_a_context_stays_in_its_part(device: torch.device) -> None:
+def test_greencontext_graph_captured_in_it_stays_in_its_part(device: torch.device) -> None:
     """Contract: work captured on a green context's stream can be replayed, is right, and takes as long as on that part
     wherever it is replayed."""
     if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
@@ -175,7 +175,7 @@ def test_a_graph_captured_in_a_context_stays_in_its_part(device: torch.device) -
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_greencontext_workqueue_concurrency_limit")
-def test_work_queues_can_be_limited(device: torch.device) -> None:
+def test_greencontext_max_workqueue_concurrency_can_be_limited(device: torch.device) -> None:
     """Contract: a device says how many pieces of work its queues take at once; a context can be made of queues with a
     limit up to that, with all multiprocessors or some, and work in it is right. A limit without queues is an error."""
     with skipped_where_absent():
@@ -193,7 +193,7 @@ def test_work_queues_can_be_limited(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -8, 100_000])
-def test_a_part_that_there_is_not_is_refused(device: torch.device, count: int) -> None:
+def test_greencontext_of_a_missing_part_is_refused(device: torch.device, count: int) -> None:
     """Contract: no multiprocessors, or more than the device has, is an error, and the device works on."""
     with pytest.raises((RuntimeError, ValueError, TypeError, OverflowError)):
         green(device, num_sms=count)

@@ -14,7 +14,7 @@ STREAMS = 1000
 RECORDS = 10_000
 
 
-def test_a_thousand_streams_do_their_work(api: Api, device: torch.device) -> None:
+def test_thousand_streams_do_their_work(api: Api, device: torch.device) -> None:
     """Contract: a program may make far more streams than a device has queues (they may share some); what is given to
     each of a thousand is done, once, and each is idle after the device was waited for."""
     streams = [api.stream(device) for _ in range(STREAMS)]
@@ -30,7 +30,7 @@ def test_a_thousand_streams_do_their_work(api: Api, device: torch.device) -> Non
     assert all(stream.query() for stream in streams)
 
 
-def test_a_thousand_streams_in_a_row_keep_order(api: Api, device: torch.device) -> None:
+def test_wait_event_keeps_a_thousand_streams_in_order(api: Api, device: torch.device) -> None:
     """Contract: a chain of a thousand streams, each of which waits for the one before by an event and then adds to one
     tensor what does not commute, gives what the chain gives on the host.
 
@@ -55,7 +55,7 @@ def test_a_thousand_streams_in_a_row_keep_order(api: Api, device: torch.device) 
     assert x.item() == expected
 
 
-def test_streams_that_are_dropped_leave_their_work(api: Api, device: torch.device) -> None:
+def test_stream_that_is_dropped_leaves_its_work(api: Api, device: torch.device) -> None:
     """Contract: dropping a stream's object does not cancel what was given to it: behind a sleep the work is still done,
     a hundred times in a row."""
     values = torch.zeros(100, dtype=torch.int64, device=device)
@@ -73,7 +73,7 @@ def test_streams_that_are_dropped_leave_their_work(api: Api, device: torch.devic
     assert values.tolist() == list(range(100))
 
 
-def test_one_event_recorded_ten_thousand_times(api: Api, device: torch.device) -> None:
+def test_event_recorded_ten_thousand_times(api: Api, device: torch.device) -> None:
     """Contract: an event may be recorded again and again: it stands for the last record, so that after each wait for it
     the work given before that record is done. Every thousandth is looked at: behind a sleep it is pending once at
     least, and what was counted by then is in pinned memory when it is waited for."""
@@ -102,7 +102,7 @@ def test_one_event_recorded_ten_thousand_times(api: Api, device: torch.device) -
     assert counter.item() == RECORDS
 
 
-def test_ten_thousand_events_live_at_once(api: Api, device: torch.device) -> None:
+def test_event_query_of_ten_thousand_events_at_once(api: Api, device: torch.device) -> None:
     """Contract: each of ten thousand events keeps its own place in its stream: with one of them behind a sleep in the
     middle, those recorded before it are done while those after it are not, which must once be seen; all are done when
     the stream is."""
@@ -127,7 +127,7 @@ def test_ten_thousand_events_live_at_once(api: Api, device: torch.device) -> Non
     assert ever(divided)
 
 
-def test_a_ring_of_events_between_two_streams(api: Api, device: torch.device) -> None:
+def test_wait_event_ring_between_two_streams(api: Api, device: torch.device) -> None:
     """Contract: two streams that hand a tensor to and fro 2,500 times by four events, used in turns, apply every
     step in order."""
     streams, events = [api.stream(device) for _ in range(2)], [api.event(device) for _ in range(4)]

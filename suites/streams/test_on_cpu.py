@@ -6,13 +6,13 @@ import pytest
 import torch
 
 
-def test_all_cpu_streams_are_one() -> None:
+def test_cpu_streams_are_all_one() -> None:
     """Contract: the CPU has a single stream: asking for another, of any priority, gives an equal one."""
     assert torch.Stream("cpu") == torch.Stream("cpu") == torch.Stream("cpu", priority=-1)
 
 
 @pytest.mark.parametrize("how", ["event", "stream"])
-def test_recording_on_the_cpu_is_refused(how: str) -> None:
+def test_event_record_on_the_cpu_is_refused(how: str) -> None:
     """Contract: the CPU records no events. That is an error which says so, not a record that waits for nothing."""
     event, stream = torch.Event("cpu"), torch.Stream("cpu")
 
@@ -22,7 +22,7 @@ def test_recording_on_the_cpu_is_refused(how: str) -> None:
     assert event.query()
 
 
-def test_a_non_blocking_copy_on_the_cpu_is_done_on_return() -> None:
+def test_non_blocking_copy_on_the_cpu_is_done_on_return() -> None:
     """Contract: on the CPU `non_blocking` has no effect: the target is whole when the call returns, each time."""
     source, target = torch.empty(1 << 20), torch.empty(1 << 20, dtype=torch.float64)
     for value in range(5):
@@ -48,7 +48,7 @@ def test_to_the_same_device_copies_only_when_asked(non_blocking: bool) -> None:
         assert changed.tolist() == x.tolist()
 
 
-def test_host_memory_is_not_pinned_unless_asked_for() -> None:
+def test_is_pinned_is_false_unless_asked_for() -> None:
     """Contract: a plain host tensor, and what a non-blocking copy on the host makes, is pageable memory."""
     x = torch.ones(4)
 
@@ -62,7 +62,7 @@ def test_record_stream_on_a_host_tensor_is_refused() -> None:
         torch.ones(1).record_stream(torch.Stream("cpu"))
 
 
-def test_the_cpu_module_selects_streams_as_the_others_do() -> None:
+def test_torch_cpu_module_selects_streams_as_the_others_do() -> None:
     """Contract: `torch.cpu` has the same words, for code that takes its device's module: a stream is current within
     its block, nested too, and the one before is restored, by an exception too."""
     module = torch.get_device_module("cpu")

@@ -17,7 +17,7 @@ PIECES = 200
 MOST = 200
 
 
-def test_small_work_takes_no_hundreds_of_times_what_it_takes_the_host(device: torch.device) -> None:
+def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> None:
     """Contract: a chain of small operations, launched one by one, is done on the device in at most 200 times what the
     same chain takes on the host, in one trial of five at least."""
 

@@ -100,7 +100,7 @@ CASES = pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC_WHOLE, 
 
 @pytest.mark.usefixtures("_native_allocator")
 @CASES
-def test_a_recorded_block_is_not_reused_while_the_stream_needs_it(
+def test_record_stream_keeps_a_block_until_the_stream_is_done(
     device: torch.device,
     guard: Callable[[torch.Tensor, torch.Stream], None],
     make: Callable[[torch.device], torch.Stream],
@@ -125,7 +125,7 @@ def test_a_recorded_block_is_not_reused_while_the_stream_needs_it(
 
 @pytest.mark.usefixtures("_native_allocator")
 @CASES
-def test_a_recorded_block_is_reused_once_the_stream_is_done(
+def test_record_stream_block_is_reused_once_the_stream_is_done(
     device: torch.device,
     guard: Callable[[torch.Tensor, torch.Stream], None],
     make: Callable[[torch.device], torch.Stream],

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-def test_a_new_stream_is_on_its_device_and_not_the_current_one(api: Api, device: torch.device) -> None:
+def test_stream_that_is_new_is_on_its_device_and_not_the_current_one(api: Api, device: torch.device) -> None:
     """Contract: a stream that a user makes is on the device asked for, differs from the current one in id and in
     equality, and from another made beside it."""
     current, first, second = api.current_stream(device), api.stream(device), api.stream(device)
@@ -28,7 +28,7 @@ def test_a_new_stream_is_on_its_device_and_not_the_current_one(api: Api, device:
     assert len({current.stream_id, first.stream_id, second.stream_id}) == 3
 
 
-def test_making_a_stream_does_not_select_it(api: Api, device: torch.device) -> None:
+def test_current_stream_is_not_changed_by_making_a_stream(api: Api, device: torch.device) -> None:
     """Contract: the current stream changes only when one is selected."""
     before = api.current_stream(device)
 
@@ -39,7 +39,7 @@ def test_making_a_stream_does_not_select_it(api: Api, device: torch.device) -> N
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_context_manager")
-def test_a_stream_is_current_within_its_block_alone(api: Api, device: torch.device) -> None:
+def test_current_stream_is_a_streams_within_its_block_alone(api: Api, device: torch.device) -> None:
     """Contract: a `with` block makes its stream current and restores the one before, nested and by an exception too."""
     before = api.current_stream(device).stream_id
     outer, inner = api.stream(device), api.stream(device)
@@ -58,7 +58,7 @@ def test_a_stream_is_current_within_its_block_alone(api: Api, device: torch.devi
     assert api.current_stream(device).stream_id == before
 
 
-def test_an_operator_uses_the_stream_that_is_current(api: Api, device: torch.device) -> None:
+def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -> None:
     """Contract: what is called within a stream's block runs on that stream: behind its sleep it leaves the stream at
     work, while the stream that was current before stays idle."""
     stream, before = api.stream(device), api.current_stream(device)
@@ -78,7 +78,7 @@ def test_an_operator_uses_the_stream_that_is_current(api: Api, device: torch.dev
     assert ever(seen)
 
 
-def test_query_tells_whether_work_is_left(api: Api, device: torch.device) -> None:
+def test_stream_query_tells_whether_work_is_left(api: Api, device: torch.device) -> None:
     """Contract: an idle stream has nothing left, one with sleeping work has, and after `synchronize` it has not.
 
     The sleep outlasts the query by far; being seen at work once in some trials is enough, being idle after
@@ -99,7 +99,7 @@ def test_query_tells_whether_work_is_left(api: Api, device: torch.device) -> Non
     assert ever(seen_at_work)
 
 
-def test_work_on_one_stream_does_not_make_another_busy(api: Api, device: torch.device) -> None:
+def test_stream_query_is_not_changed_by_work_on_another_stream(api: Api, device: torch.device) -> None:
     """Contract: streams are independent: while one sleeps another is idle, and takes and finishes work.
 
     Seen by the sleeping stream being still at work after the other was synchronised.
@@ -122,7 +122,7 @@ def test_work_on_one_stream_does_not_make_another_busy(api: Api, device: torch.d
     assert ever(overtaken)
 
 
-def test_a_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device) -> None:
+def test_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device) -> None:
     """Contract: a stream is first in, first out: writes behind a sleep land in order, so that each of a chain of
     operations that do not commute finds what the one before left, and the last write stays."""
     stream = api.stream(device)
@@ -145,7 +145,7 @@ def test_a_stream_runs_its_work_in_the_order_given(api: Api, device: torch.devic
     assert (y == expected).all()
 
 
-def test_the_host_sees_what_a_synchronised_stream_wrote(api: Api, device: torch.device) -> None:
+def test_stream_synchronize_shows_the_host_what_was_written(api: Api, device: torch.device) -> None:
     """Contract: when `synchronize` of a stream, or of the device, returns, what the stream wrote into pinned memory is
     there; before, poison must once be seen."""
     stream = api.stream(device)
@@ -168,7 +168,7 @@ def test_the_host_sees_what_a_synchronised_stream_wrote(api: Api, device: torch.
     assert any(early), NOT_SHOWN
 
 
-def test_a_copy_and_the_operator_after_it_are_in_order(api: Api, device: torch.device) -> None:
+def test_non_blocking_copy_and_the_operator_after_it_are_in_order(api: Api, device: torch.device) -> None:
     """Contract: an operator on the stream that got a non-blocking copy from pinned memory reads the copied values."""
     values = torch.arange(1 << 18, dtype=torch.int32).pin_memory()
     stream = api.current_stream(device)
@@ -193,7 +193,7 @@ LINKS: dict[str, Callable[[torch.Stream, torch.Stream], object]] = {
 
 
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
-def test_synchronised_streams_are_in_order(
+def test_wait_stream_and_wait_event_order_two_streams(
     api: Api, device: torch.device, link: Callable[[torch.Stream, torch.Stream], object]
 ) -> None:
     """Contract: work given to a stream after it was made to wait for another runs after that stream's work so far.
@@ -207,7 +207,7 @@ def test_synchronised_streams_are_in_order(
     assert relay.always_in_order(lambda: link(relay.writer, relay.reader))
 
 
-def test_waiting_for_a_stream_does_not_hold_up_the_host(api: Api, device: torch.device) -> None:
+def test_wait_stream_does_not_hold_up_the_host(api: Api, device: torch.device) -> None:
     """Contract: `wait_stream` returns at once: the stream waited for is still at work, and the one that waits is not
     done either."""
     slow, waiting = api.stream(device), api.stream(device)

@@ -22,7 +22,7 @@ def other(device: torch.device) -> torch.device:
     return torch.device(device.type, 1)
 
 
-def test_each_device_has_its_own_current_stream(api: Api, device: torch.device, other: torch.device) -> None:
+def test_current_stream_of_each_device_is_its_own(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: selecting a stream on one device makes that device current, leaves the other's stream alone, and
     leaving the block restores all three."""
     for index, (left, chosen) in product(range(2), ((device, other), (other, device))):
@@ -45,7 +45,7 @@ def test_streams_of_different_devices_differ(api: Api, device: torch.device, oth
     assert api.current_stream(device) != api.current_stream(other)
 
 
-def test_a_stream_waits_for_one_of_another_device(api: Api, device: torch.device, other: torch.device) -> None:
+def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: streams of any device can wait for an event; a copy across devices behind such a wait reads what was
     written. Without the wait, poison must be seen.
 
@@ -57,7 +57,7 @@ def test_a_stream_waits_for_one_of_another_device(api: Api, device: torch.device
         assert relay.always_in_order(lambda relay=relay: relay.reader.wait_stream(relay.writer))
 
 
-def test_a_copy_between_devices_waits_for_the_streams_of_both(
+def test_copy_between_devices_waits_for_the_streams_of_both(
     api: Api, device: torch.device, other: torch.device
 ) -> None:
     """Contract: a copy from one device to another begins after what is on the source's current stream, and what follows
@@ -90,7 +90,7 @@ def test_a_copy_between_devices_waits_for_the_streams_of_both(
         assert seen_in_trials(trial), NOT_SHOWN
 
 
-def test_devices_work_at_the_same_time(api: Api, device: torch.device, other: torch.device) -> None:
+def test_synchronize_of_a_device_does_not_wait_for_another(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: synchronising one device does not wait for another: it is seen to return while the other sleeps."""
     for asleep, awake in ((device, other), (other, device)):
         sleeping = api.stream(asleep)
@@ -114,7 +114,9 @@ def test_devices_work_at_the_same_time(api: Api, device: torch.device, other: to
         assert ever(overtaken)
 
 
-def test_the_time_between_events_of_two_devices_is_refused(api: Api, device: torch.device, other: torch.device) -> None:
+def test_elapsed_time_between_events_of_two_devices_is_refused(
+    api: Api, device: torch.device, other: torch.device
+) -> None:
     """Contract: events of different devices have no common clock: elapsed time between them is an error."""
     events = []
     for each in (device, other):

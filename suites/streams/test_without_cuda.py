@@ -43,7 +43,7 @@ def ask(*expressions: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.timeout(120)
-def test_without_a_device_cuda_streams_and_events_are_refused_clearly() -> None:
+def test_cuda_stream_and_event_without_a_device_are_refused_clearly() -> None:
     """Contract: with no CUDA device to be seen, whatever would need one raises an error that speaks of CUDA, of its
     driver, of the accelerator or of the device. None crashes, none gives an object that seems to work."""
     answers = ask(
@@ -68,7 +68,7 @@ def test_without_a_device_cuda_streams_and_events_are_refused_clearly() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_without_a_device_questions_are_answered() -> None:
+def test_is_available_and_stream_none_work_without_a_device() -> None:
     """Contract: asking whether there is a device, or selecting no stream, is no error where there is none."""
     answers = ask(
         "torch.cuda.is_available()",

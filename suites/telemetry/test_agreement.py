@@ -25,14 +25,14 @@ def text(value: str | bytes) -> str:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_uuid")
-def test_the_uuid_is_nvmls(device: torch.device) -> None:
+def test_nvmldevicegetuuid_is_the_uuid_of_the_properties(device: torch.device) -> None:
     """Contract: the UUID of the properties is that of NVML, without its prefix."""
     expected = text(library().nvmlDeviceGetUUID(nvml_handle(device)))
 
     assert f"GPU-{torch.cuda.get_device_properties(device).uuid}" == expected
 
 
-def test_the_memory_is_nvmls(device: torch.device) -> None:
+def test_nvmldevicegetmemoryinfo_is_the_memory_of_the_properties(device: torch.device) -> None:
     """Contract: the device's total memory is what NVML says, within a tenth (what the driver reserves), and what NVML
     says is used is at least what this process has reserved."""
     torch.ones(1 << 20, device=device)
@@ -43,21 +43,21 @@ def test_the_memory_is_nvmls(device: torch.device) -> None:
     assert told.used <= told.total
 
 
-def test_the_capability_is_nvmls(device: torch.device) -> None:
+def test_nvmldevicegetcudacomputecapability_is_get_device_capability(device: torch.device) -> None:
     """Contract: the compute capability is the one that NVML tells."""
     expected = library().nvmlDeviceGetCudaComputeCapability(nvml_handle(device))
 
     assert torch.cuda.get_device_capability(device) == tuple(expected)
 
 
-def test_clocks_are_below_the_highest(device: torch.device) -> None:
+def test_clock_rate_is_below_nvmldevicegetmaxclockinfo(device: torch.device) -> None:
     """Contract: the clock rate is no higher than the highest that NVML allows for the multiprocessors."""
     highest = library().nvmlDeviceGetMaxClockInfo(nvml_handle(device), library().NVML_CLOCK_SM)
 
     assert 0 < torch.cuda.clock_rate(device) <= highest
 
 
-def test_power_is_below_the_limit_for_long(device: torch.device) -> None:
+def test_power_draw_is_below_the_enforced_limit(device: torch.device) -> None:
     """Contract: the power drawn is, in most of thirty readings, no higher than one and a half times the limit that is
     enforced."""
     limit = library().nvmlDeviceGetEnforcedPowerLimit(nvml_handle(device))
@@ -67,7 +67,7 @@ def test_power_is_below_the_limit_for_long(device: torch.device) -> None:
     assert sum(reading <= 1.5 * limit for reading in readings) > 15
 
 
-def test_the_temperature_is_below_the_shutdown(device: torch.device) -> None:
+def test_temperature_is_below_the_shutdown_threshold(device: torch.device) -> None:
     """Contract: the temperature is below the one at which the device shuts down, where NVML knows it."""
     bindings = library()
     try:
@@ -82,7 +82,7 @@ def test_the_temperature_is_below_the_shutdown(device: torch.device) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_uuid_visible_devices")
-def test_a_device_is_visible_by_its_uuid(device: torch.device) -> None:
+def test_cuda_visible_devices_takes_uuids(device: torch.device) -> None:
     """Contract: CUDA_VISIBLE_DEVICES takes UUIDs, whole or by their first letters as far as they are unique; the
     process then sees that device alone. One that no device has shows none."""
     nvml = library()

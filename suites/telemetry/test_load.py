@@ -47,7 +47,7 @@ def median(values: list[int]) -> int:
 
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_power_draw")
-def test_power_rises_under_load(device: torch.device) -> None:
+def test_power_draw_rises_under_load(device: torch.device) -> None:
     """Contract: the power drawn in the middle of heavy work is higher than at rest: of the medians, in one trial of
     three at least (a neighbour may keep the device busy in one)."""
     assert any(
@@ -57,7 +57,7 @@ def test_power_rises_under_load(device: torch.device) -> None:
 
 
 @pytest.mark.requires(silicon=True)
-def test_utilisation_rises_under_load(device: torch.device) -> None:
+def test_utilization_rises_under_load(device: torch.device) -> None:
     """Contract: the share of time in which a kernel runs is higher in the middle of heavy work than at rest, and at
     least a half then."""
 
@@ -71,7 +71,7 @@ def test_utilisation_rises_under_load(device: torch.device) -> None:
 
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_clock_speed")
-def test_the_clock_does_not_rest_under_load(device: torch.device) -> None:
+def test_clock_rate_does_not_fall_under_load(device: torch.device) -> None:
     """Contract: the clock in the middle of heavy work is at least half of what it is at rest after it: a device
     may clock down when idle, not when busy, other than for heat and power."""
     load = median(under_load(device, torch.cuda.clock_rate))
@@ -83,7 +83,7 @@ def test_the_clock_does_not_rest_under_load(device: torch.device) -> None:
 
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_temperature")
-def test_the_temperature_does_not_fall_under_load(device: torch.device) -> None:
+def test_temperature_does_not_fall_under_load(device: torch.device) -> None:
     """Contract: after heavy work the device is not colder than before it, in one trial of three at least."""
 
     def not_colder() -> bool:
@@ -93,7 +93,7 @@ def test_the_temperature_does_not_fall_under_load(device: torch.device) -> None:
     assert any(not_colder() for _ in range(3))
 
 
-def test_a_reading_is_had_while_the_device_works(device: torch.device) -> None:
+def test_temperature_is_read_while_the_device_works(device: torch.device) -> None:
     """Contract: a reading does not wait for the device: it is had while a stream is asleep, which must once be seen."""
     stream = torch.cuda.Stream(device)
     torch.cuda.temperature(device)

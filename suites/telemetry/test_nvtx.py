@@ -12,7 +12,7 @@ cuda = pytest.mark.requires(device="cuda")
 
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
-def test_ranges_nest_and_tell_their_depth() -> None:
+def test_nvtx_range_push_and_range_pop_tell_their_depth() -> None:
     """Contract: `range_push` gives the depth that the range begins at and `range_pop` the one that ended, counted from
     0, or a negative number where no tool listens; depths go up and down one by one."""
     nvtx = torch.cuda.nvtx
@@ -30,7 +30,7 @@ def test_ranges_nest_and_tell_their_depth() -> None:
 
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
-def test_ranges_that_overlap_have_handles() -> None:
+def test_nvtx_range_start_and_range_end_may_overlap() -> None:
     """Contract: ranges that need not nest are begun and ended by handles, in any order, from any thread."""
     nvtx = torch.cuda.nvtx
     first, second = nvtx.range_start("first"), nvtx.range_start("second")
@@ -46,7 +46,7 @@ def test_ranges_that_overlap_have_handles() -> None:
 
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
-def test_a_range_is_a_context_and_a_decorator() -> None:
+def test_nvtx_range_is_a_context_and_a_decorator() -> None:
     """Contract: `torch.cuda.nvtx.range` marks a block or a function, formats its text, and lets exceptions through,
     ending its range: the depth after it is what it was."""
     nvtx = torch.cuda.nvtx
@@ -70,7 +70,7 @@ def test_a_range_is_a_context_and_a_decorator() -> None:
 
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
-def test_ranges_change_no_result(device: torch.device) -> None:
+def test_nvtx_range_and_emit_nvtx_change_no_result(device: torch.device) -> None:
     """Contract: work within ranges, the autograd profiler's own among them, gives what it gives without."""
     x = torch.arange(1000.0, device=device)
     expected = (x.square() + 1).sum().item()
@@ -84,7 +84,7 @@ def test_ranges_change_no_result(device: torch.device) -> None:
 @pytest.mark.requires(cuda=False, rocm=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 @pytest.mark.parametrize("name", ["range_push", "mark", "range_pop"])
-def test_a_build_without_nvtx_says_so(name: str) -> None:
+def test_nvtx_range_without_nvtx_in_the_build_says_so(name: str) -> None:
     """Contract: a torch that was built without NVTX refuses a range with an error that says so, and is no worse for
     it."""
     with pytest.raises(RuntimeError, match=r"NVTX functions not installed"):

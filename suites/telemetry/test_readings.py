@@ -23,7 +23,7 @@ PLAUSIBLE: dict[str, tuple[Callable[[torch.device], int], int, int]] = {
 
 @nvml
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_nvml_get_handler")
-def test_the_library_gives_a_handle(device: torch.device) -> None:
+def test_nvml_handle_names_the_device(device: torch.device) -> None:
     """Contract: NVML knows the device that torch uses, and names it as torch does."""
     import pynvml
 
@@ -40,7 +40,7 @@ def test_the_library_gives_a_handle(device: torch.device) -> None:
     "test_cuda::TestCudaMallocAsync::test_clock_speed",
 )
 @pytest.mark.parametrize(("read", "least", "most"), PLAUSIBLE.values(), ids=PLAUSIBLE.keys())
-def test_readings_are_plausible(
+def test_nvml_readings_are_plausible(
     device: torch.device, read: Callable[[torch.device], int], least: int, most: int
 ) -> None:
     """Contract: a reading is a whole number within what hardware can be, each of twenty times, however the device is
@@ -58,7 +58,7 @@ def test_readings_are_plausible(
 @nvml
 @pytest.mark.requires(mig=False)
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_device_memory_used")
-def test_memory_in_use_grows_with_what_is_taken(device: torch.device) -> None:
+def test_device_memory_used_grows_with_what_is_taken(device: torch.device) -> None:
     """Contract: `device_memory_used` counts bytes of the whole device: it grows by about as much as a large tensor
     newly takes, and falls when it is given back. Neighbours may move it: one of some trials is to show both."""
     size = 512 << 20
@@ -83,7 +83,7 @@ def test_memory_in_use_grows_with_what_is_taken(device: torch.device) -> None:
     "test_cuda::TestCudaAllocator::test_raw_amdsmi_device_count",
     "test_cuda::TestCudaAllocator::test_raw_amdsmi_device_uuids",
 )
-def test_amds_library_counts_and_names_the_devices(device: torch.device) -> None:
+def test_amdsmi_counts_and_names_the_devices(device: torch.device) -> None:
     """Contract: AMD's library counts at least the devices that torch sees, names each by an id of its own, and has a
     handle for the one in use."""
     count, uuids = raw_amdsmi("device_count"), raw_amdsmi("device_uuid")
@@ -98,7 +98,7 @@ READINGS = ["temperature", "power_draw", "clock_rate", "utilization", "memory_us
 
 @pytest.mark.requires(nvml=False)
 @pytest.mark.parametrize("name", READINGS)
-def test_without_the_library_a_reading_is_refused(name: str) -> None:
+def test_nvml_readings_without_the_library_are_refused(name: str) -> None:
     """Contract: where NVML does not answer there is no reading: an error that names the library or the driver, never a
     number."""
     with pytest.raises(Exception, match=r"(?i)nvml|nvidia|driver|cuda|amdsmi"):

@@ -20,7 +20,7 @@ def module(device: torch.device) -> Any:
 
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
-def test_a_new_thread_begins_on_the_default_stream(device: torch.device) -> None:
+def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.device) -> None:
     """Contract: within a stream's block a thread that is started has the default stream current, and its own choice
     does not reach the thread that started it."""
     default, mine, theirs = (module(device).default_stream(device), torch.Stream(device), torch.Stream(device))
@@ -39,7 +39,7 @@ def test_a_new_thread_begins_on_the_default_stream(device: torch.device) -> None
 
 
 @accelerator
-def test_work_of_threads_goes_to_their_own_streams(device: torch.device) -> None:
+def test_current_stream_of_a_thread_gets_its_work(device: torch.device) -> None:
     """Contract: an operation goes to the stream that is current in the thread that calls it: with four threads within
     blocks of their own streams, each finds the values of its own chain, and a stream that sleeps holds up its own
     thread's work alone.
@@ -76,7 +76,7 @@ def test_work_of_threads_goes_to_their_own_streams(device: torch.device) -> None
 
 @accelerator
 @pytest.mark.requires(devices=2)
-def test_the_current_device_is_the_threads_own(device: torch.device) -> None:
+def test_current_device_index_is_the_threads_own(device: torch.device) -> None:
     """Contract: a thread that is started has the first device current, whatever the thread that started it has, and
     what it selects is current for it alone."""
 
@@ -96,7 +96,7 @@ def test_the_current_device_is_the_threads_own(device: torch.device) -> None:
 
 
 @accelerator
-def test_a_stream_may_be_used_by_any_thread(device: torch.device) -> None:
+def test_stream_may_be_used_by_any_thread(device: torch.device) -> None:
     """Contract: a stream belongs to no thread: given work by one, it is queried, waited for and given more by others,
     in the order in which they take turns."""
     stream = torch.Stream(device)
@@ -124,7 +124,7 @@ def test_a_stream_may_be_used_by_any_thread(device: torch.device) -> None:
 
 
 @accelerator
-def test_an_event_recorded_by_one_thread_orders_another(device: torch.device) -> None:
+def test_event_recorded_by_one_thread_orders_another(device: torch.device) -> None:
     """Contract: an event that one thread recorded holds up the stream of another thread: what is read there is what was
     written behind the first stream's sleep, in each trial; without the wait, poison must once be seen."""
     writer, reader = torch.Stream(device), torch.Stream(device)

@@ -59,7 +59,7 @@ def in_threads(device: torch.device, steps: int, start: Callable[[int], Any], st
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_multiple_threads_same_device")
 @pytest.mark.parametrize("size", [64, 257])
-def test_threads_multiply_matrices(device: torch.device, size: int) -> None:
+def test_matmul_in_threads(device: torch.device, size: int) -> None:
     """Contract: products of matrices, each scaled by the operation that follows, are in each of four threads what one
     thread gets: all ones times a whole number, exact in float32."""
 
@@ -72,7 +72,7 @@ def test_threads_multiply_matrices(device: torch.device, size: int) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_multiple_threads_same_device")
-def test_threads_convolve(device: torch.device) -> None:
+def test_conv2d_in_threads(device: torch.device) -> None:
     """Contract: convolutions that shrink the image by one each time are the same for threads as for one, cuDNN being
     allowed where there is one: sums of ones, exact in float32."""
     weight = torch.ones(1, 1, 2, 2, device=device)
@@ -86,7 +86,7 @@ def test_threads_convolve(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cusparse_multiple_threads_same_device")
 @pytest.mark.requires(not_={"device": "soft"})  # which has no sparse tensors
-def test_threads_multiply_sparse_matrices(device: torch.device) -> None:
+def test_sparse_mm_in_threads(device: torch.device) -> None:
     """Contract: products of a sparse matrix and a dense one, each scaled by the operation that follows, are in each
     thread what one thread gets: a sparse matrix of ones in every place, exact in float32."""
     size = 128
@@ -99,7 +99,7 @@ def test_threads_multiply_sparse_matrices(device: torch.device) -> None:
 
 
 @pytest.mark.requires(device="cuda")
-def test_threads_solve(device: torch.device) -> None:
+def test_cholesky_solve_in_threads(device: torch.device) -> None:
     """Contract: factorisations (cuSOLVER) in threads give each its own solution: triangular systems whose solutions are
     whole numbers, to within float64's rounding."""
     size = 64
@@ -124,7 +124,7 @@ def test_threads_solve(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda", silicon=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_multiple_threads_same_device")
-def test_threads_have_cublas_handles_of_their_own(device: torch.device) -> None:
+def test_current_blas_handle_is_the_threads_own(device: torch.device) -> None:
     """Contract: `current_blas_handle` is the same for a thread each time it asks, and no two threads that live at the
     same time have one in common."""
 
@@ -145,7 +145,7 @@ def test_threads_have_cublas_handles_of_their_own(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda", silicon=True, torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_current_solver_handle")
-def test_the_solver_has_a_handle(device: torch.device) -> None:
+def test_current_solver_handle_is_the_same_each_time(device: torch.device) -> None:
     """Contract: `current_solver_handle` gives a handle, not null, the same to a thread each time, before and after a
     factorisation."""
     first = torch.cuda.current_solver_handle()

@@ -19,7 +19,7 @@ def settle(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def test_threads_allocate_and_free_at_once(device: torch.device) -> None:
+def test_caching_allocator_serves_threads_at_once(device: torch.device) -> None:
     """Contract: memory is given to one tensor at a time, whichever threads ask: each of many that come and go keeps
     what was written into it until it is dropped."""
 
@@ -39,7 +39,7 @@ def test_threads_allocate_and_free_at_once(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_statistics_add_up_after_threads(device: torch.device) -> None:
+def test_memory_allocated_adds_up_after_threads(device: torch.device) -> None:
     """Contract: when threads that allocated and freed have ended, as much is allocated as before."""
     settle(device)
     before = torch.accelerator.memory_allocated(device)
@@ -55,7 +55,7 @@ def test_statistics_add_up_after_threads(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
-def test_threads_pin_send_and_drop_at_once(device: torch.device) -> None:
+def test_pin_memory_send_and_drop_in_threads_at_once(device: torch.device) -> None:
     """Contract: pinned memory may be asked for, sent on a stream and dropped by several threads at the same time: each
     gets back what it sent, behind sleeps on its own stream."""
     calibrate(device)
@@ -79,7 +79,7 @@ def test_threads_pin_send_and_drop_at_once(device: torch.device) -> None:
     assert together.run(THREADS, work) == [[]] * THREADS
 
 
-def test_threads_go_backward_at_once(device: torch.device) -> None:
+def test_backward_in_threads_at_once(device: torch.device) -> None:
     """Contract: backward passes over graphs of their own, run by several threads at the same time, give each its own
     gradients."""
 
@@ -95,7 +95,7 @@ def test_threads_go_backward_at_once(device: torch.device) -> None:
     assert together.run(THREADS, work) == [True] * THREADS
 
 
-def test_threads_add_up_gradients_of_one_leaf(device: torch.device) -> None:
+def test_backward_in_threads_adds_up_gradients_of_one_leaf(device: torch.device) -> None:
     """Contract: backward passes of several threads into one leaf lose no gradient: the engine adds them up one at a
     time. Passes take turns here on the device; what is shared is the leaf."""
     x = torch.ones(200, device=device, requires_grad=True)
@@ -113,7 +113,7 @@ def test_threads_add_up_gradients_of_one_leaf(device: torch.device) -> None:
     assert (x.grad == 20 * sum(range(1, THREADS + 1))).all()
 
 
-def test_an_error_in_one_thread_is_its_own(device: torch.device) -> None:
+def test_error_in_one_thread_is_its_own(device: torch.device) -> None:
     """Contract: what one thread does wrong raises there, and the others go on: none is disturbed by the mistakes of its
     neighbour."""
 
@@ -139,7 +139,7 @@ WAITS: dict[str, Callable[[torch.Stream, torch.Event], object]] = {
 
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
-def test_waiting_lets_other_threads_run(
+def test_synchronize_lets_other_threads_run(
     device: torch.device, wait: Callable[[torch.Stream, torch.Event], object]
 ) -> None:
     """Contract: a thread that waits for the device does not hold Python's lock: another thread, woken right before the
@@ -173,7 +173,7 @@ def test_waiting_lets_other_threads_run(
 
 
 @pytest.mark.requires(accelerator=True)
-def test_one_thread_waits_while_another_goes_on_launching(device: torch.device) -> None:
+def test_synchronize_in_one_thread_while_another_launches(device: torch.device) -> None:
     """Contract: a stream is waited for by one thread while another gives work to a second stream: neither stops the
     other, and all work is done, in each of some trials."""
     first, second = torch.Stream(device), torch.Stream(device)
@@ -197,7 +197,7 @@ def test_one_thread_waits_while_another_goes_on_launching(device: torch.device) 
 
 
 @pytest.mark.requires(accelerator=True)
-def test_threads_make_streams_and_events_at_once(device: torch.device) -> None:
+def test_stream_and_event_made_by_threads_at_once(device: torch.device) -> None:
     """Contract: streams and events may be made, used and dropped by several threads at the same time; each finds its
     own work done when it has waited for its own event."""
     settle(device)

@@ -61,7 +61,7 @@ def tensor_of(values: list[complex], dtype: torch.dtype) -> torch.Tensor:
 @NON_BLOCKING
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=[f"{name(a)}-{name(b)}" for a, b in PAIRS])
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
-def test_a_copy_converts_as_the_host_does(
+def test_to_and_copy_convert_as_the_cpu_does(
     device: torch.device, source: torch.dtype, target: torch.dtype, non_blocking: bool
 ) -> None:
     """Contract: `to` and `copy_` with another type, to the device and from it, give each number as the other type has
@@ -81,7 +81,7 @@ def test_a_copy_converts_as_the_host_does(
         assert torch.equal(result.cpu(), expected)
 
 
-def test_rounding_is_to_nearest_even(device: torch.device) -> None:
+def test_to_rounds_to_nearest_even(device: torch.device) -> None:
     """Contract: float32 to bfloat16 and float16 rounds to the nearest, halves to even, on either side of the copy; what
     is too large for float16 is infinite, NaN stays NaN."""
     inf = float("inf")
@@ -103,7 +103,7 @@ def test_rounding_is_to_nearest_even(device: torch.device) -> None:
             assert found.isnan().tolist() == [False] * len(pairs) + [True]
 
 
-def test_fractions_are_cut_towards_zero(device: torch.device) -> None:
+def test_to_integer_cuts_fractions_towards_zero(device: torch.device) -> None:
     """Contract: a float becomes an integer by dropping its fraction, towards zero, on either side of it; a bool by
     being other than zero, NaN and the smallest number too."""
     x = torch.tensor([0.0, -0.0, 0.5, 0.999, 1.5, -0.5, -1.5, -2.999, 1e-40, 100.25])
@@ -116,7 +116,7 @@ def test_fractions_are_cut_towards_zero(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=name)
-def test_integers_wrap(device: torch.device, dtype: torch.dtype) -> None:
+def test_to_smaller_integer_wraps(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: an integer too large for the target keeps its low bits, on either side of the copy."""
     values = [0, 127, 128, 255, 256, 300, -1, -129, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 40, -(1 << 40) - 3]
     x, width = torch.tensor(values), 8 * dtype.itemsize
@@ -127,7 +127,7 @@ def test_integers_wrap(device: torch.device, dtype: torch.dtype) -> None:
     assert x.to(device).to("cpu", dtype).tolist() == expected
 
 
-def test_conversion_and_layout_together(device: torch.device) -> None:
+def test_to_converts_dtype_and_layout_together(device: torch.device) -> None:
     """Contract: a copy may change type, device and strides at once; a target of other strides gets the values where
     they belong."""
     rows = [[float(30 * row + column) for column in range(30)] for row in range(20)]

@@ -42,7 +42,7 @@ def settings(text: str) -> dict[str, str]:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
-def test_registered_memory_is_pinned_until_it_is_not() -> None:
+def test_cudahostregister_pins_memory_until_cudahostunregister() -> None:
     """Contract: host memory that a program registers with the runtime is pinned, whoever allocated it, copies from it
     do what they do, and it is plain memory again once it is unregistered, its values untouched."""
     runtime: Any = torch.cuda.cudart()
@@ -64,7 +64,7 @@ def test_registered_memory_is_pinned_until_it_is_not() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudart_register")
-def test_registering_twice_is_refused_by_its_number() -> None:
+def test_cudahostregister_twice_is_refused_with_712() -> None:
     """Contract: the runtime answers a second registration of the same memory with its error (712, already registered),
     and one that was never made cannot be undone (713); neither spoils the device."""
     runtime: Any = torch.cuda.cudart()
@@ -89,7 +89,7 @@ def test_registering_twice_is_refused_by_its_number() -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister")
-def test_pinning_by_registering_pins(device: torch.device) -> None:
+def test_pinned_use_cuda_host_register_pins(device: torch.device) -> None:
     """Contract: with `pinned_use_cuda_host_register` the allocator pins by registering plain memory, in several threads
     of its own: small and large blocks are pinned and hold their values."""
     ended = children.run(
@@ -103,7 +103,7 @@ def test_pinning_by_registering_pins(device: torch.device) -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister_multithread")
-def test_pinning_by_registering_pins_from_several_threads(device: torch.device) -> None:
+def test_pinned_use_cuda_host_register_from_several_threads(device: torch.device) -> None:
     """Contract: the same from four threads at once; what any of them raises is told."""
     script = f"""{PINNING}
 failures = []
@@ -126,7 +126,7 @@ print("failures", failures)
 
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_use_background_threads")
-def test_freed_blocks_are_looked_after_in_the_background(device: torch.device) -> None:
+def test_pinned_use_background_threads_frees_blocks(device: torch.device) -> None:
     """Contract: with `pinned_use_background_threads` a thread of the allocator's own makes blocks free when their
     copies are done: one that was dropped behind a sleeping copy is used again, and the copy was right."""
     script = """
@@ -156,7 +156,7 @@ print(found, bool((there == 7).all()))
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_cached_size")
-def test_blocks_above_the_limit_are_not_cached(device: torch.device) -> None:
+def test_pinned_max_cached_size_mb_blocks_above_are_not_cached(device: torch.device) -> None:
     """Contract: with `pinned_max_cached_size_mb` a block above it is given back when freed, and made anew for the next
     request; one below it is cached."""
     script = f"{STATISTICS}print(blocks_made([64 * MIB] * 3), blocks_made([MIB] * 3))"
@@ -167,7 +167,7 @@ def test_blocks_above_the_limit_are_not_cached(device: torch.device) -> None:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorConfig::test_max_round_threshold")
-def test_blocks_above_the_threshold_are_not_rounded_up(device: torch.device) -> None:
+def test_pinned_max_round_threshold_mb_blocks_above_are_not_rounded_up(device: torch.device) -> None:
     """Contract: with `pinned_max_round_threshold_mb` a request above it is not rounded up to a power of two: the bytes
     that the allocator owns grow by less than that."""
     script = f"""{STATISTICS}
@@ -188,7 +188,9 @@ print(owned(65 * MIB) < 128 * MIB, owned(17 * MIB) == 32 * MIB)
     "test_cuda::TestCachingHostAllocatorConfig::test_round_threshold_larger_than_cached_size",
 )
 @pytest.mark.parametrize(("rounded", "cached"), [(8, 32), (64, 16)], ids=["rounds_less", "rounds_more"])
-def test_both_limits_hold_together(device: torch.device, rounded: int, cached: int) -> None:
+def test_pinned_max_cached_size_mb_and_round_threshold_mb_hold_together(
+    device: torch.device, rounded: int, cached: int
+) -> None:
     """Contract: the two limits are independent, or are refused together with an error that names both: what is above
     the cache's is never cached, what is below it is."""
     script = f"{STATISTICS}print(blocks_made([80 * MIB] * 3), blocks_made([2 * MIB] * 3))"

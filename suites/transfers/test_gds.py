@@ -42,7 +42,7 @@ def opened(path: Path) -> gds.GdsFile:
 
 @pytest.mark.requires(cuda=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_gds_fails_in_ci")
-def test_without_cuda_it_is_refused(folder: Path) -> None:
+def test_gdsfile_and_gds_register_buffer_without_cuda_are_refused(folder: Path) -> None:
     """Contract: a build without it says so, for files and for buffers, and names what is missing."""
     with pytest.raises(RuntimeError, match="not supported on this platform"):
         gds.GdsFile(str(folder / "file"), os.O_CREAT | os.O_RDWR)
@@ -55,7 +55,7 @@ def test_without_cuda_it_is_refused(folder: Path) -> None:
 # Up to torch 2.13 the finaliser of a file that could not be opened asks for a handle that it never got.
 @pytest.mark.filterwarnings("ignore:.*GdsFile.__del__:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.covers("test_cuda::TestCuda::test_gds_fails_in_ci")
-def test_a_file_that_is_not_there_is_refused(device: torch.device, tmp_path: Path) -> None:
+def test_gdsfile_of_a_missing_file_is_refused(device: torch.device, tmp_path: Path) -> None:
     """Contract: opening what there is not is an error of the system's, and the device works on."""
     with pytest.raises((OSError, RuntimeError)):
         gds.GdsFile(str(tmp_path / "absent" / "file"), os.O_RDWR)
@@ -66,7 +66,7 @@ def test_a_file_that_is_not_there_is_refused(device: torch.device, tmp_path: Pat
 @pytest.mark.requires(device="cuda", not_={"rocm": True}, platform="linux-*")
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("registered", [False, True])
-def test_tensors_go_to_a_file_and_come_back(device: torch.device, folder: Path, registered: bool) -> None:
+def test_gdsfile_save_storage_and_load_storage(device: torch.device, folder: Path, registered: bool) -> None:
     """Contract: storages written one behind the other are read back by their offsets, bit for bit, whether their
     memory was registered or not; the file holds their bytes in that order."""
     file = opened(folder / "file")
@@ -91,7 +91,7 @@ def test_tensors_go_to_a_file_and_come_back(device: torch.device, folder: Path, 
 
 @pytest.mark.requires(device="cuda", not_={"rocm": True}, platform="linux-*")
 @pytest.mark.covers(ROW)
-def test_a_file_that_was_let_go_is_refused(device: torch.device, folder: Path) -> None:
+def test_gdsfile_after_deregister_handle_is_refused(device: torch.device, folder: Path) -> None:
     """Contract: after its handle was given back a file takes nothing and gives nothing: an error, and it can be
     registered again."""
     file = opened(folder / "file")

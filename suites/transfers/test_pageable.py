@@ -15,7 +15,9 @@ SIZES = pytest.mark.parametrize("elements", [1, 1000, 16_384, 1_000_000, 5_000_0
 
 @SIZES
 @pytest.mark.parametrize("non_blocking", [False, True], ids=["blocking", "non_blocking"])
-def test_a_pageable_source_may_be_changed_at_once(device: torch.device, elements: int, non_blocking: bool) -> None:
+def test_copy_from_pageable_memory_has_read_its_source_on_return(
+    device: torch.device, elements: int, non_blocking: bool
+) -> None:
     """Contract: when a copy from pageable memory returns, the source has been read (CUDA stages it): what is written
     into it then does not arrive, though the stream is asleep.
 
@@ -39,7 +41,7 @@ def test_a_pageable_source_may_be_changed_at_once(device: torch.device, elements
 
 
 @SIZES
-def test_a_copy_to_pageable_memory_is_there_on_return(device: torch.device, elements: int) -> None:
+def test_copy_to_pageable_memory_is_there_on_return(device: torch.device, elements: int) -> None:
     """Contract: a blocking copy into pageable memory returns when its stream has written what is copied, behind a
     sleep, and the values are there, with no further wait, in each trial."""
     stream = torch.Stream(device)
@@ -58,7 +60,7 @@ def test_a_copy_to_pageable_memory_is_there_on_return(device: torch.device, elem
         assert (target == value).all()
 
 
-def test_numbers_are_read_when_the_device_has_them(device: torch.device) -> None:
+def test_item_and_tolist_wait_for_the_stream(device: torch.device) -> None:
     """Contract: `item`, `tolist` and the truth of a tensor wait for the stream that computes it: behind a sleep they
     give what was computed, not what was there before."""
     stream = torch.Stream(device)
@@ -75,7 +77,7 @@ def test_numbers_are_read_when_the_device_has_them(device: torch.device) -> None
         assert read == {"item": value, "tolist": [value] * 3, "bool": True, "int": value}
 
 
-def test_a_tensor_made_from_host_values_has_them(device: torch.device) -> None:
+def test_torch_tensor_and_as_tensor_take_the_values_at_the_call(device: torch.device) -> None:
     """Contract: `torch.tensor` and `torch.as_tensor` on the device take the values as they are at the call: a list or
     an array that is changed right after does not change the tensor."""
     import numpy as np

@@ -27,7 +27,7 @@ def settle() -> None:
 
 @SIZE
 @NON_BLOCKING
-def test_every_byte_crosses(device: torch.device, other: torch.device, size: int, non_blocking: bool) -> None:
+def test_peer_copy_keeps_every_byte(device: torch.device, other: torch.device, size: int, non_blocking: bool) -> None:
     """Contract: a tensor copied to another device, on to the first and to the host is what it was, of any size."""
     x = pattern(size).to(device)
 
@@ -41,7 +41,7 @@ def test_every_byte_crosses(device: torch.device, other: torch.device, size: int
 
 
 @DTYPE
-def test_every_type_crosses_bit_by_bit(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
+def test_peer_copy_keeps_every_dtype_bit_by_bit(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
     """Contract: a copy between devices does not interpret what it copies."""
     x = bit_patterns(dtype)
 
@@ -49,7 +49,9 @@ def test_every_type_crosses_bit_by_bit(device: torch.device, other: torch.device
 
 
 @LAYOUT
-def test_every_layout_crosses(device: torch.device, other: torch.device, make: Callable[[], torch.Tensor]) -> None:
+def test_peer_copy_keeps_every_layout(
+    device: torch.device, other: torch.device, make: Callable[[], torch.Tensor]
+) -> None:
     """Contract: shape and values of a view on one device come to the other, into a view there too."""
     x = make()
     target = torch.full([size + 1 for size in x.shape], -7.0, dtype=x.dtype, device=other)
@@ -64,7 +66,7 @@ def test_every_layout_crosses(device: torch.device, other: torch.device, make: C
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.bool], ids=str)
-def test_a_copy_between_devices_converts(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
+def test_peer_copy_converts_dtype(device: torch.device, other: torch.device, dtype: torch.dtype) -> None:
     """Contract: a copy to another device may change the type on the way, as one on the host does."""
     x = torch.arange(-50.0, 50.0)
 
@@ -72,7 +74,7 @@ def test_a_copy_between_devices_converts(device: torch.device, other: torch.devi
     assert torch.equal(torch.empty(100, dtype=dtype, device=other).copy_(x.to(device)).cpu(), x.to(dtype))
 
 
-def test_each_device_keeps_its_own(device: torch.device, other: torch.device) -> None:
+def test_peer_copy_is_memory_of_its_own(device: torch.device, other: torch.device) -> None:
     """Contract: a copy on another device is memory of its own: writing one does not change the other; `to` the device
     where a tensor is gives the tensor itself."""
     x = torch.arange(100, device=device)
@@ -86,7 +88,7 @@ def test_each_device_keeps_its_own(device: torch.device, other: torch.device) ->
     assert copy.to(other) is copy
 
 
-def test_the_source_may_be_changed_after_the_copy_in_stream_order(device: torch.device, other: torch.device) -> None:
+def test_peer_copy_source_may_be_changed_after_it_in_stream_order(device: torch.device, other: torch.device) -> None:
     """Contract: what follows a copy between devices on the source's current stream comes after it: a source that is
     overwritten right after the call, without a wait, has been read.
 
@@ -107,7 +109,7 @@ def test_the_source_may_be_changed_after_the_copy_in_stream_order(device: torch.
         assert (target == value).all()
 
 
-def test_a_source_that_is_dropped_has_been_read(device: torch.device, other: torch.device) -> None:
+def test_peer_copy_source_that_is_dropped_has_been_read(device: torch.device, other: torch.device) -> None:
     """Contract: a source that is dropped right after a copy to another device, its memory given to another tensor and
     overwritten there, has been read before. The copy sleeps meanwhile, which must once be seen."""
     calibrate(other)
@@ -133,7 +135,7 @@ def test_a_source_that_is_dropped_has_been_read(device: torch.device, other: tor
 
 # 2.11 warns of the two streams of two devices, as if they could be the same.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
-def test_gradients_cross_devices(device: torch.device, other: torch.device) -> None:
+def test_peer_copy_backward_gives_gradients_on_each_device(device: torch.device, other: torch.device) -> None:
     """Contract: a graph of operations over two devices gives each leaf its gradient on its own device, the value being
     that of the host."""
     a = torch.arange(1.0, 5.0, device=device).requires_grad_()
@@ -150,7 +152,7 @@ def test_gradients_cross_devices(device: torch.device, other: torch.device) -> N
         assert torch.equal(got.grad.cpu(), expected.grad)
 
 
-def test_both_directions_at_once(device: torch.device, other: torch.device) -> None:
+def test_peer_copies_in_both_directions_at_once(device: torch.device, other: torch.device) -> None:
     """Contract: copies in both directions at the same time, on streams of their own, do not disturb each other."""
     here, there = torch.Stream(device), torch.Stream(other)
     sources = [[torch.full((10_000 + n,), n, device=each) for n in range(50)] for each in (device, other)]

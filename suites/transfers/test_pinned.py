@@ -26,7 +26,7 @@ MAKERS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
-def test_what_is_asked_for_pinned_is_pinned(make: Callable[[], torch.Tensor]) -> None:
+def test_pin_memory_argument_of_factories_pins(make: Callable[[], torch.Tensor]) -> None:
     """Contract: each factory that takes `pin_memory` gives host memory that is pinned, and can be written and read."""
     x = make()
 
@@ -36,7 +36,7 @@ def test_what_is_asked_for_pinned_is_pinned(make: Callable[[], torch.Tensor]) ->
 
 
 @DTYPE
-def test_pinning_keeps_every_bit(dtype: torch.dtype) -> None:
+def test_pin_memory_keeps_every_bit(dtype: torch.dtype) -> None:
     """Contract: the pinned copy of a tensor of any type has its bits, in memory of its own; the source stays as it
     was, not pinned."""
     x = bit_patterns(dtype)
@@ -62,7 +62,7 @@ def test_pinning_keeps_every_bit(dtype: torch.dtype) -> None:
     ],
     ids=["transposed", "strided", "permuted", "slice", "no_elements", "scalar"],
 )
-def test_pinning_keeps_shape_and_values_of_any_layout(make: Callable[[], torch.Tensor]) -> None:
+def test_pin_memory_keeps_shape_and_values_of_any_layout(make: Callable[[], torch.Tensor]) -> None:
     """Contract: pinning a tensor that is not contiguous gives its shape and values, in pinned memory."""
     x = make()
 
@@ -72,14 +72,14 @@ def test_pinning_keeps_shape_and_values_of_any_layout(make: Callable[[], torch.T
     assert pinned.is_pinned() or x.numel() == 0
 
 
-def test_pinning_what_is_pinned_gives_itself() -> None:
+def test_pin_memory_of_a_pinned_tensor_gives_itself() -> None:
     """Contract: a pinned tensor is not copied again."""
     x = torch.arange(5).pin_memory()
 
     assert x.pin_memory().data_ptr() == x.data_ptr()
 
 
-def test_views_of_pinned_memory_are_pinned() -> None:
+def test_is_pinned_is_true_for_views_of_pinned_memory() -> None:
     """Contract: being pinned goes by memory, not by object: views, offsets and NumPy arrays of pinned memory share it;
     a clone is plain memory."""
     x = torch.arange(100).pin_memory()
@@ -92,7 +92,7 @@ def test_views_of_pinned_memory_are_pinned() -> None:
     assert not torch.empty_like(x).is_pinned()
 
 
-def test_memory_of_the_device_cannot_be_pinned(device: torch.device) -> None:
+def test_pin_memory_of_device_memory_is_refused(device: torch.device) -> None:
     """Contract: memory of the device is not host memory: it is not pinned, and pinning it is an error that says so."""
     x = torch.ones(3, device=device)
 
@@ -103,7 +103,7 @@ def test_memory_of_the_device_cannot_be_pinned(device: torch.device) -> None:
 
 @pytest.mark.requires(any=[{"device": "cuda"}, {"torch": ">=2.12"}])  # 2.11 asks CUDA, whatever accelerator is there
 @pytest.mark.filterwarnings("ignore:The argument 'device' of Tensor:DeprecationWarning")  # 2.11 passes it to itself
-def test_storages_can_be_pinned() -> None:
+def test_storage_pin_memory_pins() -> None:
     """Contract: `pin_memory` of a storage gives a pinned storage of the same bytes, and that of a pinned tensor is."""
     assert torch.arange(3).pin_memory().untyped_storage().is_pinned()
     storage = torch.arange(12, dtype=torch.uint8).untyped_storage()
@@ -115,7 +115,7 @@ def test_storages_can_be_pinned() -> None:
     assert pinned.tolist() == storage.tolist()
 
 
-def test_large_and_small_blocks_do_not_overlap() -> None:
+def test_pin_memory_blocks_do_not_overlap() -> None:
     """Contract: pinned tensors that live at the same time have memory of their own, whatever their sizes: each keeps
     what was written into it while all others are written."""
     sizes = [1, 7, 511, 512, 513, 4095, 4096, 4097, 100_000, 1 << 20, (1 << 20) + 1] * 3
@@ -127,7 +127,7 @@ def test_large_and_small_blocks_do_not_overlap() -> None:
     assert [number for number, block in enumerate(blocks) if not bool((block == number).all())] == []
 
 
-def test_pinned_batches_come_whole_from_a_loader(device: torch.device) -> None:
+def test_dataloader_pin_memory_gives_whole_batches(device: torch.device) -> None:
     """Contract: a DataLoader that pins gives pinned batches of any nesting, and what they hold is right on the
     device."""
     data = [{"x": torch.full((3,), float(number)), "y": (torch.tensor(number),)} for number in range(8)]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.requires(accelerator=True)
 ELEMENTS = 300_000
 
 
-def test_a_freed_block_is_used_again(device: torch.device) -> None:
+def test_pinned_block_that_is_freed_is_used_again(device: torch.device) -> None:
     """Contract: pinning is dear, so memory that is freed and that no stream uses is what the next request of the size
     gets."""
     torch.accelerator.synchronize(device)
@@ -76,7 +76,7 @@ def drop_behind_a_copy(
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_pinned_memory")
 @pytest.mark.parametrize("copy", [to_device, to_host])
 @pytest.mark.parametrize("view", [slice(None), slice(5, 200_000)], ids=["whole", "part"])
-def test_a_block_is_not_given_out_while_a_copy_needs_it(
+def test_pinned_block_is_not_given_out_while_a_copy_needs_it(
     device: torch.device, copy: Callable[[torch.Stream, torch.Tensor, torch.Tensor], None], view: slice
 ) -> None:
     """Contract: a pinned tensor may be dropped right after a non-blocking copy from or to it, or to a part of it: its
@@ -94,7 +94,7 @@ def test_a_block_is_not_given_out_while_a_copy_needs_it(
         assert trial.reused_when_done
 
 
-def test_a_copy_that_reads_memory_changed_meanwhile_is_seen(device: torch.device) -> None:
+def test_non_blocking_copy_reads_pinned_memory_that_was_changed_meanwhile(device: torch.device) -> None:
     """Contract, and the control of the cases above: a non-blocking copy reads pinned memory when the stream comes to
     it, not at the call: what is written behind its back, during the sleep, must once be what arrives."""
     stream = torch.Stream(device)
@@ -115,7 +115,7 @@ def test_a_copy_that_reads_memory_changed_meanwhile_is_seen(device: torch.device
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_empty_cache")
-def test_emptying_the_cache_leaves_what_is_in_use(device: torch.device) -> None:
+def test_empty_host_cache_leaves_pinned_memory_in_use(device: torch.device) -> None:
     """Contract: emptying the cache of pinned memory frees none that lives, nor any that a copy still needs: the copy,
     asleep meanwhile, brings the right values, and live blocks keep theirs."""
     stream = torch.Stream(device)
@@ -139,7 +139,7 @@ def test_emptying_the_cache_leaves_what_is_in_use(device: torch.device) -> None:
     assert (live == 5).all()
 
 
-def test_a_chain_through_one_block_stays_in_order(device: torch.device) -> None:
+def test_pinned_block_refilled_for_a_chain_of_copies_stays_in_order(device: torch.device) -> None:
     """Contract: one pinned block, filled and sent a hundred times with a wait for the event of the copy before each
     refill, brings each value once: the staging loop of every training program."""
     stream = torch.Stream(device)

@@ -35,7 +35,7 @@ def moved(device: torch.device, before: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
-def test_counters_follow_a_block_through_its_life(device: torch.device) -> None:
+def test_host_memory_stats_follow_a_block_through_its_life(device: torch.device) -> None:
     """Contract: a block that is pinned is one active request of its bytes; freed, it is active no more; emptied, it is
     given back. Each step is counted once."""
     settle(device)
@@ -59,7 +59,7 @@ def test_counters_follow_a_block_through_its_life(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
-def test_a_block_from_the_cache_is_not_made_anew(device: torch.device) -> None:
+def test_host_memory_stats_count_a_cached_block_once(device: torch.device) -> None:
     """Contract: of ten blocks pinned and freed one after the other one is made; ten that live together are ten."""
     settle(device)
     before = host_memory_stats(device)
@@ -78,7 +78,7 @@ def test_a_block_from_the_cache_is_not_made_anew(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_free_no_events")
-def test_a_block_that_no_stream_used_is_free_at_once(device: torch.device) -> None:
+def test_host_memory_stats_unused_block_is_free_at_once(device: torch.device) -> None:
     """Contract: freed with no copy of it under way, a block is no longer active right away, even while the device has
     other work."""
     settle(device)
@@ -98,7 +98,7 @@ def test_a_block_that_no_stream_used_is_free_at_once(device: torch.device) -> No
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_event_drain")
-def test_a_block_stays_active_until_its_copy_is_done(device: torch.device) -> None:
+def test_host_memory_stats_block_is_active_until_its_copy_is_done(device: torch.device) -> None:
     """Contract: freed behind a copy that sleeps, a block counts as active, which must once be seen; when the copy is
     done, and the allocator is next asked for such a block, it does not."""
     stream = torch.Stream(device)
@@ -123,7 +123,7 @@ def test_a_block_stays_active_until_its_copy_is_done(device: torch.device) -> No
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_empty_cache")
-def test_emptying_the_cache_gives_all_of_it_back(device: torch.device) -> None:
+def test_empty_host_cache_gives_all_of_it_back(device: torch.device) -> None:
     """Contract: when the cache is emptied, as many blocks are given back as were made and are not in use, whatever
     their sizes."""
     settle(device)
@@ -141,7 +141,7 @@ def test_emptying_the_cache_gives_all_of_it_back(device: torch.device) -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
-def test_peaks_are_what_was_reached_until_they_are_reset(device: torch.device) -> None:
+def test_reset_peak_host_memory_stats_starts_peaks_again_from_now(device: torch.device) -> None:
     """Contract: the peak of active bytes is the most there was at one time since it was reset, and after a reset what
     there is now."""
     settle(device)
@@ -159,7 +159,7 @@ def test_peaks_are_what_was_reached_until_they_are_reset(device: torch.device) -
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats")
-def test_accumulated_counts_begin_anew_when_reset(device: torch.device) -> None:
+def test_reset_accumulated_host_memory_stats_starts_counts_again_from_now(device: torch.device) -> None:
     """Contract: what was ever given out and freed counts on until it is reset, then from zero."""
     settle(device)
     block()

@@ -39,7 +39,7 @@ def filled(value: int, device: torch.device) -> torch.Tensor:
     return torch.full((SIZE // 4,), value, dtype=torch.int32, device=device)
 
 
-def test_memory_is_short(short_of_memory: torch.device) -> None:
+def test_outofmemoryerror_when_memory_is_short(short_of_memory: torch.device) -> None:
     """Contract, and the control of the cases here: more than is left is refused with torch.OutOfMemoryError, what was
     made keeps its values, and once it is dropped as much can be had again. (Values are looked at on the host: there is
     no memory left to compare them on the device.)"""
@@ -79,7 +79,7 @@ def test_one_stream_reuses_its_memory_in_order(short_of_memory: torch.device) ->
     assert sums.tolist() == [number * (SIZE // 4) for number in range(100)]
 
 
-def test_streams_hand_memory_to_each_other_when_it_is_safe(short_of_memory: torch.device) -> None:
+def test_record_stream_hands_memory_between_streams_when_it_is_safe(short_of_memory: torch.device) -> None:
     """Contract: tensors made on one stream and read on another, recorded there and dropped at once, are read whole,
     though memory is short and the reader sleeps: the allocator waits for it, or for memory, rather than give a block
     away.
@@ -109,7 +109,7 @@ def test_streams_hand_memory_to_each_other_when_it_is_safe(short_of_memory: torc
     assert sums.tolist() == [number * (SIZE // 4) for number in range(60)]
 
 
-def test_copies_under_pressure_are_whole(short_of_memory: torch.device) -> None:
+def test_non_blocking_copies_under_memory_pressure_are_whole(short_of_memory: torch.device) -> None:
     """Contract: sent from pinned memory and brought back without a wait, with memory for a few at a time, each of forty
     tensors comes back as it went."""
     device = short_of_memory
@@ -137,7 +137,7 @@ def test_copies_under_pressure_are_whole(short_of_memory: torch.device) -> None:
     assert [int(x[-1]) for x in back] == [36, 37, 38, 39]
 
 
-def test_running_out_spoils_nothing_that_is_under_way(short_of_memory: torch.device) -> None:
+def test_outofmemoryerror_spoils_nothing_that_is_under_way(short_of_memory: torch.device) -> None:
     """Contract: a request that fails for want of memory, while a stream is asleep before its work, changes neither that
     work's operands nor its result, and the next request that fits is served."""
     device = short_of_memory

@@ -38,7 +38,7 @@ def there_and_back(x: torch.Tensor, device: torch.device, *, non_blocking: bool)
 @SIZE
 @PIN
 @NON_BLOCKING
-def test_every_byte_survives(device: torch.device, size: int, pinned: bool, non_blocking: bool) -> None:
+def test_to_and_back_keeps_every_byte(device: torch.device, size: int, pinned: bool, non_blocking: bool) -> None:
     """Contract: what comes back is what went, byte by byte, for any size, from pageable and pinned memory, by blocking
     and by non-blocking copies that are waited for."""
     x = pattern(size).pin_memory() if pinned else pattern(size)
@@ -50,7 +50,7 @@ def test_every_byte_survives(device: torch.device, size: int, pinned: bool, non_
 
 
 @DTYPE
-def test_every_type_survives_bit_by_bit(device: torch.device, dtype: torch.dtype) -> None:
+def test_to_and_back_keeps_every_dtype_bit_by_bit(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: a copy does not interpret: NaNs with their payloads, infinities, negative zeros and subnormal numbers
     come back as they were, and of types of 8 and 16 bits every pattern that there is. So do copies that go element by
     element, since source or target has strides."""
@@ -91,7 +91,9 @@ LAYOUT = pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
 
 @LAYOUT
 @NON_BLOCKING
-def test_every_layout_survives(device: torch.device, make: Callable[[], torch.Tensor], non_blocking: bool) -> None:
+def test_to_and_back_keeps_every_layout(
+    device: torch.device, make: Callable[[], torch.Tensor], non_blocking: bool
+) -> None:
     """Contract: shape and values of a view come back, whatever strides and offset it has; one that is dense keeps its
     strides."""
     x = make()
@@ -107,7 +109,7 @@ def test_every_layout_survives(device: torch.device, make: Callable[[], torch.Te
 
 
 @LAYOUT
-def test_a_copy_fills_its_target_and_nothing_beside_it(device: torch.device, make: Callable[[], torch.Tensor]) -> None:
+def test_copy_fills_its_target_and_nothing_beside_it(device: torch.device, make: Callable[[], torch.Tensor]) -> None:
     """Contract: `copy_` into a part of a larger tensor, both ways, writes the source's values there, whatever the
     source's layout, and leaves every other element alone."""
     x = make()
@@ -123,7 +125,7 @@ def test_a_copy_fills_its_target_and_nothing_beside_it(device: torch.device, mak
         assert torch.equal(target.cpu(), expected)
 
 
-def test_copies_of_slices_meet_without_gap_or_overlap(device: torch.device) -> None:
+def test_copy_of_slices_leaves_no_gap_or_overlap(device: torch.device) -> None:
     """Contract: a tensor that is copied in pieces of odd sizes at odd offsets is the tensor: no piece touches its
     neighbours."""
     x, cuts = pattern(100_003), [0, 1, 2, 5, 64, 67, 1023, 1025, 4096, 8191, 65_537, 65_538, 99_999, 100_003]
@@ -140,7 +142,7 @@ def test_copies_of_slices_meet_without_gap_or_overlap(device: torch.device) -> N
     assert torch.equal(back, x)
 
 
-def test_a_copy_broadcasts_as_an_assignment_does(device: torch.device) -> None:
+def test_copy_broadcasts_as_an_assignment_does(device: torch.device) -> None:
     """Contract: `copy_` from a smaller shape repeats it along the missing and the single dimensions; one that does not
     fit is refused and leaves the target as it was."""
     target = torch.zeros(4, 3, device=device)
@@ -154,7 +156,7 @@ def test_a_copy_broadcasts_as_an_assignment_does(device: torch.device) -> None:
     assert target.cpu().tolist() == [[value] * 3 for value in range(4)]
 
 
-def test_many_copies_at_once_keep_apart(device: torch.device) -> None:
+def test_to_of_many_tensors_at_once_keeps_them_apart(device: torch.device) -> None:
     """Contract: a hundred tensors on their way at the same time, without a wait in between, come back each as it went,
     whatever memory they were given."""
     sources = [pattern(1000 + 37 * number) + number for number in range(100)]
