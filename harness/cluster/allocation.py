@@ -84,7 +84,7 @@ class Request:
 def resources(text: str) -> tuple[Resource, ...] | None:
     """The resources in a text of Slurm such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
     found = []
-    for word in _words(re.sub(r"\([^)]*\)", "", text)):
+    for word in _words(re.sub(r"\([^)]*\)", "", text)) if text != "none" else ():
         match = _GRES.fullmatch(word)
         if match is None:
             return None

@@ -18,6 +18,7 @@ NODES = (H0, H1, A0)
     [
         (3, []),
         (3, ["--gres=gpu:4"]),
+        (3, ["--gres=none"]),
         (2, ["--gres=gpu:h200:8"]),
         (2, ["--constraint=hopper"]),
         (1, ["--constraint=hopper&nvlink", "--partition=big"]),
@@ -64,6 +65,7 @@ def test_what_cannot(nodes: int, options: list[str], text: str) -> None:
     [
         ("", ()),
         ("(null)", ()),
+        ("none", ()),
         ("gpu:8", (Resource("gpu", "", 8),)),
         ("gpu", (Resource("gpu"),)),
         ("gpu:h200:8(S:0-1),shard:4", (Resource("gpu", "h200", 8), Resource("shard", "", 4))),
