@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.warm import client
+
+# How long an example takes is a matter of what else the machine does.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 #: Folders and files whose tests start whole runs, compilers, or interpreters that import torch.
 ACCEPTANCE = (

@@ -213,7 +213,7 @@ EVENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.integers(0, 12),
     st.lists(st.tuples(EVENTS, st.sampled_from(NODES), st.integers(0, 30)), max_size=80),

@@ -30,13 +30,13 @@ def answer(factory: pytest.TempPathFactory, name: str, data: bytes) -> bool:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(environment())), JSON | ROWS, min_size=1, max_size=3))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_environment(tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]) -> None:
     answer(tmp_path_factory, ENVIRONMENT, json.dumps({**environment(), **changes}).encode())
 
 
 @given(st.integers(0, len(lines()) - 1), st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_value_in_a_line_of_the_journal(
     tmp_path_factory: pytest.TempPathFactory, position: int, data: st.DataObject
 ) -> None:
@@ -48,7 +48,7 @@ def test_any_value_in_a_line_of_the_journal(
 
 
 @given(st.binary(max_size=200), st.sampled_from([JUNIT, JOURNAL, ENVIRONMENT, "manifest.json", "waivers.json"]))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str) -> None:
     forger = Forger(dict(HONEST))
     forger.file(name, data, seal=name != "manifest.json")

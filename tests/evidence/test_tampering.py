@@ -151,7 +151,7 @@ def is_refused(data: bytes, folder: Path) -> bool:
 
 
 @given(st.integers(0, len(HONEST) - 1), st.integers(1, 255))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_no_byte_can_be_changed(tmp_path_factory: pytest.TempPathFactory, position: int, change: int) -> None:
     data = bytearray(HONEST)
     data[position] ^= change
@@ -159,7 +159,7 @@ def test_no_byte_can_be_changed(tmp_path_factory: pytest.TempPathFactory, positi
 
 
 @given(st.integers(0, len(HONEST)), st.integers(0, 400), st.binary(max_size=50))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_nothing_can_be_cut_out_or_put_in(
     tmp_path_factory: pytest.TempPathFactory, position: int, length: int, new: bytes
 ) -> None:
@@ -168,14 +168,14 @@ def test_nothing_can_be_cut_out_or_put_in(
 
 
 @given(st.sets(st.sampled_from(sorted(Forger.of().members)), min_size=1))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_no_member_can_be_removed(tmp_path_factory: pytest.TempPathFactory, names: set[str]) -> None:
     members = {name: data for name, data in Forger.of().members.items() if name not in names}
     assert is_refused(zipped(members), tmp_path_factory.mktemp("archive"))
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_no_line_of_the_journal_can_be_removed_or_repeated(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

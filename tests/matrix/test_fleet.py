@@ -152,7 +152,7 @@ ATTEMPTS = st.builds(
         build.finish(CASES[0], Outcome.PASSED, t=1_760_000_009.0),
     ]
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> None:
     import tempfile
 

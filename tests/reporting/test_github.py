@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from markdown_it import MarkdownIt
 
 from harness.outcome import Outcome
@@ -148,7 +148,6 @@ def test_no_text_has_an_effect_in_a_summary(text: str, tmp_path: Path) -> None:
         assert text in shown.code
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(journals.hostile())
 @example([build.run(), build.collected("\udc80\ud83d\x00::[", "a\nb::\t\r"), build.finding("::error::x\n::y")])
 def test_no_text_breaks_out(lines: list[build.Line]) -> None:

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 import xmlschema
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from harness.outcome import Outcome
 from harness.reporting import junit
@@ -86,7 +86,6 @@ def test_jenkins_takes_a_carriage_return_and_a_long_run(valid: Valid) -> None:
     assert valid(serialised(lines, "jenkins"))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(journals.hostile())
 def test_jenkins_takes_every_text(valid: Valid, lines: list[build.Line]) -> None:
     with tempfile.TemporaryDirectory() as folder:

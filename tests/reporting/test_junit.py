@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 import xmlschema
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from junitparser import xunit2
 
@@ -289,7 +289,6 @@ def hostile_lines(draw: st.DrawFn) -> list[build.Line]:
     return lines
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(hostile_lines())
 @example([build.run(), build.collected("\udc80\ud83d\x00::[", "a\nb::\t\r")])
 @example(

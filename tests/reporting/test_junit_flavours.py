@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 import xmlschema
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from junitparser import xunit2
 
 from harness import options
@@ -260,7 +260,6 @@ def test_the_same_bytes_from_disk_and_from_memory(flavour: str, tmp_path: Path) 
     assert data == junit.serialise(ledger, ENVIRONMENT, flavour=flavour)[0]
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(journals.hostile())
 @example([build.run(), build.collected("\udc80\ud83d\x00::[", "a\nb::\t\r"), build.finding("", kind="\r")])
 @example(

@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.outcome import Outcome
@@ -96,7 +96,6 @@ def test_labels_that_are_cut_to_the_same_are_one_series(tmp_path: Path) -> None:
     assert value(series(run_dir), "harness_cases", outcome="passed") == 3
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(journals.hostile())
 def test_no_text_makes_an_unreadable_file(lines: list[build.Line]) -> None:
     with tempfile.TemporaryDirectory() as folder:

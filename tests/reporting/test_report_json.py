@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from harness.outcome import Outcome
 from harness.reporting import journal, report_json
@@ -100,7 +100,6 @@ def test_an_environment_of_anything(tmp_path: Path) -> None:
     assert found["environment"]["number"] is None
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(journals.hostile())
 def test_no_text_makes_an_invalid_report(lines: list[build.Line]) -> None:
     with tempfile.TemporaryDirectory() as folder:

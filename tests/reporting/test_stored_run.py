@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.outcome import Outcome
@@ -118,7 +118,6 @@ def test_a_collected_line_of_any_form(line: bytes, tmp_path: Path) -> None:
     same(journals.write_bytes(tmp_path, b"".join([*USUAL[:2], line, *USUAL[3:]])))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(journals.hostile(), st.randoms(use_true_random=False), st.lists(st.binary(max_size=30), max_size=3))
 @example([build.collected("\udc80\ud83d\x00::[", "a\nb::\t\r")], random.Random(1), [])
 def test_a_journal_of_anything(lines: list[Line], rng: random.Random, foreign: list[bytes]) -> None:

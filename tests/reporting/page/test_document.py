@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import WriteError
@@ -118,7 +118,7 @@ def test_hostile_texts_are_inert(text: str) -> None:
 
 @given(st.text(st.characters(), max_size=60))
 @example("\ud83d")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 def test_any_text_is_inert(text: str) -> None:
     check_inert(text)
 
