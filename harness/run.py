@@ -13,7 +13,6 @@ import secrets
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Generator, Mapping, Sequence
@@ -23,16 +22,13 @@ from typing import Any
 
 import pytest
 
-from harness import linux, options, plan, stop_signals, temp_folder
+from harness import linux, options, plan, preparation, stop_signals, temp_folder
 from harness.backends.table import labels
 from harness.caseid import suite_of
 from harness.context import RunContext
 from harness.devices import capabilities
-from harness.devices.device import Device, Inventory
+from harness.devices.device import Inventory
 from harness.errors import HarnessError, WriteError, writing
-from harness.gating import patterns
-from harness.interposer import front
-from harness.native import provider
 from harness.native.provider import Provided
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.plan import ConfigProblem, Machine
@@ -45,7 +41,7 @@ from harness.reporting.ledger import Ledger
 from harness.reporting.page import report as page
 from harness.reporting.progress import Progress, Snapshot
 from harness.rootdir import Root
-from harness.scheduling import device_leases, resumption, stop_request
+from harness.scheduling import resumption, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
 from harness.scheduling.earlier_run import EarlierRun
@@ -98,11 +94,11 @@ class Run:
         self._tail: JournalTail | None = None
         #: What could not be written; empty while everything could.
         self.failure = ""
-        self._arguments = _arguments(config)
+        self._arguments = preparation.arguments(config)
         self.plan = plan.make(config)
-        isolation, self.aside = _isolation(config, self.plan.settings)
+        isolation, self.aside = preparation.isolation_of(config, self.plan.settings)
         if isolation != "none" and inventory.gpus:
-            _prepare_leases()
+            preparation.prepare_leases()
         self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, plan.configs(config), inventory)
         self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir, plan.configs(config))
         #: The run that this one goes on with; None for a new run. Of it, nothing is recorded until `accept`.
@@ -112,11 +108,11 @@ class Run:
         with contextlib.ExitStack() as undo:
             if self.interrupted is not None:
                 undo.callback(self.interrupted.release)
-            temp = _make_temp_folder(config)
+            temp = preparation.make_temp_folder(config)
             undo.callback(temp_folder.remove, temp)
             machine = {d.uuid: capabilities.detect(inventory, d, temp / "capabilities") for d in self.devices}
             self.plan.refuse_mismatches(machine)
-            software = _provided(self.devices, self.plan.settings["inject"], inline=isolation == "none")
+            software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = self._identify(config)
             self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
             try:
@@ -524,28 +520,6 @@ class Run:
         return run_dir
 
 
-def _prepare_leases() -> None:
-    """Raises pytest.UsageError if runs of this host cannot lease GPUs there."""
-    try:
-        device_leases.prepare(device_leases.default_folder())
-    except HarnessError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _isolation(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The isolation of the run, and the option that made it ``none``, if one did. Raises pytest.UsageError."""
-    isolation = settings["isolation"]
-    aside = options.steps_aside(config) if isolation != "none" else None
-    if aside:
-        isolation = "none"
-    why = f", which steps aside for {aside}" if aside else ""
-    if isolation == "none" and settings["resume"] is not None:
-        raise pytest.UsageError(f"--resume goes on with cases in processes of their own: it needs isolation{why}")
-    if isolation == "none" and settings["verify"]:
-        raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
-    return isolation, aside
-
-
 @contextlib.contextmanager
 def _uncollected() -> Generator[None]:
     """Collect no garbage in the context."""
@@ -558,33 +532,6 @@ def _uncollected() -> Generator[None]:
             gc.enable()
 
 
-def _make_temp_folder(config: pytest.Config) -> Path:
-    """The folder for temporary files of this run; those of dead runs are removed."""
-    basetemp = config.getoption("basetemp", None)  # pytest itself removes everything in it
-    beside = (config.invocation_params.dir / basetemp).parent if basetemp else None
-    parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
-    temp_folder.remove_abandoned(parent)
-    try:
-        return temp_folder.make(parent)
-    except WriteError as error:
-        pytest.exit(f"harness: {error}; no case was run: make room, or set TMPDIR", returncode=EXIT_INTERNAL)
-
-
-def _provided(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -> Provided | None:
-    """Build what the run needs besides torch unless that was done before: its software device, what injects faults.
-
-    None if that is nothing. Raises pytest.UsageError.
-    """
-    backend = next((device.backend for device in devices if device.backend.accelerator), None)
-    if backend is None:
-        return None
-    try:
-        device = provider.of(backend).provide() if backend.software else None
-        return front.before(device, backend, inject, inline=inline)
-    except HarnessError as error:
-        raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
-
-
 def _today() -> date:
     """In UTC, so that a waiver ends everywhere at once."""
     return datetime.now(UTC).date()
@@ -595,20 +542,3 @@ def _plain(name: str, value: Any) -> str | int | float | bool | None:
     if isinstance(value, Path):
         return str(value)
     return f"{options.OPTIONS[name].separator} ".join(value) if isinstance(value, tuple) else value
-
-
-def _arguments(config: pytest.Config) -> tuple[str, ...]:
-    """What the run was told to collect, relative to the root folder; empty when an option leaves out more than it says.
-
-    Nothing is then blamed for matching no case. ``.`` stands for all that there is.
-    """
-    if any(config.getoption(name, None) for name in ("lf", "ignore", "ignore_glob", "pyargs")):
-        return ()
-    root, here = config.rootpath, config.invocation_params.dir
-    paths = [argument.partition("::") for argument in config.args]
-    relative = [
-        os.path.relpath(here / path, root).replace(os.sep, "/") + separator + rest for path, separator, rest in paths
-    ]
-    suites = [os.path.relpath(folder, root).replace(os.sep, "/") for folder in config.getini("harness_suites")]
-    everything = bool(suites) and all(patterns.reaches(f"{suite}/*", relative) for suite in suites)
-    return (".",) if everything else tuple(relative)

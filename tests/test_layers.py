@@ -33,6 +33,7 @@ FLOORS = (
     ("executor",),
     ("zygote",),
     ("supervisor",),
+    ("preparation",),
     ("run", "worker"),
     ("cluster", "evidence", "kit", "matrix", "mutation"),
     ("cli_console",),
