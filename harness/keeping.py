@@ -21,14 +21,17 @@ METERS = {
     "host": ("tensor_bytes", "heap_bytes", "mapped_bytes", "python_blocks"),
     "pinned": ("pinned_bytes", "pinned_reserved"),
     "device": ("cuda_allocated", "cuda_active_blocks", "soft_allocated", "soft_active_blocks"),
+    "streams": ("cuda_streams",),
 }
+#: What is named by a number, and not by a size.
+_COUNTED = ("tensors", "streams")
 #: What is kept without a limit where the mark names nothing.
 _UNNAMED = ("tensors", "host")
 
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """What a case keeps in each repetition, and why. `most`: the limits that the mark names, in tensors or bytes."""
+    """What a case keeps in each repetition, and why. `most`: the limits that the mark names, as numbers or bytes."""
 
     reason: str
     most: Mapping[str, int]
@@ -79,9 +82,9 @@ def _amount(name: str, value: object, where: str) -> int:
     wrong = f"{where}: keeps({name}={value!r}): expected"
     if name not in METERS:
         raise HarnessError(f"{wrong} one of {', '.join(f'{each}=…' for each in METERS)}")
-    if name == "tensors":
+    if name in _COUNTED:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise HarnessError(f"{wrong} a number of tensors, at least 1")
+            raise HarnessError(f"{wrong} a number of {name}, at least 1")
         return value
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is None or int(found[1]) < 1:
@@ -90,7 +93,7 @@ def _amount(name: str, value: object, where: str) -> int:
 
 
 def _shown(name: str, most: int) -> str:
-    if name == "tensors":
+    if name in _COUNTED:
         return str(most)
     unit = next(unit for unit in ("GiB", "MiB", "KiB") if most % _UNITS[unit] == 0)
     return f"{most // _UNITS[unit]} {unit}"

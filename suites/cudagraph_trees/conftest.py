@@ -6,10 +6,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-KEEPS = "torch's compiler keeps guards, code and fake tensors of what it compiled, more of it with each reset"
-#: As in `suites.compiled`, and as much again: a case may compile several functions for the GPU.
-KEPT = {"tensors": 800, "host": "12MiB", "device": "32KiB"}
-
+from .kept import KEEPS, KEPT
 
 _FAILED = pytest.StashKey[bool]()
 
