@@ -173,7 +173,8 @@ def test_override_cudagraphs_bwd_false_from_the_cache(device: torch.device) -> N
             train(torch.compile(marked(fwd=True, bwd=True)), device, 3)
         with watched() as watch:
             train(torch.compile(marked(fwd=True, bwd=False)), device, 6)
-            assert watch.counts().recordings == 1
+            counts = watch.counts()
+    assert counts.recordings == 1  # here, since torch keeps the folder of its cache where an error leaves the block
 
 
 @pytest.mark.covers(f"{ROW}context_manager")

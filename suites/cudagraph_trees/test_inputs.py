@@ -13,7 +13,7 @@ import torch
 
 from . import _torch_private as private
 from . import operators, trees
-from .kept import KEPT
+from .kept import BROKEN, KEPT_BROKEN
 from .trees import Counts, both_compilers, compiled, on_cuda, repeated, watched, whole_numbers, with_triton
 
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
@@ -424,12 +424,7 @@ def test_mutated_out_argument_is_skipped(compiler: str, device: torch.device) ->
 @with_triton
 @pytest.mark.covers(f"{ROW}test_input_storage_mutation_skips_cudagraphs")
 @pytest.mark.requires(torch=">=2.13")
-@pytest.mark.keeps(
-    "`set_` breaks the graph, and torch keeps what it compiled of a function with a break, after a reset too: here the "
-    "manager of the trees with its stream",
-    **KEPT,
-    streams=1,
-)
+@pytest.mark.keeps(BROKEN, **KEPT_BROKEN)  # by `set_`
 def test_set_of_an_input_gives_other_memory_in_each_call(device: torch.device) -> None:
     """Contract: a function that gives an input other memory (`set_`) gives it in each call, memory that belongs to
     that call, whatever of it is recorded."""

@@ -10,6 +10,7 @@ import torch
 
 from . import _torch_private as private
 from . import operators, trees
+from .kept import BROKEN, KEPT_BROKEN
 from .trees import CUDAGRAPHS, INDUCTOR, Counts, compiled, on_cuda, repeated, watched, whole_numbers, with_triton
 
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
@@ -98,6 +99,7 @@ def test_cudagraphs_backend_skips_what_cannot_be_captured(name: str, device: tor
 @on_cuda
 @trees.both_compilers
 @pytest.mark.covers(f"{ROW}test_incompatible_cudagraph_ops_nonzero_graph_breaks")
+@pytest.mark.keeps(BROKEN, **KEPT_BROKEN)
 def test_graph_break_leaves_the_rest_to_be_recorded(compiler: str, device: torch.device) -> None:
     """Contract: where the operation breaks the program into two graphs, it runs between them, and both are recorded
     and replayed."""
