@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ import psutil
 
 from harness.reporting import journal
 from harness.reporting.ledger import Ledger
-from tests.warm.client import heed_signals
+from tests.warm import client
 
 #: Seconds after which a wait is given up: far more than any takes.
 PATIENCE = 300.0
@@ -61,20 +61,13 @@ class Project:
     ) -> Running:
         """Start ``harness cluster run OPTIONS --results-dir NAME -- ARGUMENTS``, or with ``--resume`` in OPTIONS."""
         where = [] if any(word.startswith("--resume") for word in options) else [f"--results-dir={name}"]
-        command = [sys.executable, "-m", "harness.cli", "cluster", "run", *options, *where, "--", *arguments]
+        command = ["-m", "harness.cli", "cluster", "run", *options, *where, "--", *arguments]
         output = self.folder / f"{name}.out"
         temp = self.folder / "tmp"
         temp.mkdir(exist_ok=True)
         with output.open("ab") as file:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(temp), **(environ or {})},
-                preexec_fn=heed_signals,
-            )
+            variables = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(temp), **(environ or {})}
+            process = client.start(command, self.folder, variables, file)
         return Running(process, output, self.folder / name)
 
     def run(self, *options: str, name: str = "run", **more: Any) -> Running:
@@ -87,7 +80,7 @@ class Project:
 class Running:
     """A cluster run."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, run_dir: Path) -> None:
+    def __init__(self, process: client.Process, output: Path, run_dir: Path) -> None:
         self.process = process
         self.run_dir = run_dir
         self._output = output
@@ -137,26 +130,21 @@ class Running:
         return {verdict.case.rpartition("::")[2]: verdict.outcome.value for verdict in self.ledger.verdicts}
 
     def agent(self, node: str) -> psutil.Process:
-        """The process of the agent of a node."""
-        return next(each for each in _agents() if _works_in(each, self.run_dir / "nodes" / node))
+        """The process of the agent of a node: the one that has started the node's pytest."""
+        folder = f"{self.run_dir}/nodes/{node}/"
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if _output(process.pid).startswith(folder) and not _output(process.ppid()).startswith(folder):
+                    return psutil.Process(process.ppid())
+        raise AssertionError(f"no agent of {node} is at work:\n{self.output[-6000:]}")
 
 
-def _agents() -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if words[1:3] == ["-m", "harness.cluster.agent"]:
-            found.append(process)
-    return found
-
-
-def _works_in(agent: psutil.Process, folder: Path) -> bool:
-    """Whether an agent's pytest has its run directory there."""
+def _output(pid: int) -> str:
+    """The file that a process has as its standard output."""
     try:
-        children = agent.children()
-        return any(str(folder) in word for child in children for word in child.cmdline())
-    except psutil.NoSuchProcess:
-        return False
+        return os.readlink(f"/proc/{pid}/fd/1")
+    except OSError:  # it has ended
+        return ""
 
 
 def stop(process: psutil.Process) -> None:

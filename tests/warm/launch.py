@@ -84,6 +84,8 @@ def go_on(arguments: Sequence[str]) -> None:
     """Run what `arguments` name, as the interpreter does. It ends the process with SystemExit where it has a status."""
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
+        if not hasattr(sys.modules.get(arguments[1]), "__path__"):
+            sys.modules.pop(arguments[1], None)  # what runs is not what others import; a package has a module for it
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = ["-c", *arguments[3:]]

@@ -21,8 +21,11 @@ from tests.warm import spares
 from tests.warm.launch import Launch, become, go_on
 from tests.warm.spares import MOST_DESCRIPTORS, REQUEST_LIMIT
 
-#: What a controller, a worker and a zygote import before they know of any case.
+#: What a controller, a worker and a zygote import before they know of any case; and the command line and its agents.
 _IMPORTED = (
+    "harness.cli",
+    "harness.cluster.agent",
+    "harness.cluster.run",
     "harness.plugin",
     "harness.run",
     "harness.reporting.page.document",
@@ -76,11 +79,9 @@ def main() -> None:
     become(made.launch, made.descriptors, path)
     if "--isolation=none" in made.launch.arguments:
         gc.unfreeze()  # cases run in this process, and what they leave is looked for among all objects
-    if made.launch.arguments[:2] == ("-m", "pytest"):
-        spare = spares.prepare(spares.needed(made.launch.arguments))
-        if spare is not None:
-            made = _Made(*spare)
-            become(made.launch, made.descriptors, path)
+    while (spare := spares.prepare(spares.needed(made.launch.arguments))) is not None:
+        made = _Made(*spare)
+        become(made.launch, made.descriptors, path)
     go_on(made.launch.arguments)
 
 

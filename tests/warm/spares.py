@@ -22,13 +22,25 @@ from tests.warm.launch import Launch, can_be_warm, early
 #: Bytes and descriptors of a request.
 REQUEST_LIMIT, MOST_DESCRIPTORS = 1 << 20, 253
 _WORKERS = re.compile(r"(?:-n|--numprocesses=)(\d+)")
+_NODES = re.compile(r"--nodes=(\d+)")
+#: What starts pytest, or agents of a cluster.
+_AGENT, _CLUSTER = ("-m", "harness.cluster.agent"), ("-m", "harness.cli", "cluster", "run")
+#: The most runs of pytest that one order starts, one after the other.
+_BISECT, _RUNS = ("-m", "harness.cli", "bisect"), 12
 #: Signals that Python ignores or handles by itself when it starts.
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
 
 
 def needed(arguments: Sequence[str]) -> int:
-    """Returns how many processes a run with these arguments starts at once: a zygote, and workers."""
-    if "--collect-only" in arguments:
+    """Returns how many processes a Python with these arguments starts: pytest's are a zygote, and workers."""
+    began = tuple(arguments[:4])
+    if began == _CLUSTER and "--engine=local" in arguments:
+        return next((int(found[1]) for word in arguments if (found := _NODES.fullmatch(word))), 0)
+    if began[:2] == _AGENT:
+        return 1
+    if began[:3] == _BISECT:
+        return _RUNS
+    if began[:2] != ("-m", "pytest") or "--collect-only" in arguments:
         return 0
     zygotes = 0 if {"--isolation=none", "no:harness"} & {*arguments} else 1
     return zygotes + sum(int(found[1]) for argument in arguments if (found := _WORKERS.fullmatch(argument)))
@@ -93,8 +105,8 @@ class _Starter:
         command, _, close_fds, kept, folder, environment, *pipes_and_more = arguments
         stdin, _, _, stdout, _, stderr, _, error_pipe = pipes_and_more[:8]
         _, session, group, *identity = pipes_and_more[8:15]
-        words = [os.fsdecode(word) for word in command]
         variables = dict(os.environ) if environment is None else _variables(environment)
+        words = without_env([os.fsdecode(word) for word in command], variables)
         usual = close_fds and group == -1 and identity == [None, None, None, -1]
         if usual and words[0] == sys.executable and can_be_warm(words[1:]) and early(variables) == self._early:
             # Where subprocess makes no pipe, it has -1 and the child keeps what its parent has.
@@ -118,6 +130,18 @@ class _Starter:
                 if spare.use(launch, list(passed.values())):
                     return spare.pid
         return self._start(*arguments)
+
+
+def without_env(words: list[str], variables: dict[str, str]) -> list[str]:
+    """Returns the command after ``env NAME=VALUE...``, and adds these to the variables."""
+    if words[0] != "env":
+        return words
+    for position, word in enumerate(words[1:], 1):
+        name, given, value = word.partition("=")
+        if not given:
+            return words[position:]
+        variables[name] = value
+    return words
 
 
 def _variables(environment: Sequence[bytes]) -> dict[str, str]:

@@ -267,10 +267,22 @@ def test_a_server_is_started_for_an_environment_that_comes_again() -> None:
         (("-m", "pytest", "-n2", "--isolation=none"), 2),
         (("-m", "pytest", "-n0", "--collect-only"), 0),
         (("-m", "pytest", "-p", "no:harness", "-n2"), 2),
+        (("-m", "harness.cli", "cluster", "run", "--engine=local", "--nodes=3", "--", "suites", "-n1"), 3),
+        (("-m", "harness.cli", "cluster", "run", "--engine=slurm", "--nodes=3", "--", "suites"), 0),
+        (("-m", "harness.cluster.agent"), 1),
+        (("-m", "harness.cli", "report", "run"), 0),
     ],
 )
 def test_how_many_processes_a_run_starts(arguments: tuple[str, ...], count: int) -> None:
     assert spares.needed(arguments) == count
+
+
+def test_variables_before_a_command_are_those_of_the_process() -> None:
+    variables = {"A": "1", "B": "1"}
+    assert spares.without_env(["env", "B=2", "C=3=4", "python", "D=5"], variables) == ["python", "D=5"]
+    assert variables == {"A": "1", "B": "2", "C": "3=4"}
+    assert spares.without_env(["python", "env", "A=2"], variables) == ["python", "env", "A=2"]
+    assert variables["A"] == "1"
 
 
 def test_a_launch_survives_its_way() -> None:
