@@ -54,7 +54,6 @@ def test_cudaeventquery_tells_when_the_work_is_done(cuda: Runtime, device: torch
             return early == NOT_READY
 
         assert ever(trial)
-    cuda.code("cudaGetLastError")
 
 
 def test_cudaeventsynchronize_waits_for_the_work(cuda: Runtime, device: torch.device) -> None:
@@ -99,7 +98,6 @@ def test_cudastreamquery_and_synchronize_agree(cuda: Runtime, device: torch.devi
             return early == NOT_READY
 
         assert ever(trial)
-    cuda.code("cudaGetLastError")
 
 
 def test_cudastreamcreatewithpriority_gives_the_priority(cuda: Runtime, device: torch.device) -> None:
@@ -135,7 +133,6 @@ def test_cudalaunchhostfunc_runs_in_its_turn(cuda: Runtime, device: torch.device
             return working
 
         assert ever(trial)
-    cuda.code("cudaGetLastError")
 
 
 def test_cudamemcpyasync_to_pinned_memory_returns_at_once(cuda: Runtime, device: torch.device) -> None:
@@ -153,7 +150,6 @@ def test_cudamemcpyasync_to_pinned_memory_returns_at_once(cuda: Runtime, device:
             assert ever(trial)
     finally:
         cuda.call("cudaFreeHost", host)
-    cuda.code("cudaGetLastError")
 
 
 @pytest.mark.requires(devices=2)

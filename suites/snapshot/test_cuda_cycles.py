@@ -43,7 +43,7 @@ def test_observe_tensor_cycles_shows_where_gpu_memory_comes_from(device: torch.d
 
     page = shown[-1]
     text = pages.structure(page).scripts[1].text
-    for word in ("torch.Tensor", "torch.Size([3, 4])", "cell_contents", "again", "test_a_cycle_is_shown"):
+    for word in ("torch.Tensor", "torch.Size([3, 4])", "cell_contents", "again", "test_observe_tensor_cycles"):
         assert word in text, f"the page does not tell of {word!r}"
     assert torch.cuda.memory_allocated(device) == before
 
