@@ -1,4 +1,4 @@
-"""The simulated CUPTI, by a client of its own: a C++ program that includes CUPTI's headers and is linked with the libraries."""
+"""The simulated CUPTI, by a client of its own: a C++ program with CUPTI's headers, linked with the simulated libraries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from harness.simcuda import build, toolchain
 from harness.simcuda.build import ROOT
 from tests.native import programs
 
-TESTS = ROOT / "simcuda" / "csrc" / "cupti" / "tests"
+CSRC = ROOT / "simcuda" / "csrc"
+TESTS = CSRC / "cupti" / "tests"
 _BUILT_FOR = software.cuda()
 
 
@@ -20,7 +21,11 @@ _BUILT_FOR = software.cuda()
 def test_cupti() -> None:
     built = build.build()
     program = programs.build(
-        "simcuda-cupti", _linked(toolchain.find().runtime, built), ROOT, [TESTS, ROOT / programs.TESTING]
+        "simcuda-cupti",
+        _linked(toolchain.find().runtime, built),
+        ROOT,
+        [TESTS, ROOT / programs.TESTING],
+        include=[CSRC / "include"],
     )
     for file in programs.files(TESTS):
         programs.check(program, file)
@@ -28,7 +33,7 @@ def test_cupti() -> None:
 
 
 def _linked(tools: Toolchain, built: build.Built) -> Toolchain:
-    flags = (*tools.flags, "-O1", "-g", f"-I{ROOT / 'simcuda' / 'csrc' / 'include'}")
+    flags = (*tools.flags, "-O1", "-g")
     libraries = [str(library) for library in built.runtime]
     link = (*(word for word in tools.link if word != "-shared"), *libraries, f"-Wl,-rpath,{built.folder}")
     return replace(tools, flags=flags, link=link)
