@@ -152,7 +152,7 @@ def test_work_is_shown_when_it_ran_and_not_when_it_was_asked_for(traces: dict[st
     launched = trace.call_of(sine)
     assert float(spin["dur"]) > 9000  # microseconds, of some 10,000 that it sleeps
     assert _end(launched) < _end(spin) <= float(sine["ts"])
-    waited = [e for e in trace.of("cuda_runtime") if e["name"] == "cudaDeviceSynchronize"][0]
+    waited = next(e for e in trace.of("cuda_runtime") if e["name"] == "cudaDeviceSynchronize")
     assert all(_end(kernel) <= _end(waited) for kernel in trace.of("kernel"))
 
 
