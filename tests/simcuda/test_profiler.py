@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA 
 Event = dict[str, Any]
 
 _PROFILE = """
-import ctypes, torch
+import ctypes, threading, torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch._C._profiler import _ExperimentalConfig
 
@@ -40,6 +40,19 @@ with torch.cuda.graph(graph):
     result = (static + 1) * 2
     result.untyped_storage().copy_(static.untyped_storage())
 
+runtime = ctypes.CDLL(None)
+gate = threading.Event()
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def hold(_):
+    gate.wait()
+
+def held():
+    gate.clear()
+    assert runtime.cudaLaunchHostFunc(None, hold, None) == 0
+    x.sin()
+    gate.set()
+
 def operators():
     torch.cuda._sleep(20_000_000)
     x.sin()
@@ -56,7 +69,6 @@ def copies():
     x.to("cuda:1")
 
 def fills():
-    runtime = ctypes.CDLL(None)
     assert runtime.cudaMemsetAsync(ctypes.c_void_p(x.data_ptr()), 5, ctypes.c_size_t(4000), None) == 0
 
 def waits():
@@ -71,8 +83,9 @@ def replays():
     graph.replay()
     graph.replay()
 
-for work in (operators, copies, fills, waits, replays):
+for work in (held, operators, copies, fills, waits, replays):
     work()
+traced("held", held)
 traced("operators", operators)
 traced("copies", copies)
 traced("fills", fills)
@@ -147,13 +160,19 @@ def test_kernels_have_names_streams_calls_and_operators(traces: dict[str, Trace]
 
 
 def test_work_is_shown_when_it_ran_and_not_when_it_was_asked_for(traces: dict[str, Trace]) -> None:
-    trace = traces["operators"]
-    spin, sine = _named(trace.of("kernel"), "spin_kernel"), _named(trace.of("kernel"), "<aten::sin>")
-    launched = trace.call_of(sine)
-    assert float(spin["dur"]) > 9000  # microseconds, of some 10,000 that it sleeps
-    assert _end(launched) < _end(spin) <= float(sine["ts"])
+    """The stream was held until the launch had returned."""
+    trace = traces["held"]
+    (sine,) = trace.of("kernel")
+    assert _end(trace.call_of(sine)) <= float(sine["ts"])
     waited = next(e for e in trace.of("cuda_runtime") if e["name"] == "cudaDeviceSynchronize")
-    assert all(_end(kernel) <= _end(waited) for kernel in trace.of("kernel"))
+    assert _end(sine) <= _end(waited)
+
+
+def test_work_is_as_long_as_it_took(traces: dict[str, Trace]) -> None:
+    kernels = traces["operators"].of("kernel")
+    spin, sine = _named(kernels, "spin_kernel"), _named(kernels, "<aten::sin>")
+    assert float(spin["dur"]) > 9000  # microseconds, of some 10,000 that it sleeps
+    assert _end(spin) <= float(sine["ts"])
 
 
 def test_arrows_lead_from_calls_to_work(traces: dict[str, Trace]) -> None:
