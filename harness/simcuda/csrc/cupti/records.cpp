@@ -32,6 +32,9 @@ constexpr CUpti_ActivityKind served[] = {
 };
 
 std::atomic<bool> kinds[CUPTI_ACTIVITY_KIND_COUNT];
+// The last call that had begun: numbers grow, so what came before a kind was enabled is known by its call.
+std::atomic<std::uint32_t> last_call{0};
+std::atomic<std::uint32_t> enabled_after[CUPTI_ACTIVITY_KIND_COUNT];
 // Single functions. The kind of the interface itself sets all of them.
 std::array<std::atomic<bool>, most_ids> runtime_calls, driver_calls;
 std::atomic<bool> event_times{false}, unfinished_queries{true};
@@ -39,6 +42,17 @@ std::atomic<CUpti_ActivityThreadIdType> thread_ids_{CUPTI_ACTIVITY_THREAD_ID_TYP
 thread_local std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_KIND_SIZE> external;
 
 bool on(CUpti_ActivityKind kind) { return kinds[kind].load(std::memory_order_relaxed); }
+
+// Work of calls that began before the kind was enabled is not told, however late it runs.
+bool on(CUpti_ActivityKind kind, const SimcudaActivity& work) {
+  return on(kind) && work.correlation > enabled_after[kind].load(std::memory_order_relaxed);
+}
+
+void note_call(std::uint32_t number) {
+  std::uint32_t last = last_call.load(std::memory_order_relaxed);
+  while (last < number && !last_call.compare_exchange_weak(last, number, std::memory_order_relaxed)) {
+  }
+}
 
 bool on(const SimcudaActivity& call, const Function& function) {
   const auto& calls = call.driver ? driver_calls : runtime_calls;
@@ -75,6 +89,7 @@ void add(const Record& record, const SimcudaActivity& activity) {
 
 // "The activity API record will be preceded by" one for each kind of external id that the thread has.
 void tell_call_begins(const SimcudaActivity& activity) {
+  note_call(activity.correlation);
   if (!on(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) || !on(activity, function_of(activity))) return;
   for (std::size_t kind = 0; kind < external.size(); ++kind) {
     if (external[kind].empty()) continue;
@@ -135,7 +150,7 @@ void tell_wait(const SimcudaActivity& activity) {
 // SYNCHRONIZATION, too: torch's profiler enables that kind alone, and learns from events what is waited for.
 void tell_event(const SimcudaActivity& activity) {
   const bool reached = activity.kind == SimcudaActivityKind::event_reached;
-  if (!on(CUPTI_ACTIVITY_KIND_CUDA_EVENT) && !on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) return;
+  if (!on(CUPTI_ACTIVITY_KIND_CUDA_EVENT, activity) && !on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, activity)) return;
   if (reached != event_times.load(std::memory_order_relaxed)) return;
   auto record = empty<EventRecord>();
   record.kind = CUPTI_ACTIVITY_KIND_CUDA_EVENT;
@@ -188,7 +203,7 @@ bool is_kernel(const char* name) {
 
 void tell_kernel(const SimcudaActivity& activity) {
   const auto kind = on(CUPTI_ACTIVITY_KIND_KERNEL) ? CUPTI_ACTIVITY_KIND_KERNEL : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
-  if (!on(kind) || !is_kernel(activity.name)) return;
+  if (!on(kind, activity) || !is_kernel(activity.name)) return;
   auto record = work_record<KernelRecord>(activity, kind);
   record.completed = activity.end;
   record.name = kernel_name(activity.name);
@@ -229,7 +244,7 @@ Record copy_record(const SimcudaActivity& activity, CUpti_ActivityKind kind, std
 // kind alone, and shows such copies on GPUs.
 void tell_copy(const SimcudaActivity& activity) {
   if (between_devices(activity)) {
-    if (!on(CUPTI_ACTIVITY_KIND_MEMCPY) && !on(CUPTI_ACTIVITY_KIND_MEMCPY2)) return;
+    if (!on(CUPTI_ACTIVITY_KIND_MEMCPY, activity) && !on(CUPTI_ACTIVITY_KIND_MEMCPY2, activity)) return;
     auto record = copy_record<PeerCopyRecord>(activity, CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_MEMCPY_KIND_PTOP);
     record.srcDeviceId = static_cast<std::uint32_t>(activity.from.device);
     record.srcContextId = context_of(activity.from.device);
@@ -238,7 +253,7 @@ void tell_copy(const SimcudaActivity& activity) {
     add(record, activity);
     return;
   }
-  if (!on(CUPTI_ACTIVITY_KIND_MEMCPY)) return;
+  if (!on(CUPTI_ACTIVITY_KIND_MEMCPY, activity)) return;
   constexpr std::uint8_t copies[2][2] = {{CUPTI_ACTIVITY_MEMCPY_KIND_DTOD, CUPTI_ACTIVITY_MEMCPY_KIND_DTOH},
                                          {CUPTI_ACTIVITY_MEMCPY_KIND_HTOD, CUPTI_ACTIVITY_MEMCPY_KIND_HTOH}};
   auto record = copy_record<CopyRecord>(activity, CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -248,7 +263,7 @@ void tell_copy(const SimcudaActivity& activity) {
 }
 
 void tell_fill(const SimcudaActivity& activity) {
-  if (!on(CUPTI_ACTIVITY_KIND_MEMSET)) return;
+  if (!on(CUPTI_ACTIVITY_KIND_MEMSET, activity)) return;
   auto record = work_record<FillRecord>(activity, CUPTI_ACTIVITY_KIND_MEMSET);
   record.value = activity.value;
   record.bytes = activity.bytes;
@@ -273,6 +288,7 @@ CUptiResult enable(CUpti_ActivityKind kind, bool enabled) {
                   (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL && on(CUPTI_ACTIVITY_KIND_KERNEL)))) {
     return CUPTI_ERROR_NOT_COMPATIBLE;
   }
+  if (enabled && !kinds[kind]) enabled_after[kind] = last_call.load(std::memory_order_relaxed);
   kinds[kind] = enabled;
   if (kind == CUPTI_ACTIVITY_KIND_RUNTIME) set_all(runtime_calls, enabled);
   if (kind == CUPTI_ACTIVITY_KIND_DRIVER) set_all(driver_calls, enabled);

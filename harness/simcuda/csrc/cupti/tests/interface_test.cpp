@@ -68,6 +68,22 @@ TEST(nothing_is_told_unless_it_is_enabled) {
   EQUAL(client().requests, 1);
 }
 
+TEST(work_that_was_asked_for_before_is_not_told) {
+  register_client();
+  const auto stream = new_stream();
+  OK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_RUNTIME));
+  Gate gate;
+  launch(stream, "before", gate.work());
+  OK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  launch(stream, "told", [] {});
+  gate.open();
+  OK(cudaStreamSynchronize(stream));
+  flush();
+  const auto kernels = records<KernelRecord>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+  EQUAL(kernels.size(), 1u);
+  EQUAL(std::string(kernels[0].name), "told");
+}
+
 TEST(single_functions_are_told_or_left_out) {
   register_client();
   int device = 0;
