@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def cuda() -> Runtime:
-    """The CUDA runtime of this process. What a case gets of it is given back after the case."""
+def cuda() -> Iterator[Runtime]:
+    """The CUDA runtime of this process. What a case gets of it is given back after the case, and no error is left."""
     from .cudart import Runtime  # here, since supervisors import this file and must not import torch
 
-    return Runtime.of_torch()
+    runtime = Runtime.of_torch()
+    yield runtime
+    runtime.code("cudaGetLastError")  # torch would raise at its next launch what a query has left
