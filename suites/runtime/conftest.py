@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cuda() -> Iterator[Runtime]:
-    """The CUDA runtime of this process. What a case gets of it is given back after the case."""
+    """The CUDA runtime of this process. What a case gets of it is given back after the case, and no error is left."""
     from .cudart import Runtime  # here, since supervisors import this file and must not import torch
 
     runtime = Runtime.of_torch()
     yield runtime
-    runtime.code("cudaGetLastError")  # or torch takes a "not ready" that is left for an error of its next launch
+    runtime.code("cudaGetLastError")  # torch would raise at its next launch what a query has left

@@ -31,14 +31,19 @@ def run(command: Sequence[str | Path]) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def build(name: str, tools: Toolchain, root: Path, sources: Sequence[Path]) -> Path:
+def build(name: str, tools: Toolchain, root: Path, sources: Sequence[Path], include: Sequence[Path] = ()) -> Path:
     """Returns the program of that name. It comes from the cache if sources, compiler and options are the same.
 
-    `sources` are files and folders below `root`. Raises BuildError, with the first errors of the compiler.
+    `sources` are files and folders below `root`, `include` folders of headers there. Raises BuildError, with the first
+    errors of the compiler.
     """
     strict = replace(tools, flags=(*tools.flags, *_WARNINGS))
-    library = Library(name, tuple(str(source.relative_to(root)) for source in sources), strict)
+    library = Library(name, _below(root, sources), strict, include=_below(root, include))
     return native.build(Recipe(f"the tests {name}", f"tests/{name}", root, (library,)), lambda _: None) / name
+
+
+def _below(root: Path, paths: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(str(path.relative_to(root)) for path in paths)
 
 
 def names(file: Path) -> list[str]:

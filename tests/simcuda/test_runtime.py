@@ -25,10 +25,14 @@ def tools() -> Toolchain:
 
 
 def test_runtime(tools: Toolchain) -> None:
-    flags = (*tools.flags, "-O1", "-g", f"-I{CSRC / 'include'}")
+    flags = (*tools.flags, "-O1", "-g")
     link = (*(word for word in tools.link if word != "-shared"), "-ldl")
     program = programs.build(
-        "simcuda-runtime", replace(tools, flags=flags, link=link), ROOT, [CSRC / "runtime", *_SHARED, TESTS]
+        "simcuda-runtime",
+        replace(tools, flags=flags, link=link),
+        ROOT,
+        [CSRC / "runtime", *_SHARED, TESTS],
+        include=[CSRC / "include"],
     )
     for file in programs.files(TESTS):
         programs.check(program, file)

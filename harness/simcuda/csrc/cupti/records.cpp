@@ -1,136 +1,184 @@
 #include "records.h"
 
-#include <time.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
-#include "simcuda_activity.h"
+#include "buffers.h"
+#include "layouts.h"
+#include "names.h"
+#include "observer.h"
 
 namespace simcuda::cupti {
 
 namespace {
 
-// The newest layouts that the headers have: each begins with those before it.
-#if CUPTI_API_VERSION >= 130000
-using Kernel = CUpti_ActivityKernel10;
-#else
-using Kernel = CUpti_ActivityKernel9;
-#endif
-#if CUPTI_API_VERSION >= 130000
-using Memcpy = CUpti_ActivityMemcpy6;
-#else
-using Memcpy = CUpti_ActivityMemcpy5;
-#endif
-using Memset = CUpti_ActivityMemset4;
-
-constexpr std::uint32_t legacy_stream = 7;  // CUPTI's number of the legacy default stream
-constexpr std::uint32_t first_stream = 13;  // created streams come behind it, as on a GPU
-constexpr std::size_t alignment = ACTIVITY_RECORD_ALIGNMENT;
-constexpr std::size_t most_kinds = 64;
-
-constexpr std::size_t padded(std::size_t size) { return (size + alignment - 1) / alignment * alignment; }
-
-struct State {
-  std::mutex mutex;
-  std::set<CUpti_CallbackId> left_out;
-  CUpti_BuffersCallbackRequestFunc request = nullptr;
-  CUpti_BuffersCallbackCompleteFunc complete = nullptr;
-  // The program's, which is being filled; null if there is none.
-  std::uint8_t* buffer = nullptr;
-  std::size_t size = 0, used = 0, most = 0, count = 0;
-  std::size_t dropped = 0;  // records for which the program had no buffer
-
-  // The caller of these holds the mutex. Programs want a buffer to be asked for when the first record is there.
-  template <typename Record>
-  void add(const Record& record) {
-    constexpr std::size_t needed = padded(sizeof record);
-    if (buffer != nullptr && (used + needed > size || (most != 0 && count >= most))) finish();
-    if (buffer == nullptr && request != nullptr) request(&buffer, &size, &most);
-    if (buffer == nullptr || used + needed > size) {
-      ++dropped;
-      return;
-    }
-    std::memcpy(buffer + used, &record, sizeof record);
-    used += needed;
-    ++count;
-  }
-  void finish() {
-    if (buffer == nullptr) return;
-    complete(nullptr, 0, buffer, size, used);
-    buffer = nullptr;
-    size = used = most = count = 0;
-  }
+constexpr CUpti_ActivityKind served[] = {
+    CUPTI_ACTIVITY_KIND_MEMCPY,          CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_KERNEL,          CUPTI_ACTIVITY_KIND_DRIVER,
+    CUPTI_ACTIVITY_KIND_RUNTIME,         CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUPTI_ACTIVITY_KIND_OVERHEAD,        CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_CUDA_EVENT,      CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+    CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
 };
-State& state() {
-  static State* const state = new State;  // work may be told of until the very end
-  return *state;
+
+std::atomic<bool> kinds[CUPTI_ACTIVITY_KIND_COUNT];
+// The last call that had begun: numbers grow, so what came before a kind was enabled is known by its call.
+std::atomic<std::uint32_t> last_call{0};
+std::atomic<std::uint32_t> enabled_after[CUPTI_ACTIVITY_KIND_COUNT];
+// Single functions. The kind of the interface itself sets all of them.
+std::array<std::atomic<bool>, most_ids> runtime_calls, driver_calls;
+std::atomic<bool> event_times{false}, unfinished_queries{true};
+std::atomic<CUpti_ActivityThreadIdType> thread_ids_{CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT};
+thread_local std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_KIND_SIZE> external;
+
+bool on(CUpti_ActivityKind kind) { return kinds[kind].load(std::memory_order_relaxed); }
+
+// Work of calls that began before the kind was enabled is not told, however late it runs.
+bool on(CUpti_ActivityKind kind, const SimcudaActivity& work) {
+  return on(kind) && work.correlation > enabled_after[kind].load(std::memory_order_relaxed);
 }
 
-std::atomic<bool> kinds[most_kinds];
-std::atomic<CUpti_TimestampCallbackFunc> clock_{nullptr};
-thread_local std::map<CUpti_ExternalCorrelationKind, std::vector<std::uint64_t>> external;
-
-std::uint32_t stream_of(const SimcudaActivity& activity) {
-  return activity.stream == 0 ? legacy_stream : first_stream + static_cast<std::uint32_t>(activity.stream);
+void note_call(std::uint32_t number) {
+  std::uint32_t last = last_call.load(std::memory_order_relaxed);
+  while (last < number && !last_call.compare_exchange_weak(last, number, std::memory_order_relaxed)) {
+  }
 }
-std::uint32_t context_of(const SimcudaActivity& activity) { return static_cast<std::uint32_t>(activity.device) + 1; }
 
-template <typename Result>
-Result record_of(const SimcudaActivity& activity, CUpti_ActivityKind kind) {
-  Result record;
+bool on(const SimcudaActivity& call, const Function& function) {
+  const auto& calls = call.driver ? driver_calls : runtime_calls;
+  return function.id != 0 && calls[function.id].load(std::memory_order_relaxed);
+}
+
+std::uint32_t thread_of(const SimcudaActivity& call) {
+  if (thread_ids() == CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT) return call.thread;
+  return static_cast<std::uint32_t>(syscall(SYS_gettid));  // calls are told in their own threads
+}
+
+template <typename Record>
+Record empty() {
+  Record record;
   std::memset(static_cast<void*>(&record), 0, sizeof record);
-  record.kind = kind;
-  record.start = activity.start;
-  record.end = activity.end;
-  record.deviceId = static_cast<std::uint32_t>(activity.device);
-  record.contextId = context_of(activity);
-  record.streamId = stream_of(activity);
-  record.correlationId = activity.correlation;
-  record.graphId = activity.in_graph ? 1 : 0;
   return record;
 }
 
 template <typename Record>
-void add(const Record& record) {
-  const std::lock_guard lock(state().mutex);
-  state().add(record);
+void add(const Record& record, const SimcudaActivity& activity) {
+  const auto request = append(&record, sizeof record);
+  if (!request || !on(CUPTI_ACTIVITY_KIND_OVERHEAD)) return;
+  auto overhead = empty<OverheadRecord>();
+  overhead.kind = CUPTI_ACTIVITY_KIND_OVERHEAD;
+  overhead.overheadKind = CUPTI_ACTIVITY_OVERHEAD_ACTIVITY_BUFFER_REQUEST;
+  overhead.objectKind = CUPTI_ACTIVITY_OBJECT_THREAD;
+  overhead.objectId.pt.processId = static_cast<std::uint32_t>(getpid());
+  overhead.objectId.pt.threadId = thread_of(activity);
+  overhead.start = request->start;
+  overhead.end = request->end;
+  if constexpr (requires { overhead.correlationId; }) overhead.correlationId = activity.correlation;
+  append(&overhead, sizeof overhead);
 }
 
-void observe_call(const SimcudaActivity& activity) {
-  const CUpti_CallbackId id = call_id(activity.name);
-  const std::lock_guard lock(state().mutex);
-  if (enabled(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)) {
-    for (const auto& [kind, ids] : external) {
-      if (ids.empty()) continue;
-      CUpti_ActivityExternalCorrelation record{};
-      record.kind = CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION;
-      record.externalKind = kind;
-      record.externalId = ids.back();
-      record.correlationId = activity.correlation;
-      state().add(record);
-    }
+// "The activity API record will be preceded by" one for each kind of external id that the thread has.
+void tell_call_begins(const SimcudaActivity& activity) {
+  note_call(activity.correlation);
+  if (!on(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) || !on(activity, function_of(activity))) return;
+  for (std::size_t kind = 0; kind < external.size(); ++kind) {
+    if (external[kind].empty()) continue;
+    auto record = empty<ExternalRecord>();
+    record.kind = CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION;
+    record.externalKind = static_cast<CUpti_ExternalCorrelationKind>(kind);
+    record.externalId = external[kind].back();
+    record.correlationId = activity.correlation;
+    add(record, activity);
   }
-  if (!enabled(CUPTI_ACTIVITY_KIND_RUNTIME) || id == 0 || state().left_out.contains(id)) return;
-  CUpti_ActivityAPI record{};
-  record.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
-  record.cbid = id;
+}
+
+void tell_call(const SimcudaActivity& activity) {
+  const Function function = function_of(activity);
+  if (!on(activity, function)) return;
+  auto record = empty<CallRecord>();
+  record.kind = activity.driver ? CUPTI_ACTIVITY_KIND_DRIVER : CUPTI_ACTIVITY_KIND_RUNTIME;
+  record.cbid = function.id;
   record.start = activity.start;
   record.end = activity.end;
   record.processId = static_cast<std::uint32_t>(getpid());
-  record.threadId = activity.thread;
+  record.threadId = thread_of(activity);
   record.correlationId = activity.correlation;
   record.returnValue = static_cast<std::uint32_t>(activity.result);
-  state().add(record);
+  add(record, activity);
+}
+
+CUpti_ActivitySynchronizationType type_of(SimcudaWait wait) {
+  switch (wait) {
+    case SimcudaWait::event: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE;
+    case SimcudaWait::stream_for_event: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
+    case SimcudaWait::stream: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE;
+    case SimcudaWait::device: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE;
+    default: return CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_UNKNOWN;
+  }
+}
+
+void tell_wait(const SimcudaActivity& activity) {
+  if (!on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) return;
+  if (activity.result == CUDA_ERROR_NOT_READY && !unfinished_queries.load(std::memory_order_relaxed)) return;
+  auto record = empty<WaitRecord>();
+  record.kind = CUPTI_ACTIVITY_KIND_SYNCHRONIZATION;
+  record.type = type_of(activity.wait);
+  record.start = activity.start;
+  record.end = activity.end;
+  record.correlationId = activity.correlation;
+  record.contextId = context_of(activity.device);
+  record.streamId = stream_of(activity.stream);
+  record.cudaEventId = activity.event == 0 ? CUPTI_SYNCHRONIZATION_INVALID_VALUE : activity.event;
+  if constexpr (requires { record.cudaEventSyncId; }) {
+    record.cudaEventSyncId = activity.record == 0 ? CUPTI_SYNCHRONIZATION_INVALID_VALUE : activity.record;
+    record.returnValue = static_cast<std::uint32_t>(activity.result);
+  }
+  add(record, activity);
+}
+
+// It is told once: when the device has come to it if its time is wanted, otherwise in the call. It is told to clients of
+// SYNCHRONIZATION, too: torch's profiler enables that kind alone, and learns from events what is waited for.
+void tell_event(const SimcudaActivity& activity) {
+  const bool reached = activity.kind == SimcudaActivityKind::event_reached;
+  if (!on(CUPTI_ACTIVITY_KIND_CUDA_EVENT, activity) && !on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, activity)) return;
+  if (reached != event_times.load(std::memory_order_relaxed)) return;
+  auto record = empty<EventRecord>();
+  record.kind = CUPTI_ACTIVITY_KIND_CUDA_EVENT;
+  record.correlationId = activity.correlation;
+  record.contextId = context_of(activity.device);
+  record.streamId = stream_of(activity.stream);
+  record.eventId = activity.event;
+  if constexpr (requires { record.deviceTimestamp; }) {
+    record.deviceId = static_cast<std::uint32_t>(activity.device);
+    record.deviceTimestamp = reached ? activity.end : 0;
+    record.cudaEventSyncId = activity.record;
+  }
+  add(record, activity);
+}
+
+template <typename Record>
+Record work_record(const SimcudaActivity& activity, CUpti_ActivityKind kind) {
+  auto record = empty<Record>();
+  record.kind = kind;
+  record.start = activity.start;
+  record.end = activity.end;
+  record.deviceId = static_cast<std::uint32_t>(activity.device);
+  record.contextId = context_of(activity.device);
+  record.streamId = stream_of(activity.stream);
+  record.correlationId = activity.correlation;
+  record.graphId = activity.graph;
+  record.graphNodeId = activity.node;
+  return record;
 }
 
 // Work of an operator has the operator's name, which must not be mistaken for the operator itself. What this returns
@@ -153,124 +201,147 @@ bool is_kernel(const char* name) {
   return true;
 }
 
-void observe_kernel(const SimcudaActivity& activity) {
-  if (!enabled(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) && !enabled(CUPTI_ACTIVITY_KIND_KERNEL)) return;
-  if (!is_kernel(activity.name)) return;
-  auto record = record_of<Kernel>(activity, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+void tell_kernel(const SimcudaActivity& activity) {
+  const auto kind = on(CUPTI_ACTIVITY_KIND_KERNEL) ? CUPTI_ACTIVITY_KIND_KERNEL : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+  if (!on(kind, activity) || !is_kernel(activity.name)) return;
+  auto record = work_record<KernelRecord>(activity, kind);
   record.completed = activity.end;
   record.name = kernel_name(activity.name);
   record.gridX = record.gridY = record.gridZ = record.blockX = record.blockY = record.blockZ = 1;
-  add(record);
+  add(record, activity);
 }
 
-std::uint8_t memory_kind(bool host, bool pinned) {
-  return !host ? CUPTI_ACTIVITY_MEMORY_KIND_DEVICE
-         : pinned ? CUPTI_ACTIVITY_MEMORY_KIND_PINNED
-                  : CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE;
+std::uint8_t memory_kind(const SimcudaPlace& place) {
+  switch (place.memory) {
+    case SimcudaMemory::pageable: return CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE;
+    case SimcudaMemory::pinned: return CUPTI_ACTIVITY_MEMORY_KIND_PINNED;
+    case SimcudaMemory::managed: return CUPTI_ACTIVITY_MEMORY_KIND_MANAGED;
+    default: return CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
+  }
 }
 
-void observe_copy(const SimcudaActivity& activity) {
-  if (!enabled(CUPTI_ACTIVITY_KIND_MEMCPY)) return;
-  auto record = record_of<Memcpy>(activity, CUPTI_ACTIVITY_KIND_MEMCPY);
+bool on_host(const SimcudaPlace& place) {
+  return place.memory == SimcudaMemory::pageable || place.memory == SimcudaMemory::pinned;
+}
+
+bool between_devices(const SimcudaActivity& activity) {
+  return activity.from.memory == SimcudaMemory::device && activity.to.memory == SimcudaMemory::device &&
+         activity.from.device != activity.to.device;
+}
+
+template <typename Record>
+Record copy_record(const SimcudaActivity& activity, CUpti_ActivityKind kind, std::uint8_t copy_kind) {
+  auto record = work_record<Record>(activity, kind);
+  record.copyKind = copy_kind;
+  record.srcKind = memory_kind(activity.from);
+  record.dstKind = memory_kind(activity.to);
+  record.flags = activity.asynchronous ? CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC : CUPTI_ACTIVITY_FLAG_NONE;
+  record.bytes = activity.bytes;
+  return record;
+}
+
+// A copy between devices has a layout of its own. It is told to clients of MEMCPY, too: torch's profiler enables that
+// kind alone, and shows such copies on GPUs.
+void tell_copy(const SimcudaActivity& activity) {
+  if (between_devices(activity)) {
+    if (!on(CUPTI_ACTIVITY_KIND_MEMCPY, activity) && !on(CUPTI_ACTIVITY_KIND_MEMCPY2, activity)) return;
+    auto record = copy_record<PeerCopyRecord>(activity, CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_MEMCPY_KIND_PTOP);
+    record.srcDeviceId = static_cast<std::uint32_t>(activity.from.device);
+    record.srcContextId = context_of(activity.from.device);
+    record.dstDeviceId = static_cast<std::uint32_t>(activity.to.device);
+    record.dstContextId = context_of(activity.to.device);
+    add(record, activity);
+    return;
+  }
+  if (!on(CUPTI_ACTIVITY_KIND_MEMCPY, activity)) return;
   constexpr std::uint8_t copies[2][2] = {{CUPTI_ACTIVITY_MEMCPY_KIND_DTOD, CUPTI_ACTIVITY_MEMCPY_KIND_DTOH},
                                          {CUPTI_ACTIVITY_MEMCPY_KIND_HTOD, CUPTI_ACTIVITY_MEMCPY_KIND_HTOH}};
-  record.copyKind = copies[activity.from_host][activity.to_host];
-  record.srcKind = memory_kind(activity.from_host, activity.from_pinned);
-  record.dstKind = memory_kind(activity.to_host, activity.to_pinned);
-  record.bytes = activity.bytes;
-  add(record);
+  auto record = copy_record<CopyRecord>(activity, CUPTI_ACTIVITY_KIND_MEMCPY,
+                                        copies[on_host(activity.from)][on_host(activity.to)]);
+  if constexpr (requires { record.copyCount; }) record.copyCount = 1;
+  add(record, activity);
 }
 
-void observe_fill(const SimcudaActivity& activity) {
-  if (!enabled(CUPTI_ACTIVITY_KIND_MEMSET)) return;
-  auto record = record_of<Memset>(activity, CUPTI_ACTIVITY_KIND_MEMSET);
+void tell_fill(const SimcudaActivity& activity) {
+  if (!on(CUPTI_ACTIVITY_KIND_MEMSET, activity)) return;
+  auto record = work_record<FillRecord>(activity, CUPTI_ACTIVITY_KIND_MEMSET);
   record.value = activity.value;
   record.bytes = activity.bytes;
-  record.memoryKind = CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
-  add(record);
+  record.flags = activity.asynchronous ? CUPTI_ACTIVITY_FLAG_MEMSET_ASYNC : CUPTI_ACTIVITY_FLAG_NONE;
+  record.memoryKind = memory_kind(activity.to);
+  add(record, activity);
 }
 
-void observe(const SimcudaActivity* activity) {
-  switch (activity->kind) {
-    case SimcudaActivityKind::call: observe_call(*activity); break;
-    case SimcudaActivityKind::kernel: observe_kernel(*activity); break;
-    case SimcudaActivityKind::copy: observe_copy(*activity); break;
-    case SimcudaActivityKind::fill: observe_fill(*activity); break;
-  }
+void set_all(std::array<std::atomic<bool>, most_ids>& calls, bool enabled) {
+  for (auto& one : calls) one = enabled;
 }
 
-// By the kind that a record begins with.
-std::size_t size_of(const CUpti_Activity& record) {
-  switch (record.kind) {
-    case CUPTI_ACTIVITY_KIND_RUNTIME: return sizeof(CUpti_ActivityAPI);
-    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(CUpti_ActivityExternalCorrelation);
-    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(Kernel);
-    case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(Memcpy);
-    default: return sizeof(Memset);
-  }
+bool any(const std::array<std::atomic<bool>, most_ids>& calls) {
+  return std::any_of(calls.begin(), calls.end(), [](const auto& one) { return one.load(std::memory_order_relaxed); });
 }
 
 }  // namespace
 
-std::uint64_t now() {
-  if (const auto clock = clock_.load(std::memory_order_acquire)) return clock();
-  timespec time;
-  clock_gettime(CLOCK_REALTIME, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
-}
-
-void set_clock(CUpti_TimestampCallbackFunc clock) { clock_.store(clock, std::memory_order_release); }
-
-void set_callbacks(CUpti_BuffersCallbackRequestFunc request, CUpti_BuffersCallbackCompleteFunc complete) {
-  const std::lock_guard lock(state().mutex);
-  state().request = request;
-  state().complete = complete;
-}
-
-void enable(CUpti_ActivityKind kind, bool enabled) {
-  if (static_cast<std::size_t>(kind) >= most_kinds) return;
-  kinds[kind] = enabled;
-  bool any = false;
-  for (const auto& each : kinds) any = any || each;
-  simcudaObserve(any ? &observe : nullptr, &now);
-}
-
-bool enabled(CUpti_ActivityKind kind) { return kinds[kind].load(std::memory_order_relaxed); }
-
-void enable_call(CUpti_CallbackId id, bool enabled) {
-  const std::lock_guard lock(state().mutex);
-  if (enabled) {
-    state().left_out.erase(id);
-  } else {
-    state().left_out.insert(id);
+CUptiResult enable(CUpti_ActivityKind kind, bool enabled) {
+  if (std::find(std::begin(served), std::end(served), kind) == std::end(served)) return CUPTI_ERROR_INVALID_KIND;
+  if (enabled && ((kind == CUPTI_ACTIVITY_KIND_KERNEL && on(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)) ||
+                  (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL && on(CUPTI_ACTIVITY_KIND_KERNEL)))) {
+    return CUPTI_ERROR_NOT_COMPATIBLE;
   }
-}
-
-void flush() {
-  const std::lock_guard lock(state().mutex);
-  state().finish();
-}
-
-std::size_t take_dropped() {
-  const std::lock_guard lock(state().mutex);
-  return std::exchange(state().dropped, 0);
-}
-
-CUptiResult next(std::uint8_t* buffer, std::size_t valid, CUpti_Activity** record) {
-  if (buffer == nullptr || record == nullptr) return CUPTI_ERROR_INVALID_PARAMETER;
-  auto* place = reinterpret_cast<std::uint8_t*>(*record);
-  place = place == nullptr ? buffer : place + padded(size_of(**record));
-  if (place >= buffer + valid) return CUPTI_ERROR_MAX_LIMIT_REACHED;
-  *record = reinterpret_cast<CUpti_Activity*>(place);
+  if (enabled && !kinds[kind]) enabled_after[kind] = last_call.load(std::memory_order_relaxed);
+  kinds[kind] = enabled;
+  if (kind == CUPTI_ACTIVITY_KIND_RUNTIME) set_all(runtime_calls, enabled);
+  if (kind == CUPTI_ACTIVITY_KIND_DRIVER) set_all(driver_calls, enabled);
+  observe_what_is_enabled();
   return CUPTI_SUCCESS;
 }
 
+CUptiResult enable_call(CUpti_CallbackId id, bool driver, bool enabled) {
+  if (id == 0 || id >= most_ids) return CUPTI_ERROR_INVALID_PARAMETER;
+  (driver ? driver_calls : runtime_calls)[id] = enabled;
+  observe_what_is_enabled();
+  return CUPTI_SUCCESS;
+}
+
+bool records_enabled() {
+  return std::any_of(std::begin(served), std::end(served), [](auto kind) { return on(kind); }) || any(runtime_calls) ||
+         any(driver_calls);
+}
+
+void disable_records() {
+  for (auto& kind : kinds) kind = false;
+  set_all(runtime_calls, false);
+  set_all(driver_calls, false);
+  event_times = false;
+  unfinished_queries = true;
+  observe_what_is_enabled();
+}
+
+void set_event_times(bool enabled) { event_times = enabled; }
+void set_unfinished_queries(bool enabled) { unfinished_queries = enabled; }
+
+CUptiResult set_thread_ids(CUpti_ActivityThreadIdType type) {
+  if (type != CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT && type != CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM) {
+    return CUPTI_ERROR_INVALID_PARAMETER;
+  }
+  thread_ids_ = type;
+  return CUPTI_SUCCESS;
+}
+
+CUpti_ActivityThreadIdType thread_ids() { return thread_ids_.load(std::memory_order_relaxed); }
+
 CUptiResult push_external(CUpti_ExternalCorrelationKind kind, std::uint64_t id) {
+  if (kind <= CUPTI_EXTERNAL_CORRELATION_KIND_INVALID || kind >= CUPTI_EXTERNAL_CORRELATION_KIND_SIZE) {
+    return CUPTI_ERROR_INVALID_PARAMETER;
+  }
   external[kind].push_back(id);
   return CUPTI_SUCCESS;
 }
 
 CUptiResult pop_external(CUpti_ExternalCorrelationKind kind, std::uint64_t* id) {
+  if (kind <= CUPTI_EXTERNAL_CORRELATION_KIND_INVALID || kind >= CUPTI_EXTERNAL_CORRELATION_KIND_SIZE) {
+    return CUPTI_ERROR_INVALID_PARAMETER;
+  }
   auto& ids = external[kind];
   if (ids.empty()) return CUPTI_ERROR_QUEUE_EMPTY;
   if (id != nullptr) *id = ids.back();
@@ -278,25 +349,17 @@ CUptiResult pop_external(CUpti_ExternalCorrelationKind kind, std::uint64_t* id) 
   return CUPTI_SUCCESS;
 }
 
-CUpti_CallbackId call_id(const char* name) {
-  static const auto* const ids = new std::unordered_map<std::string_view, CUpti_CallbackId>{
-#define CALLBACK(number, name, full) {#name, number},
-#include "callbacks.def"
-#undef CALLBACK
-      // What operators launch is what a kernel's launch is on a GPU.
-      {"simcudaLaunch", CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000},
-  };
-  const auto found = ids->find(name);
-  return found == ids->end() ? 0 : found->second;
-}
-
-const char* call_name(CUpti_CallbackId id) {
-  switch (id) {
-#define CALLBACK(number, name, full) \
-  case number: return #full;
-#include "callbacks.def"
-#undef CALLBACK
-    default: return nullptr;
+void tell_record(const SimcudaActivity& activity) {
+  switch (activity.kind) {
+    case SimcudaActivityKind::call_begins: tell_call_begins(activity); break;
+    case SimcudaActivityKind::call: tell_call(activity); break;
+    case SimcudaActivityKind::wait: tell_wait(activity); break;
+    case SimcudaActivityKind::event_record:
+    case SimcudaActivityKind::event_reached: tell_event(activity); break;
+    case SimcudaActivityKind::kernel: tell_kernel(activity); break;
+    case SimcudaActivityKind::copy: tell_copy(activity); break;
+    case SimcudaActivityKind::fill: tell_fill(activity); break;
+    case SimcudaActivityKind::context: break;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "simcuda.h"
+#include "simcuda_activity.h"
 #include "simcuda_driver.h"
 
 #define DRIVER_API extern "C" __attribute__((visibility("default")))
@@ -28,15 +29,21 @@ inline CUresult result(cudaError_t error) {
   return static_cast<CUresult>(error);
 }
 
+// `name` is that of the function, under which observers are told of the call.
 template <typename Body>
-CUresult call(Body&& body) {
-  return ready() ? std::forward<Body>(body)() : CUDA_ERROR_NOT_INITIALIZED;
+CUresult call(const char* name, Body&& body) {
+  SimcudaCall record;
+  simcudaBeginCall(&record, name, 1);
+  const CUresult done = ready() ? std::forward<Body>(body)() : CUDA_ERROR_NOT_INITIALIZED;
+  record.result = static_cast<int>(done);
+  simcudaEndCall(&record);
+  return done;
 }
 
 // A function that is what one of the runtime is.
-#define FORWARD(...) return ::simcuda::driver::call([&] { return ::simcuda::driver::result(__VA_ARGS__); })
+#define FORWARD(...) return ::simcuda::driver::call(__func__, [&] { return ::simcuda::driver::result(__VA_ARGS__); })
 // In DRIVER_CALL({ ... }) the body is the rest of the function, and returns a CUresult.
-#define DRIVER_CALL(...) return ::simcuda::driver::call([&]() -> CUresult __VA_ARGS__)
+#define DRIVER_CALL(...) return ::simcuda::driver::call(__func__, [&]() -> CUresult __VA_ARGS__)
 
 inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 

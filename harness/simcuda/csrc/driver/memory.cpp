@@ -17,9 +17,9 @@ To as(From from) {
   return reinterpret_cast<To>(from);
 }
 
-CUresult fill(CUdeviceptr address, size_t pitch, unsigned value, unsigned element, size_t width, size_t height,
-              CUstream stream, bool synchronous) {
-  return call([&] {
+CUresult fill(const char* name, CUdeviceptr address, size_t pitch, unsigned value, unsigned element, size_t width,
+              size_t height, CUstream stream, bool synchronous) {
+  return call(name, [&] {
     return simcudaFill(pointer(address), pitch, value, element, width, height, stream, synchronous);
   });
 }
@@ -121,17 +121,17 @@ DRIVER_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUde
 // The sizes of elements are in the names.
 #define FILLS(bits, Value)                                                                                            \
   DRIVER_API CUresult cuMemsetD##bits##_v2(CUdeviceptr to, Value value, size_t count) {                               \
-    return fill(to, 0, value, bits / 8, count, 1, nullptr, true);                                                     \
+    return fill(__func__, to, 0, value, bits / 8, count, 1, nullptr, true);                                           \
   }                                                                                                                   \
   DRIVER_API CUresult cuMemsetD##bits##Async(CUdeviceptr to, Value value, size_t count, CUstream stream) {            \
-    return fill(to, 0, value, bits / 8, count, 1, stream, false);                                                     \
+    return fill(__func__, to, 0, value, bits / 8, count, 1, stream, false);                                           \
   }                                                                                                                   \
   DRIVER_API CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, Value value, size_t width, size_t height) { \
-    return fill(to, pitch, value, bits / 8, width, height, nullptr, true);                                            \
+    return fill(__func__, to, pitch, value, bits / 8, width, height, nullptr, true);                                  \
   }                                                                                                                   \
   DRIVER_API CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, Value value, size_t width, size_t height, \
                                                CUstream stream) {                                                     \
-    return fill(to, pitch, value, bits / 8, width, height, stream, false);                                            \
+    return fill(__func__, to, pitch, value, bits / 8, width, height, stream, false);                                  \
   }
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)
@@ -139,7 +139,7 @@ FILLS(32, unsigned)
 #undef FILLS
 
 #define SAME(name, parameters, ...) \
-  DRIVER_API CUresult cu##name parameters { return call([&] { return simcuda##name(__VA_ARGS__); }); }
+  DRIVER_API CUresult cu##name parameters { return call(__func__, [&] { return simcuda##name(__VA_ARGS__); }); }
 SAME(MemAddressReserve, (CUdeviceptr* to, size_t size, size_t alignment, CUdeviceptr wish, unsigned long long flags),
      to, size, alignment, wish, flags)
 SAME(MemAddressFree, (CUdeviceptr address, size_t size), address, size)

@@ -9,13 +9,13 @@ namespace {
 
 constexpr bool legacy_flags(unsigned flags) { return (flags & ~7U) == 0; }
 
-CUresult write(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned size, unsigned flags) {
+CUresult write(const char* name, CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned size, unsigned flags) {
   if (flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) return CUDA_ERROR_INVALID_VALUE;
-  return call([&] { return simcudaStreamWriteValue(stream, pointer(to), value, size); });
+  return call(name, [&] { return simcudaStreamWriteValue(stream, pointer(to), value, size); });
 }
-CUresult wait(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned size, unsigned flags) {
+CUresult wait(const char* name, CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned size, unsigned flags) {
   if (!legacy_flags(flags & ~CU_STREAM_WAIT_VALUE_FLUSH)) return CUDA_ERROR_INVALID_VALUE;
-  return call([&] { return simcudaStreamWaitValue(stream, pointer(at), value, size, flags); });
+  return call(name, [&] { return simcudaStreamWaitValue(stream, pointer(at), value, size, flags); });
 }
 
 }  // namespace
@@ -66,16 +66,16 @@ DRIVER_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* d
 }
 
 DRIVER_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags) {
-  return write(stream, to, value, 4, flags);
+  return write(__func__, stream, to, value, 4, flags);
 }
 DRIVER_API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned flags) {
-  return write(stream, to, value, 8, flags);
+  return write(__func__, stream, to, value, 8, flags);
 }
 DRIVER_API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags) {
-  return wait(stream, at, value, 4, flags);
+  return wait(__func__, stream, at, value, 4, flags);
 }
 DRIVER_API CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags) {
-  return wait(stream, at, value, 8, flags);
+  return wait(__func__, stream, at, value, 8, flags);
 }
 
 DRIVER_API CUresult cuEventCreate(CUevent* event, unsigned flags) { FORWARD(cudaEventCreateWithFlags(event, flags)); }

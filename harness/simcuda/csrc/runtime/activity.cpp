@@ -4,7 +4,7 @@
 
 namespace simcuda::activity {
 
-std::atomic<bool> observed_{false};
+std::atomic<int> wanted_{0};
 
 namespace {
 
@@ -14,40 +14,78 @@ std::atomic<std::uint64_t (*)()> clock_{nullptr};
 
 std::atomic<std::uint32_t> correlations{0};
 thread_local std::uint32_t calling = 0;  // the call that this thread is in
+thread_local SimcudaActivity waiting;    // what it waits for, unless that is `none`
 thread_local Ticket working;
 thread_local SimcudaActivity* current = nullptr;
 
 std::uint64_t now() { return clock_.load(std::memory_order_acquire)(); }
 void tell(const SimcudaActivity& activity) { observer.load(std::memory_order_acquire)(&activity); }
 
+SimcudaActivity activity_of(SimcudaCall& call, SimcudaActivityKind kind) {
+  SimcudaActivity activity{};
+  activity.kind = kind;
+  activity.name = call.name;
+  activity.start = call.start;
+  activity.correlation = calling;
+  activity.driver = call.driver;
+  activity.thread = static_cast<std::uint32_t>(pthread_self());
+  activity.result = call.result;
+  activity.data = &call.data;
+  return activity;
+}
+
+void tell_event(SimcudaActivityKind kind, const EventRecord& event, const Ticket& ticket) {
+  if (ticket.correlation == 0 || !observed()) return;
+  SimcudaActivity activity{};
+  activity.kind = kind;
+  activity.name = "event record";
+  activity.start = activity.end = now();
+  activity.correlation = ticket.correlation;
+  activity.device = event.device;
+  activity.stream = ticket.stream;
+  activity.event = event.event;
+  activity.record = event.record;
+  tell(activity);
+}
+
 }  // namespace
 
-void Call::begin(const char* name) {
+void begin(SimcudaCall& call, const char* name, bool driver) {
   if (calling != 0) return;
-  name_ = name;
+  call.name = name;
+  call.driver = driver;
   calling = ++correlations;
-  start_ = now();
+  waiting.wait = SimcudaWait::none;
+  tell(activity_of(call, SimcudaActivityKind::call_begins));
+  call.start = now();
 }
 
-void Call::end() {
-  SimcudaActivity activity{};
-  activity.kind = SimcudaActivityKind::call;
-  activity.name = name_;
-  activity.start = start_;
+void end(SimcudaCall& call) {
+  SimcudaActivity activity = activity_of(call, SimcudaActivityKind::call);
   activity.end = now();
-  activity.correlation = calling;
-  activity.thread = static_cast<std::uint32_t>(pthread_self());
-  activity.result = result_;
-  calling = 0;
+  SimcudaActivity waited = waiting;
+  // The observer may call functions of CUDA: they are still part of this call.
   if (observed()) tell(activity);
+  if (observed() && waited.wait != SimcudaWait::none) {
+    activity.kind = SimcudaActivityKind::wait;
+    activity.device = waited.device;
+    activity.stream = waited.stream;
+    activity.wait = waited.wait;
+    activity.event = waited.event;
+    activity.record = waited.record;
+    tell(activity);
+  }
+  calling = 0;
 }
 
-Ticket ticket(std::uint64_t stream, bool in_graph) { return observed() ? Ticket{calling, stream, in_graph} : Ticket{}; }
+Ticket ticket(std::uint64_t stream, std::uint32_t graph) {
+  return observed() ? Ticket{calling, stream, graph} : Ticket{};
+}
 
 Scope::Scope(const Ticket& ticket) : before_(working) { working = ticket; }
 Scope::~Scope() { working = before_; }
 
-Work::Work(int device, const char* name) {
+Work::Work(int device, const char* name, std::uint64_t node) {
   if (working.correlation == 0 || !observed()) return;
   told_ = true;
   activity_.kind = SimcudaActivityKind::kernel;
@@ -55,7 +93,8 @@ Work::Work(int device, const char* name) {
   activity_.correlation = working.correlation;
   activity_.device = device;
   activity_.stream = working.stream;
-  activity_.in_graph = working.in_graph;
+  activity_.graph = working.graph;
+  activity_.node = node;
   activity_.start = now();
   current = &activity_;
 }
@@ -67,31 +106,83 @@ Work::~Work() {
   if (observed()) tell(activity_);
 }
 
-void describe_copy(std::size_t bytes, bool from_host, bool from_pinned, bool to_host, bool to_pinned) {
+void describe_copy(std::size_t bytes, SimcudaPlace from, SimcudaPlace to, bool asynchronous) {
   if (current == nullptr) return;
   current->kind = SimcudaActivityKind::copy;
   current->bytes = bytes;
-  current->from_host = from_host;
-  current->from_pinned = from_pinned;
-  current->to_host = to_host;
-  current->to_pinned = to_pinned;
+  current->from = from;
+  current->to = to;
+  current->asynchronous = asynchronous;
 }
 
-void describe_fill(std::size_t bytes, std::uint32_t value) {
+void describe_fill(std::size_t bytes, std::uint32_t value, SimcudaPlace to, bool asynchronous) {
   if (current == nullptr) return;
   current->kind = SimcudaActivityKind::fill;
   current->bytes = bytes;
   current->value = value;
+  current->to = to;
+  current->asynchronous = asynchronous;
+}
+
+void describe_wait(SimcudaWait wait, int device, std::uint64_t stream, const EventRecord& event) {
+  if (calling == 0) return;
+  waiting.wait = wait;
+  waiting.device = device;
+  waiting.stream = stream;
+  waiting.event = event.event;
+  waiting.record = event.record;
+}
+
+void tell_event_record(const EventRecord& event, const Ticket& ticket) {
+  tell_event(SimcudaActivityKind::event_record, event, ticket);
+}
+
+void tell_event_reached(const EventRecord& event, const Ticket& ticket) {
+  tell_event(SimcudaActivityKind::event_reached, event, ticket);
+}
+
+void tell_context(int device) {
+  if ((wanted_.load(std::memory_order_relaxed) & simcuda_observe_contexts) == 0) return;
+  SimcudaActivity activity{};
+  activity.kind = SimcudaActivityKind::context;
+  activity.device = device;
+  tell(activity);
+}
+
+std::uint32_t next_event() {
+  static std::atomic<std::uint32_t> events{0};
+  return ++events;
+}
+
+std::uint64_t next_record() {
+  static std::atomic<std::uint64_t> records{0};
+  return ++records;
+}
+
+std::uint32_t next_graph() {
+  static std::atomic<std::uint32_t> graphs{0};
+  return ++graphs;
 }
 
 }  // namespace simcuda::activity
 
-extern "C" __attribute__((visibility("default"))) void simcudaObserve(
-    void (*observer)(const SimcudaActivity* activity), std::uint64_t (*clock)()) {
+extern "C" {
+
+__attribute__((visibility("default"))) void simcudaObserve(void (*observer)(const SimcudaActivity* activity),
+                                                           std::uint64_t (*clock)(), int wanted) {
   using namespace simcuda::activity;
-  if (observer != nullptr) {
+  if (wanted != 0) {
     ::simcuda::activity::observer.store(observer, std::memory_order_release);
     clock_.store(clock, std::memory_order_release);
   }
-  observed_.store(observer != nullptr, std::memory_order_release);
+  wanted_.store(wanted, std::memory_order_release);
+}
+
+__attribute__((visibility("default"))) void simcudaBeginCall(SimcudaCall* call, const char* name, int driver) {
+  if (simcuda::activity::observed()) simcuda::activity::begin(*call, name, driver != 0);
+}
+
+__attribute__((visibility("default"))) void simcudaEndCall(SimcudaCall* call) {
+  if (call->name != nullptr) simcuda::activity::end(*call);
+}
 }

@@ -21,20 +21,25 @@ namespace {
 // What a copy must know of a side. Memory that nobody has registered is pageable, and the host's.
 struct Place {
   bool pageable, host, device;  // managed and pinned memory can be used as either
+  SimcudaPlace told;
 };
+
+SimcudaPlace told_of(const Allocation& allocation) {
+  if (allocation.pinned()) return {SimcudaMemory::pinned, -1};
+  return {allocation.on_device() ? SimcudaMemory::device : SimcudaMemory::managed, allocation.device->index};
+}
 
 // Throws Error(cudaErrorInvalidValue) if the side leaves the allocation that it begins in.
 Place place_of(const Copy& copy, const Copy::Side& side) {
   check(side.address != nullptr);
   const auto found = find_allocation(side.address);
-  if (!found) return {true, true, false};
+  if (!found) return {true, true, false, {SimcudaMemory::pageable, -1}};
   // Ranges of virtual memory may lie next to each other, as parts of one.
   if (found->kind != Allocation::Kind::mapped) {
     const char* const last = side.at(copy.height - 1, copy.depth - 1) + copy.width - 1;
     check(found->contains(last) || found->kind == Allocation::Kind::registered);
   }
-  const bool device = found->on_device();
-  return {false, !device, true};
+  return {false, !found->on_device(), true, told_of(*found)};
 }
 
 void check_kind(cudaMemcpyKind kind, const Place& to, const Place& from) {
@@ -55,9 +60,9 @@ const char* name_of(const Place& to, const Place& from) {
 }
 
 // The work of a copy, of which observers learn what it is.
-Work work_of(const Copy& copy, const Place& to, const Place& from) {
-  return [copy, to, from] {
-    activity::describe_copy(copy.bytes(), from.host, !from.pageable, to.host, !to.pageable);
+Work work_of(const Copy& copy, const Place& to, const Place& from, bool synchronous) {
+  return [copy, to = to.told, from = from.told, synchronous] {
+    activity::describe_copy(copy.bytes(), from, to, !synchronous);
     copy.run();
   };
 }
@@ -72,9 +77,11 @@ struct Fill {
   std::size_t pitch;
   unsigned value, element;
   std::size_t width, height;  // in elements
+  SimcudaPlace told;
+  bool synchronous;
 
   void run() const {
-    activity::describe_fill(width * height * element, value);
+    activity::describe_fill(width * height * element, value, told, !synchronous);
     for (std::size_t y = 0; y < height; ++y) {
       char* const row = address + y * pitch;
       switch (element) {
@@ -87,7 +94,7 @@ struct Fill {
 };
 
 // Of device memory; managed and pinned memory can be filled as well.
-Fill fill_of(const cudaMemsetParamsV2& params) {
+Fill fill_of(const cudaMemsetParamsV2& params, bool synchronous) {
   check(params.dst != nullptr && params.width != 0 && params.height != 0);
   check(params.elementSize == 1 || params.elementSize == 2 || params.elementSize == 4);
   const std::size_t row = params.width * params.elementSize;
@@ -96,7 +103,14 @@ Fill fill_of(const cudaMemsetParamsV2& params) {
   check(found.has_value());
   const std::size_t bytes = (params.height - 1) * params.pitch + row;
   check(found->kind == Allocation::Kind::mapped || found->contains(static_cast<char*>(params.dst) + bytes - 1));
-  return {static_cast<char*>(params.dst), params.pitch, params.value, params.elementSize, params.width, params.height};
+  return {static_cast<char*>(params.dst),
+          params.pitch,
+          params.value,
+          params.elementSize,
+          params.width,
+          params.height,
+          told_of(*found),
+          synchronous};
 }
 
 cudaError_t fill(Stream& stream, void* address, std::size_t pitch, int value, std::size_t width, std::size_t height,
@@ -106,7 +120,7 @@ cudaError_t fill(Stream& stream, void* address, std::size_t pitch, int value, st
   if (synchronous) forbid_implicit(stream, "cudaMemset");
   // CUDA keeps the lowest byte.
   const cudaError_t error = submit(
-      stream, fill_operation({address, pitch, static_cast<unsigned>(value) & 0xffU, 1, width, height}));
+      stream, fill_operation({address, pitch, static_cast<unsigned>(value) & 0xffU, 1, width, height}, synchronous));
   // It does not wait for device memory to be filled.
   if (error == cudaSuccess && synchronous && !find_allocation(address)->on_device()) stream.drain();
   return error;
@@ -163,7 +177,7 @@ cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool syn
   operation.type = cudaGraphNodeTypeMemcpy;
   operation.name = name_of(to, from);
   if (capture_of(stream)) {
-    operation.work = work_of(copy, to, from);
+    operation.work = work_of(copy, to, from, false);
     operation.params.type = cudaGraphNodeTypeMemcpy;
     operation.params.memcpy.copyParams = copy.params(kind);
     return submit(stream, std::move(operation));
@@ -174,10 +188,10 @@ cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool syn
     Copy in = copy, out = copy;
     in.to = out.from = {staged.get(), copy.width, copy.width * copy.height};
     in.run();
-    operation.work = [run = work_of(out, to, from), staged] { run(); };
+    operation.work = [run = work_of(out, to, from, synchronous), staged] { run(); };
     return submit(stream, std::move(operation));
   }
-  operation.work = work_of(copy, to, from);
+  operation.work = work_of(copy, to, from, synchronous);
   if (const cudaError_t error = submit(stream, std::move(operation)); error != cudaSuccess) return error;
   // Between devices, or within one, the host waits in no case.
   const bool devices = !to.host && !from.host;
@@ -196,17 +210,17 @@ Operation copy_operation(const cudaMemcpy3DParms& params) {
   Operation operation;
   operation.type = cudaGraphNodeTypeMemcpy;
   operation.name = name_of(to, from);
-  operation.work = work_of(copy, to, from);
+  operation.work = work_of(copy, to, from, false);
   operation.params.type = cudaGraphNodeTypeMemcpy;
   operation.params.memcpy.copyParams = params;
   return operation;
 }
 
-Operation fill_operation(const cudaMemsetParamsV2& params) {
+Operation fill_operation(const cudaMemsetParamsV2& params, bool synchronous) {
   Operation operation;
   operation.type = cudaGraphNodeTypeMemset;
   operation.name = "Memset";
-  operation.work = [fill = fill_of(params)] { fill.run(); };
+  operation.work = [fill = fill_of(params, synchronous)] { fill.run(); };
   operation.params.type = cudaGraphNodeTypeMemset;
   operation.params.memset = params;
   return operation;

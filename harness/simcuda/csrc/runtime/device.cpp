@@ -8,6 +8,7 @@
 
 #include "../include/simcuda.h"
 #include "../include/simcuda_machine.h"
+#include "activity.h"
 #include "call.h"
 #include "ledger.h"
 #include "process.h"
@@ -83,12 +84,15 @@ Device::Device(int index, int number, std::size_t memory) : index(index), number
 
 void Device::wake() {
   if (awake()) return;
-  std::call_once(woken_, [this] {
+  bool made = false;
+  std::call_once(woken_, [this, &made] {
     ledger::open_context(number);
     legacy_ = std::make_shared<Stream>(*this, Stream::Kind::legacy, cudaStreamDefault, 0);
     add(legacy_);
     awake_.store(true, std::memory_order_release);
+    made = true;
   });
+  if (made) activity::tell_context(index);  // an observer may use the device
 }
 
 void Device::fail(cudaError_t error, const char* why) {

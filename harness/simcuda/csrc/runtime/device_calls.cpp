@@ -112,6 +112,7 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceSynchronize() {
     forbid_captured(device, "cudaDeviceSynchronize");
     forbid_unsafe("cudaDeviceSynchronize");
     device.wake();
+    activity::describe_wait(SimcudaWait::device, device.index, simcuda_no_stream);
     device.drain();
     release_after_wait(device);
     return device.error();

@@ -112,6 +112,6 @@ SIMCUDA_EXPORT CUresult simcudaFill(void* address, size_t pitch, unsigned value,
     if (width == 0 || height == 0) return cudaSuccess;
     const auto stream = find_stream(handle);
     if (synchronous) forbid_implicit(*stream, "cuMemset");
-    return submit(*stream, fill_operation({address, pitch, value, element, width, height}));
+    return submit(*stream, fill_operation({address, pitch, value, element, width, height}, synchronous != 0));
   });
 }

@@ -60,16 +60,39 @@ void record(Event& event, Stream& stream, unsigned flags) {
     forbid_implicit(stream, "cudaEventRecord");
   }
   event.set_mark(nullptr);
+  Work reached;
+  const bool observed = activity::observed();
+  event.count_record(observed);
+  if (observed) {
+    reached = [told = event.told(), ticket = activity::ticket(stream.activity_id())] {
+      activity::tell_event_reached(told, ticket);
+    };
+    activity::tell_event_record(event.told(), activity::ticket(stream.activity_id()));
+  }
   if (event.page == nullptr) {
-    event.set_mark(stream.mark());
+    event.set_mark(stream.mark(std::move(reached)));
     return;
   }
   const auto number = event.page->record();
   auto mark = std::make_shared<Mark>();
   std::vector<Item> items;
-  items.push_back({nullptr, [page = event.page, number] { page->finish(number); }, mark});
+  items.push_back({nullptr,
+                   [page = event.page, number, reached = std::move(reached)] {
+                     if (reached) reached();
+                     page->finish(number);
+                   },
+                   mark});
   stream.push(std::move(items));
   event.set_mark(std::move(mark));
+}
+
+void describe_wait(const Stream& stream, const Event& event) {
+  activity::describe_wait(SimcudaWait::stream_for_event, stream.device().index, stream.activity_id(), event.told());
+}
+
+// The host waits for an event, or asks for it.
+void describe_wait(const Event& event) {
+  activity::describe_wait(SimcudaWait::event, event.device().index, simcuda_no_stream, event.told());
 }
 
 void wait(Stream& stream, Event& event, unsigned flags) {
@@ -81,6 +104,7 @@ void wait(Stream& stream, Event& event, unsigned flags) {
   if (flags & cudaEventWaitExternal) {
     if (!capture) {
       if (event.captured) throw Error(cudaErrorCapturedEvent);
+      describe_wait(stream, event);
       stream.wait(last(event));
       return;
     }
@@ -113,6 +137,7 @@ void wait(Stream& stream, Event& event, unsigned flags) {
     throw Error(cudaErrorStreamCaptureIsolation);
   }
   if (any_capture()) forbid_implicit(stream, "cudaStreamWaitEvent");
+  describe_wait(stream, event);
   stream.wait(last(event));
 }
 
@@ -181,6 +206,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventQuery(cudaEvent_t handle) {
     check(event->device().error());
     forbid_captured(*event, "cudaEventQuery");
     forbid_unsafe("cudaEventQuery");
+    describe_wait(*event);
     if (event->page) return event->page->done() ? cudaSuccess : cudaErrorNotReady;
     const auto mark = event->mark();
     return mark == nullptr || mark->done() ? cudaSuccess : cudaErrorNotReady;
@@ -193,6 +219,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     check(event->device().error());
     forbid_captured(*event, "cudaEventSynchronize");
     forbid_unsafe("cudaEventSynchronize");
+    describe_wait(*event);
     if (const auto mark = last(*event)) mark->wait();
     release_after_wait(event->device());
     return event->device().error();

@@ -4,10 +4,13 @@
 #include <driver_types.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "activity.h"
+#include "device.h"
 #include "stream.h"
 
 namespace simcuda {
@@ -27,6 +30,12 @@ class Event : public std::enable_shared_from_this<Event> {
   std::shared_ptr<Mark> mark() const;
   void set_mark(std::shared_ptr<Mark> mark);  // it was recorded, by a stream or by a graph
 
+  // What it is told under: its number, and that of its last record.
+  activity::EventRecord told() const { return {device_.index, number_, record_.load(std::memory_order_relaxed)}; }
+  void count_record(bool observed) {
+    record_.store(observed ? activity::next_record() : 0, std::memory_order_relaxed);
+  }
+
   // Of the capture that it was last recorded in; under the mutex of graphs.
   std::atomic<bool> captured{false};  // stays true when the capture is gone
   std::weak_ptr<Capture> capture;
@@ -37,6 +46,8 @@ class Event : public std::enable_shared_from_this<Event> {
  private:
   Device& device_;
   const unsigned flags_;
+  const std::uint32_t number_ = activity::next_event();
+  std::atomic<std::uint64_t> record_{0};
   mutable std::mutex mutex_;
   std::shared_ptr<Mark> mark_;
 };

@@ -43,7 +43,7 @@ Exec::Exec(const Graph& graph, unsigned long long flags) : flags_(flags) {
   for (const auto& conditional : conditionals_) values_[conditional->handle] = conditional->default_value;
 }
 
-void Exec::append(Program& program, const Graph& graph, const unsigned long long* child) {
+void Exec::append(Program& program, const Graph& graph, const unsigned long long* child) const {
   for (const Node* const node : graph.sorted()) {
     const unsigned long long number = child ? *child : node->id;
     if (node->type() == cudaGraphNodeTypeGraph) {
@@ -53,6 +53,7 @@ void Exec::append(Program& program, const Graph& graph, const unsigned long long
     Step step;
     step.node = number;
     step.top = child == nullptr;
+    step.told = node_number(step.top ? number_ : graph.number, node->id);
     step.type = node->type();
     step.device = node->device;
     step.operation = node->operation;
@@ -96,7 +97,7 @@ cudaError_t Exec::launch(Stream& stream) {
   }
   const auto self = shared_from_this();
   const auto program = program_;
-  const auto ticket = activity::ticket(stream.activity_id(), true);
+  const auto ticket = activity::ticket(stream.activity_id(), number_);
   std::vector<Item> items;
   if (last_ && !last_->done()) items.push_back({last_, nullptr, nullptr});
   items.push_back({nullptr,
@@ -149,7 +150,7 @@ void Exec::run(const Program& program, std::size_t begin, std::size_t end) {
     if (step.type == cudaGraphNodeTypeConditional) {
       run_conditional(step);
     } else {
-      run_guarded(device(step.device), step.operation.name, step.operation.work);
+      run_guarded(device(step.device), step.operation.name, step.operation.work, step.told);
     }
   }
   running = before;
@@ -204,7 +205,10 @@ Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {
   // The nodes that this graph was made of still name its steps.
   std::map<unsigned long long, unsigned long long> numbers;
   for (std::size_t i = 0; i < ours.size(); ++i) numbers[theirs[i]->id] = ours[i]->id;
-  for (Step& step : *program) step.node = numbers.at(step.node);
+  for (Step& step : *program) {
+    step.node = numbers.at(step.node);
+    if (step.top) step.told = node_number(number_, step.node);
+  }
   for (const auto& node : source->nodes) node->id = numbers.at(node->id);
   const std::lock_guard own(mutex_);
   for (std::size_t i = 0; i < program->size() && i < program_->size(); ++i) (*program)[i].enabled = (*program_)[i].enabled;
@@ -254,6 +258,11 @@ void add_exec(std::shared_ptr<Exec> exec) { execs().add(std::move(exec)); }
 std::shared_ptr<Exec> remove_exec(cudaGraphExec_t handle) { return execs().remove(handle); }
 
 }  // namespace simcuda
+
+SIMCUDA_EXPORT std::uint32_t simcudaGraphExecNumber(const void* handle) {
+  const auto exec = simcuda::execs().find(handle);
+  return exec ? exec->number() : 0;
+}
 
 SIMCUDA_EXPORT void simcudaSetConditional(unsigned long long handle, unsigned value) {
   simcuda::Exec::set_conditional(handle, value);

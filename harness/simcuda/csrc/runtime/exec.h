@@ -20,6 +20,7 @@ class Exec : public std::enable_shared_from_this<Exec> {
 
   cudaGraphExec_t handle() { return reinterpret_cast<cudaGraphExec_t>(this); }
   unsigned long long flags() const { return flags_; }
+  std::uint32_t number() const { return number_; }  // for observers
 
   // Behind what was launched on the stream, and behind earlier launches of this graph. What the graph records is pending
   // from now on. On a captured stream it becomes a child graph node.
@@ -43,6 +44,7 @@ class Exec : public std::enable_shared_from_this<Exec> {
   struct Step {
     unsigned long long node = 0;  // its number in the graph; steps of child graphs have that of the child graph node
     bool top = true;              // of the graph itself, not of a child
+    std::uint64_t told = 0;       // the number that observers know it by
     cudaGraphNodeType type;
     int device;
     Operation operation;
@@ -53,12 +55,13 @@ class Exec : public std::enable_shared_from_this<Exec> {
     std::vector<std::shared_ptr<Program>> bodies;
   };
 
-  static void append(Program& program, const Graph& graph, const unsigned long long* child);
+  void append(Program& program, const Graph& graph, const unsigned long long* child) const;
   void run(const Program& program, std::size_t begin, std::size_t end);
   void run_conditional(const Step& step);
   Step& step(const Node& node);  // of a program that no launch uses; throws Error
 
   const unsigned long long flags_;
+  const std::uint32_t number_ = activity::next_graph();
   mutable std::mutex mutex_;
   std::shared_ptr<Program> program_;  // launches share it: changes are made to a copy
   std::shared_ptr<Graph> source_;     // for captures of a launch; keeps the user objects

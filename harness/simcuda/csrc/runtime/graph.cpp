@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "call.h"
 #include "error.h"
 #include "exec.h"
 #include "process.h"
@@ -174,3 +175,14 @@ Node& find_node(cudaGraphNode_t handle) {
 }
 
 }  // namespace simcuda
+
+SIMCUDA_EXPORT std::uint32_t simcudaGraphNumber(const void* handle) {
+  const auto graph = simcuda::graphs().find(handle);
+  return graph ? graph->number : 0;
+}
+
+SIMCUDA_EXPORT std::uint64_t simcudaGraphNodeNumber(const void* handle) {
+  const std::lock_guard lock(simcuda::graphs_mutex());
+  const auto* const node = static_cast<const simcuda::Node*>(handle);
+  return simcuda::nodes().contains(node) ? simcuda::node_number(node->graph->number, node->id) : 0;
+}

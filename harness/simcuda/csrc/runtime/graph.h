@@ -96,6 +96,7 @@ struct Graph {
   std::map<cudaGraphConditionalHandle, std::shared_ptr<Conditional>> conditionals;
   bool part = false;  // of another graph, which owns it
   unsigned long long next_id = 0;
+  const std::uint32_t number = activity::next_graph();  // for observers
 
   cudaGraph_t handle() { return reinterpret_cast<cudaGraph_t>(this); }
   // Throws Error(cudaErrorInvalidValue) if one of `needs` is no node of this graph.
@@ -106,6 +107,9 @@ struct Graph {
   // The nodes, each behind what it needs. Throws Error(cudaErrorInvalidValue) for a circle.
   std::vector<Node*> sorted() const;
 };
+
+// The number of a node for observers, unlike that of any other: CUPTI's has that of its graph in the upper half, too.
+constexpr std::uint64_t node_number(std::uint32_t graph, unsigned long long id) { return std::uint64_t{graph} << 32 | id; }
 
 // Guards all graphs, captures, and what streams and events have of captures. Whoever holds it waits for no work.
 std::recursive_mutex& graphs_mutex();

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "../include/simcuda.h"
+#include "activity.h"
 #include "call.h"
 #include "device.h"
 #include "trace.h"
@@ -36,7 +37,10 @@ void initialize() {
   if (initialized()) return;
   static std::once_flag once;
   std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { forked_.store(true, std::memory_order_relaxed); });
+    pthread_atfork(nullptr, nullptr, [] {
+      forked_.store(true, std::memory_order_relaxed);
+      activity::wanted_.store(0, std::memory_order_relaxed);  // the observer's locks may be held by lost threads
+    });
     std::atexit(end_process);
     initialized_.store(true, std::memory_order_release);
   });

@@ -115,14 +115,15 @@ void Stream::wait(std::shared_ptr<Mark> mark) {
   push(std::move(items));
 }
 
-std::shared_ptr<Mark> Stream::mark() {
+std::shared_ptr<Mark> Stream::mark(Work reached) {
   auto mark = std::make_shared<Mark>();
   // What comes after work of the legacy stream is not done before that is.
   if (idle() && (!blocking() || device_.legacy_->queue_->idle())) {
+    if (reached) reached();
     mark->finish();
   } else {
     std::vector<Item> items;
-    items.push_back({nullptr, nullptr, mark});
+    items.push_back({nullptr, std::move(reached), mark});
     push(std::move(items));
   }
   return mark;
@@ -142,10 +143,10 @@ std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
   throw Error(cudaErrorInvalidResourceHandle);
 }
 
-void run_guarded(Device& device, const char* name, const Work& work) {
+void run_guarded(Device& device, const char* name, const Work& work, std::uint64_t node) {
   if (!work || device.error() != cudaSuccess || pool().abandoned()) return;
   const ledger::Busy busy(device.number);
-  const activity::Work record(device.index, name);
+  const activity::Work record(device.index, name, node);
   set_current_index(device.index);
   try {
     work();
@@ -159,3 +160,14 @@ void run_guarded(Device& device, const char* name, const Work& work) {
 }
 
 }  // namespace simcuda
+
+SIMCUDA_EXPORT std::uint64_t simcudaStreamNumber(const void* handle, int per_thread) {
+  using namespace simcuda;
+  if (forked()) return simcuda_no_stream;
+  try {
+    const auto stream = static_cast<cudaStream_t>(const_cast<void*>(handle));
+    return find_stream(per_thread && handle == nullptr ? cudaStreamPerThread : stream)->activity_id();
+  } catch (const Error&) {
+    return simcuda_no_stream;
+  }
+}

@@ -48,8 +48,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void push(const char* name, Work work);  // guarded, see below
   void push(std::vector<Item> items);      // as they are
   void wait(std::shared_ptr<Mark> mark);   // what is pushed from now on begins after it
-  // A mark behind what was pushed so far; done if nothing is left to do.
-  std::shared_ptr<Mark> mark();
+  // A mark behind what was pushed so far; done if nothing is left to do. `reached` is called just before it is.
+  std::shared_ptr<Mark> mark(Work reached = nullptr);
 
   // Whether nothing is left to do; for the legacy stream, in the blocking streams as well.
   bool idle();
@@ -74,8 +74,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 std::shared_ptr<Stream> find_stream(cudaStream_t handle);
 
 // Runs work in a thread of the pool: with the device as the current one, not at all if the device has failed, and with
-// what it throws as the device's sticky error.
-void run_guarded(Device& device, const char* name, const Work& work);
+// what it throws as the device's sticky error. Observers are told of it, under the number of its node if a graph runs.
+void run_guarded(Device& device, const char* name, const Work& work, std::uint64_t node = 0);
 
 constexpr int lowest_priority = 0, highest_priority = -5;  // as on an H100
 

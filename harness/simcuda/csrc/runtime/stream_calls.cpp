@@ -76,6 +76,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
     const auto found = find_stream(stream);
     check(found->device().error());
     forbid_captured(*found, "cudaStreamQuery");
+    activity::describe_wait(SimcudaWait::stream, found->device().index, found->activity_id());
     return found->idle() ? cudaSuccess : cudaErrorNotReady;
   });
 }
@@ -85,6 +86,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     const auto found = find_stream(stream);
     check(found->device().error());
     forbid_captured(*found, "cudaStreamSynchronize");
+    activity::describe_wait(SimcudaWait::stream, found->device().index, found->activity_id());
     found->drain();
     release_after_wait(found->device());
     return found->device().error();
