@@ -18,6 +18,7 @@ class Why(StrEnum):
     TORCH_CHANGED = "torch changed"  # the test is of another torch, and would fail on a GPU too
     SILICON = "silicon"  # only a GPU can do it
     SIMULATOR = "simulator"  # the simulation lacks it, or does it wrongly
+    MACHINE = "machine"  # it lacks something that has nothing to do with a GPU, such as a network
 
 
 class Kind(StrEnum):
@@ -28,6 +29,7 @@ class Kind(StrEnum):
     TORCH_CHANGED = "torch changed"
     SILICON = "silicon"
     SIMULATOR = "simulator"
+    MACHINE = "machine"
     UNEXPLAINED = "unexplained"
 
 
@@ -111,7 +113,7 @@ class Row:
 
     @property
     def supported(self) -> int:
-        """The tests that ran and that this torch still supports."""
+        """The tests that this torch still supports, and that do not skip themselves."""
         return self.tests - self.counts[Kind.SKIPPED] - self.counts[Kind.TORCH_CHANGED]
 
     @property

@@ -41,7 +41,7 @@ def test_the_class_of_a_test(test: str, outcome: Outcome, message: str, expected
 
 
 def _row(passed: int, skipped: int = 0, changed: int = 0, silicon: int = 0) -> Row:
-    counts = [passed, skipped, changed, silicon, 0, 0]
+    counts = [passed, skipped, changed, silicon, 0, 0, 0]
     return Row("test_a.py", dict(zip(Kind, counts, strict=True)))
 
 
@@ -69,7 +69,7 @@ def test_rows_are_files_and_the_table_has_their_titles() -> None:
     text = table.markdown(table.rows(cases, _KNOWN), {"test_a.py": "test_a.py, part 1/2", "test_b.py": "test_b.py"})
 
     assert [line.split(" | ")[0] for line in text.splitlines()[2:]] == ["| test_a.py, part 1/2", "| test_b.py"]
-    assert text.splitlines()[2] == "| test_a.py, part 1/2 | 2 | 1 |  | 1 |  |  |  | 100.0 |"
+    assert text.splitlines()[2] == "| test_a.py, part 1/2 | 2 | 1 |  | 1 |  |  |  |  | 100.0 |"
 
 
 def test_causes_are_alike_but_for_numbers_and_the_commonest_is_first() -> None:
@@ -98,7 +98,7 @@ def test_an_explanation_that_explains_nothing_is_told_if_its_tests_ran() -> None
         ([{"tests": "a"}], "explanation 1: expected texts for message, reason, tests, why, found {'tests': 'a'}"),
         (
             [{"tests": "a", "message": "", "why": "fate", "reason": "b"}],
-            "explanation 1: why 'fate', expected one of torch changed, silicon, simulator",
+            "explanation 1: why 'fate', expected one of torch changed, silicon, simulator, machine",
         ),
         (
             [{"tests": "a", "message": "(", "why": "silicon", "reason": "b"}],
