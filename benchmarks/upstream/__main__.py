@@ -192,8 +192,9 @@ def _sections(
 ) -> Iterator[str]:
     yield table.markdown(table.rows(cases, known), titles)
     yield "\n## Explained\n\n| test | why | reason |\n| --- | --- | --- |"
+    red = [case for case in cases if table.kind(case, known) not in (table.Kind.PASSED, table.Kind.SKIPPED)]
     for each in known:
-        failed = [case for case in cases if table.kind(case, [each]) is table.Kind(str(each.why))]
+        failed = [case for case in red if table.explanation(case, known) is each]
         if failed:
             yield f"| `{each.tests}`{f', {len(failed)}' if len(failed) > 1 else ''} | {each.why} | {each.reason} |"
     yield "\n## Not explained\n"

@@ -87,6 +87,11 @@ def _explanation(number: int, row: object) -> Explanation:
     return Explanation(row["tests"], row["message"], Why(row["why"]), row["reason"])
 
 
+def explanation(case: Case, known: Sequence[Explanation]) -> Explanation | None:
+    """The first that explains the failure."""
+    return next((each for each in known if each.explains(case)), None)
+
+
 def kind(case: Case, known: Sequence[Explanation]) -> Kind:
     """The class of a test. A failure that the test itself expects counts as passed, as it does for PyTorch.
 
@@ -96,7 +101,7 @@ def kind(case: Case, known: Sequence[Explanation]) -> Kind:
         return Kind.PASSED
     if case.outcome in (Outcome.SKIPPED, Outcome.GATED):
         return Kind.SKIPPED
-    found = next((each for each in known if each.explains(case)), None)
+    found = explanation(case, known)
     return Kind.UNEXPLAINED if found is None else Kind(str(found.why))
 
 

@@ -62,7 +62,7 @@ def test_rand_of_half_precision_rounds_the_float32_number(device: torch.device, 
     assert torch.equal(drawn, torch.where(expected == 1, 0, expected))
 
 
-def test_uniform__of_a_transposed_tensor_goes_by_memory(device: torch.device) -> None:
+def test_uniform_of_a_transposed_tensor_goes_by_memory(device: torch.device) -> None:
     """Contract: the elements of a dense tensor are counted as they lie in memory, whatever its strides."""
     drawn = torch.empty(30, 50, device=device).t().uniform_(generator=seeded(device, 7)).cpu()
 
@@ -93,7 +93,7 @@ def test_randint_takes_the_remainder(device: torch.device, size: int, low: int, 
     assert torch.equal(drawn, expected)
 
 
-def test_bernoulli__is_one_below_the_probability(device: torch.device) -> None:
+def test_bernoulli_is_one_below_the_probability(device: torch.device) -> None:
     """Contract: an element is 1 where the number of `rand`, before 1 becomes 0, is below the probability."""
     drawn = torch.empty(5000, device=device).bernoulli_(0.3, generator=seeded(device, 10)).cpu()
 
