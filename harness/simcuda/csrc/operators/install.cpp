@@ -92,6 +92,7 @@ void add_all(Registrar& registrar, const std::set<std::string>& names) {
   add_normalisations(registrar);
   add_recurrent(registrar);
   add_products(registrar);
+  add_random_numbers(registrar);
   add_others(registrar);
   add_shapes(registrar);
   const operators::Add add = [&](const std::string& name, Recipe recipe) {

@@ -1,5 +1,6 @@
 // Single operators that CUDA alone has.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
@@ -79,9 +80,13 @@ at::Tensor lower(std::int64_t rows, std::int64_t columns, std::int64_t offset, a
 }
 
 // Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag. The
-// CPU's kernel tells the bag of each index only where its own backward needs it.
+// CPU's kernel tells the bag of each index only where its own backward needs it, takes indices and offsets of one type
+// alone, and tells no size for the end of the last bag.
 void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
+  for (std::size_t i : {1, 2}) {
+    (*stack)[i] = tensor((*stack)[i]).to(at::kLong);
+  }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   const at::Tensor indices = tensor(a[1]), bags = tensor((*stack)[1]);
   if (bags.numel() != indices.numel()) {
@@ -92,6 +97,10 @@ void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
     at::Tensor starts = at::zeros({indices.numel() + 1}, at::TensorOptions().dtype(at::kLong));
     starts.index_add_(0, offsets, at::ones_like(offsets));
     (*stack)[1] = (starts.cumsum(0) - 1).slice(0, 0, indices.numel()).to(bags.scalar_type());
+  }
+  const at::Tensor sizes = tensor((*stack)[2]);
+  if (sizes.dim() == 1 && sizes.numel() + 1 == tensor(a[2]).numel()) {
+    (*stack)[2] = at::constant_pad_nd(sizes, {0, 1});
   }
 }
 

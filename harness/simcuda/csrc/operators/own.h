@@ -11,6 +11,7 @@ void add_normalisations(Registrar& registrar);
 void add_recurrent(Registrar& registrar);
 void add_recurrent_layers();  // for other keys too, and so by libraries of its own
 void add_products(Registrar& registrar);
+void add_random_numbers(Registrar& registrar);
 void add_others(Registrar& registrar);
 void add_shapes(Registrar& registrar);
 

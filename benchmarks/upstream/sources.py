@@ -1,0 +1,133 @@
+"""Gets PyTorch's own tests, as Debian's source package has them, and keeps them outside of the repository.
+
+apt does the download, with lists and settings of its own: nothing of the machine's apt is changed, and apt checks the
+signatures. The archive is then held against the hash below, so that a table says which tests it is about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tarfile
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+class SourceError(Exception):
+    """The tests cannot be had; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One version of the source package. `archive` holds the tests in `folder`/test; `sha256` is that of `archive`."""
+
+    suite: str
+    version: str
+    archive: str
+    sha256: str
+    folder: str
+
+
+PACKAGE = Package(
+    suite="trixie",
+    version="2.6.0+dfsg-7",
+    archive="pytorch_2.6.0+dfsg.orig.tar.xz",
+    sha256="099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff",
+    folder="pytorch-v2.6.0",
+)
+
+
+def fetched(package: Package, cache: Path, mirror: str = "") -> Path:
+    """The folder that holds `test`, in the folder `cache`. Downloads and unpacks what is not there.
+
+    `mirror` is a Debian mirror, by default the one that the machine's apt uses. Raises SourceError.
+    """
+    place = cache / package.version
+    if (place / "test").is_dir():
+        return place
+    archive = cache / package.archive
+    if not archive.exists():
+        _download(package, cache, mirror or _mirror())
+    verify(archive, package.sha256)
+    partial = cache / f"{package.version}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    _unpack(archive, f"{package.folder}/test", partial)
+    partial.rename(place)
+    return place
+
+
+def given(folder: Path) -> Path:
+    """`folder` as a checkout of PyTorch. Raises SourceError if it is none."""
+    if not (folder / "test" / "test_cuda.py").is_file():
+        raise SourceError(f"{folder} is no checkout of PyTorch: it has no file test/test_cuda.py")
+    return folder.resolve()
+
+
+def verify(archive: Path, wanted: str) -> None:
+    """Raises SourceError, and removes `archive`, unless its SHA-256 is `wanted`."""
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
+        archive.unlink()
+        raise SourceError(f"{archive} has the SHA-256 {found}, expected {wanted}; it was removed")
+
+
+def _mirror() -> str:
+    """The mirror of the machine's apt. It has all releases of Debian, whichever runs here."""
+    wanted = ["Created-By: Packages", "Origin: Debian"]
+    found = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted], Path.cwd())
+    mirrors = [line for line in found.split() if "security" not in line]
+    if not mirrors:
+        raise SourceError("apt knows no mirror of Debian: name one (--mirror), or use --source FOLDER")
+    return mirrors[0]
+
+
+def _download(package: Package, cache: Path, mirror: str) -> None:
+    own = cache / "apt"
+    for folder in (own / "lists" / "partial", own / "cache" / "archives" / "partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    listed = own / "sources.list"
+    listed.write_text(f"deb-src [signed-by={KEYRING}] {mirror} {package.suite} main\n")
+    settings = {
+        "Dir::Etc::SourceList": listed,
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State::Lists": own / "lists",
+        "Dir::Cache": own / "cache",
+    }
+    options = [f"-o{name}={value}" for name, value in settings.items()]
+    _run(["apt-get", *options, "update"], cache)
+    _run(["apt-get", *options, "source", "--download-only", f"pytorch={package.version}"], cache)
+    # apt writes a "+" of a version as the mirror does
+    escaped = cache / urllib.parse.quote(package.archive)
+    if escaped.exists() and escaped.name != package.archive:
+        escaped.rename(cache / package.archive)
+    shutil.rmtree(own)
+    if not (cache / package.archive).exists():
+        raise SourceError(f"apt-get source has not brought {package.archive} to {cache}")
+
+
+def _run(command: list[str], folder: Path) -> str:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise SourceError(f"there is no {command[0]} here; get PyTorch's sources, and use --source FOLDER") from None
+    # apt-get warns and exits with 0 where it could not reach the mirror
+    if done.returncode != 0 or "\nE: " in f"\n{done.stderr}" or "Failed to fetch" in done.stderr:
+        raise SourceError(f"{' '.join(command)!r} failed:\n{done.stderr.strip()}\nor use --source FOLDER")
+    return done.stdout
+
+
+def _unpack(archive: Path, folder: str, place: Path) -> None:
+    """The files below `folder` of the archive, in `place`/test."""
+    place.mkdir(parents=True)
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.name.startswith(f"{folder}/"):
+                member.name = member.name.removeprefix(f"{folder.rpartition('/')[0]}/")
+                tar.extract(member, place, filter="data")
+    if not (place / "test").is_dir():
+        raise SourceError(f"{archive} has no folder {folder}")

@@ -1,0 +1,169 @@
+"""What a run of PyTorch's own tests came to: each test in one class, counts, a rate, and the commonest causes. Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.outcome import Outcome
+
+
+class Why(StrEnum):
+    """Whose failure it is."""
+
+    TORCH_CHANGED = "torch changed"  # the test is of another torch, and would fail on a GPU too
+    SILICON = "silicon"  # only a GPU can do it
+    SIMULATOR = "simulator"  # the simulation lacks it, or does it wrongly
+    MACHINE = "machine"  # it lacks something that has nothing to do with a GPU, such as a network
+
+
+class Kind(StrEnum):
+    """What became of one test. A test that failed and is explained has the class of its explanation."""
+
+    PASSED = "passed"
+    SKIPPED = "skipped"  # by the test itself
+    TORCH_CHANGED = "torch changed"
+    SILICON = "silicon"
+    SIMULATOR = "simulator"
+    MACHINE = "machine"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test of the run. `test` is file, class and name, without the folder `test`; `message` one line."""
+
+    test: str
+    outcome: Outcome
+    message: str
+
+    @property
+    def file(self) -> str:
+        return self.test.partition("::")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why tests fail. `tests` is a glob over `Case.test`. `message` is found in the failure's message.
+
+    So a test that begins to fail in another way is not explained by it.
+    """
+
+    tests: str
+    message: str
+    why: Why
+    reason: str
+
+    def explains(self, case: Case) -> bool:
+        return fnmatch.fnmatchcase(case.test, self.tests) and re.search(self.message, case.message) is not None
+
+
+class ExplanationError(Exception):
+    """An explanation cannot be used."""
+
+
+def explanations(rows: object) -> tuple[Explanation, ...]:
+    """From the rows of a YAML file. Raises ExplanationError, which names the row and the key."""
+    if not isinstance(rows, list):
+        raise ExplanationError(f"expected a list of explanations, found {type(rows).__name__}")
+    return tuple(_explanation(number, row) for number, row in enumerate(rows, 1))
+
+
+def _explanation(number: int, row: object) -> Explanation:
+    wanted = {"tests", "message", "why", "reason"}
+    if not isinstance(row, dict) or set(row) != wanted or not all(isinstance(value, str) for value in row.values()):
+        raise ExplanationError(f"explanation {number}: expected texts for {', '.join(sorted(wanted))}, found {row!r}")
+    try:
+        re.compile(row["message"])
+    except re.error as error:
+        raise ExplanationError(f"explanation {number}: message {row['message']!r} is no pattern: {error}") from None
+    whys = [str(why) for why in Why]
+    if row["why"] not in whys:
+        raise ExplanationError(f"explanation {number}: why {row['why']!r}, expected one of {', '.join(whys)}")
+    return Explanation(row["tests"], row["message"], Why(row["why"]), row["reason"])
+
+
+def explanation(case: Case, known: Sequence[Explanation]) -> Explanation | None:
+    """The first that explains the failure."""
+    return next((each for each in known if each.explains(case)), None)
+
+
+def kind(case: Case, known: Sequence[Explanation]) -> Kind:
+    """The class of a test. A failure that the test itself expects counts as passed, as it does for PyTorch.
+
+    So does a test that broke in a process with others and passed alone.
+    """
+    if case.outcome in (Outcome.PASSED, Outcome.WAIVED, Outcome.FLAKY):
+        return Kind.PASSED
+    if case.outcome in (Outcome.SKIPPED, Outcome.GATED):
+        return Kind.SKIPPED
+    found = explanation(case, known)
+    return Kind.UNEXPLAINED if found is None else Kind(str(found.why))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The figures of one file."""
+
+    file: str
+    counts: Mapping[Kind, int]
+
+    @property
+    def tests(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def supported(self) -> int:
+        """The tests that this torch still supports, and that do not skip themselves."""
+        return self.tests - self.counts[Kind.SKIPPED] - self.counts[Kind.TORCH_CHANGED]
+
+    @property
+    def rate(self) -> str:
+        """How many of the supported tests pass, in percent, rounded down: 100.0 is all of them."""
+        if self.supported == 0:
+            return "-"
+        return f"{1000 * self.counts[Kind.PASSED] // self.supported / 10:.1f}"
+
+
+def rows(cases: Iterable[Case], known: Sequence[Explanation]) -> tuple[Row, ...]:
+    """A row for each file, in the order in which they come."""
+    counts: dict[str, Counter[Kind]] = {}
+    for case in cases:
+        counts.setdefault(case.file, Counter())[kind(case, known)] += 1
+    return tuple(Row(file, found) for file, found in counts.items())
+
+
+def markdown(found: Iterable[Row], titles: Mapping[str, str]) -> str:
+    """The table of all files, under their titles."""
+    head = ["file", "tests", *(str(each) for each in Kind), "passed of supported, %"]
+    lines = [head, ["---"] * len(head)]
+    for row in found:
+        counts = [str(row.counts[each] or "") for each in Kind]
+        lines.append([titles[row.file], str(row.tests), *counts, row.rate])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?")
+
+
+def causes(cases: Iterable[Case], known: Sequence[Explanation]) -> list[tuple[str, list[Case]]]:
+    """The failures by the first line of their error, numbers left out; the commonest first."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        if kind(case, known) not in (Kind.PASSED, Kind.SKIPPED):
+            found.setdefault(_NUMBERS.sub("N", case.message), []).append(case)
+    return sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def unused(known: Sequence[Explanation], cases: Sequence[Case]) -> tuple[Explanation, ...]:
+    """The explanations of tests in these cases that explain no failure: the test passes, or fails in another way."""
+    return tuple(
+        each
+        for each in known
+        if any(fnmatch.fnmatchcase(case.test, each.tests) for case in cases)
+        and not any(kind(case, [each]) is Kind(str(each.why)) for case in cases)
+    )

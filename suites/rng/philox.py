@@ -1,0 +1,83 @@
+"""The numbers that torch draws on a GPU, computed in NumPy: Philox4x32-10, and which thread makes which element.
+
+The algorithm is Salmon, Moraes, Dror and Shaw's (2011), who published numbers to check it by; see
+`tests/suites/test_philox.py`.
+How a kernel's threads share the work, and what becomes of their numbers, is documented by torch's and cuRAND's headers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_STEPS = (0x9E3779B9, 0xBB67AE85)
+_WORD = 0xFFFFFFFF
+_BLOCK = 256
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def philox4x32(counter: Words, key: tuple[int, int], rounds: int = 10) -> Words:
+    """Four numbers of 32 bits for each counter. `counter` and the result have the shape (n, 4)."""
+    words = [counter[:, i].astype(np.uint64) for i in range(4)]
+    first, second = key
+    for _ in range(rounds):
+        low, high = (words[2 * i] * np.uint64(_MULTIPLIERS[i]) for i in range(2))
+        words = [
+            (high >> np.uint64(32)) ^ words[1] ^ np.uint64(first),
+            high & np.uint64(_WORD),
+            (low >> np.uint64(32)) ^ words[3] ^ np.uint64(second),
+            low & np.uint64(_WORD),
+        ]
+        first, second = (first + _STEPS[0]) & _WORD, (second + _STEPS[1]) & _WORD
+    return np.stack(words, axis=1)
+
+
+def calls(device: torch.device, seed: int, offset: int, elements: int, per_call: int) -> Words:
+    """What the threads of a kernel for that many elements take, in the shape (calls of a thread, threads, 4).
+
+    `per_call` is how many elements a thread makes of four numbers: 4 or 2. `offset` is the generator's before that.
+    """
+    properties = torch.cuda.get_device_properties(device)
+    resident = properties.multi_processor_count * (properties.max_threads_per_multi_processor // _BLOCK)
+    threads = _BLOCK * min(-(-elements // _BLOCK), resident)
+    count = -(-elements // (threads * per_call))
+    counter = np.zeros((count, threads, 4), np.uint64)
+    counter[:, :, 0] = (np.arange(count, dtype=np.uint64) + np.uint64(offset // 4))[:, None]
+    counter[:, :, 2] = np.arange(threads, dtype=np.uint64)
+    return philox4x32(counter.reshape(-1, 4), (seed & _WORD, seed >> 32)).reshape(counter.shape)
+
+
+def by_element(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of the shape (calls, threads, elements of a call), as the elements lie: those of a call are a grid apart."""
+    return numbers.transpose(0, 2, 1).reshape(-1)
+
+
+def words(device: torch.device, seed: int, offset: int, elements: int, per_call: int) -> Words:
+    """The number for each element: of 32 bits, or of 64 where a thread makes two elements of four numbers."""
+    drawn = calls(device, seed, offset, elements, per_call)
+    if per_call == 2:
+        drawn = (drawn[:, :, 0::2] << np.uint64(32)) | drawn[:, :, 1::2]
+    return by_element(drawn)[:elements]
+
+
+def uniform(word: Words) -> torch.Tensor:
+    """float32 numbers in (0, 1], of numbers of 32 bits, before torch turns the interval round."""
+    return torch.from_numpy(word.astype(np.float32)) * 2.0**-32 + 2.0**-33
+
+
+def uniform_double(word: Words) -> torch.Tensor:
+    """float64 numbers in (0, 1], of numbers of 64 bits whose upper half was drawn first."""
+    high, low = word >> np.uint64(32), word & np.uint64(_WORD)
+    return torch.from_numpy((high ^ (low << np.uint64(21))).astype(np.float64)) * 2.0**-53 + 2.0**-54
+
+
+def normal(drawn: Words) -> torch.Tensor:
+    """Normally distributed numbers in float64, of what `calls` gives: a pair of numbers are a distance and an angle."""
+    distance = np.sqrt(-2 * np.log(drawn[:, :, 0::2] * 2.0**-32 + 2.0**-33))
+    angle = 2 * np.pi * (drawn[:, :, 1::2] * 2.0**-32 + 2.0**-33)
+    made = np.stack([np.sin(angle) * distance, np.cos(angle) * distance], axis=3)
+    return torch.from_numpy(by_element(made.reshape(drawn.shape)))
