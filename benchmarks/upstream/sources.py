@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 import urllib.parse
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -126,8 +126,16 @@ def _unpack(archive: Path, folder: str, place: Path) -> None:
     place.mkdir(parents=True)
     with tarfile.open(archive) as tar:
         for member in tar:
-            if member.name.startswith(f"{folder}/"):
-                member.name = member.name.removeprefix(f"{folder.rpartition('/')[0]}/")
-                tar.extract(member, place, filter="data")
+            name = PurePosixPath(member.name)
+            if not member.name.startswith(f"{folder}/") or not member.isfile():
+                continue
+            if ".." in name.parts:
+                raise SourceError(f"{archive} has a file {member.name!r}, which is outside of its folder")
+            source = tar.extractfile(member)  # `extract` has its filter for hostile archives from Python 3.11.4 on only
+            assert source is not None
+            target = place / name.relative_to(PurePosixPath(folder).parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
     if not (place / "test").is_dir():
         raise SourceError(f"{archive} has no folder {folder}")

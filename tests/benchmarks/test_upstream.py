@@ -140,6 +140,17 @@ def test_the_tests_alone_are_unpacked_once(tmp_path: Path) -> None:
     assert sources.fetched(package, tmp_path) == place
 
 
+def test_a_file_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "torch.tar.xz"
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.addfile(tarfile.TarInfo("pytorch-v1/test/../../../outside"))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+
+    with pytest.raises(sources.SourceError, match="which is outside of its folder"):
+        sources.fetched(sources.Package("trixie", "1-1", archive.name, digest, "pytorch-v1"), tmp_path / ".")
+    assert not (tmp_path / "1-1").exists()
+
+
 def test_another_archive_than_the_known_one_is_refused_and_removed(tmp_path: Path) -> None:
     package = _package(tmp_path)
     with (tmp_path / "torch.tar.xz").open("ab") as file:
