@@ -76,12 +76,14 @@ def main() -> None:
     made = _serve(connection)
     if made is None:
         return
-    become(made.launch, made.descriptors, path)
-    if "--isolation=none" in made.launch.arguments:
-        gc.unfreeze()  # cases run in this process, and what they leave is looked for among all objects
-    while (spare := spares.prepare(spares.needed(made.launch.arguments))) is not None:
-        made = _Made(*spare)
+    while True:
         become(made.launch, made.descriptors, path)
+        if "--isolation=none" in made.launch.arguments:
+            gc.unfreeze()  # cases run in this process or its workers: what they leave is looked for among all objects
+        spare = spares.prepare(spares.needed(made.launch.arguments))
+        if spare is None:
+            break
+        made = _Made(*spare)
     go_on(made.launch.arguments)
 
 
