@@ -93,6 +93,13 @@ std::shared_ptr<Mark> Queue::fence() {
   return mark;
 }
 
+bool Queue::idle() const {
+  if (finished_.load(std::memory_order_acquire) != pushed_.load(std::memory_order_acquire)) return false;
+  // The last item is counted; its mark may not be finished yet.
+  const std::lock_guard lock(finishing_);
+  return true;
+}
+
 void Queue::ready() { pool_.add(rank_, shared_from_this()); }
 
 void Queue::serve() {
@@ -102,8 +109,11 @@ void Queue::serve() {
     Item& item = batch_.front();
     if (item.task && !pool_.abandoned()) item.task();
     item.task = nullptr;  // what it holds is gone before anybody hears that it is done
-    finished_.fetch_add(1, std::memory_order_release);
-    if (item.mark) item.mark->finish();
+    {
+      const std::lock_guard lock(finishing_);
+      finished_.fetch_add(1, std::memory_order_release);
+      if (item.mark) item.mark->finish();
+    }
     batch_.pop_front();
     if (pool_.wanted(rank_)) {
       if (refill()) ready();

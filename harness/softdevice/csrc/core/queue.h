@@ -71,8 +71,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void push(std::vector<Item> items);  // nothing comes between them
   // A mark behind all that was pushed so far; null when nothing is left to do.
   std::shared_ptr<Mark> fence();
-  // Whether nothing is left to do. What is finished counts as such before its mark is finished.
-  bool idle() const { return finished_.load(std::memory_order_acquire) == pushed_.load(std::memory_order_acquire); }
+  // Whether nothing is left to do: true for whoever has seen the last mark done, and where it is true all marks are.
+  bool idle() const;
 
  private:
   friend class Mark;
@@ -84,6 +84,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   Pool& pool_;
   const int rank_;
   std::mutex mutex_;
+  mutable std::mutex finishing_;  // held while an item is counted and its mark finished
   std::deque<Item> items_;
   std::deque<Item> batch_;  // taken from `items_`; only for the thread that serves
   bool scheduled_ = false;  // ready, parked, or served

@@ -61,7 +61,7 @@ TEST(queued_work_runs_in_order_in_a_thread_of_the_pool) {
   EQUAL(pool.started(), 2);
 }
 
-TEST(work_counts_as_finished_before_its_mark_is) {
+TEST(a_queue_whose_last_mark_is_done_is_idle) {
   Pool& pool = new_pool(2);
   const auto queue = new_queue(pool);
   for (int i = 0; i < 5000; ++i) {
@@ -70,6 +70,18 @@ TEST(work_counts_as_finished_before_its_mark_is) {
     mark->wait();
     CHECK(queue->idle());
     CHECK(queue->fence() == nullptr);
+  }
+}
+
+TEST(the_marks_of_an_idle_queue_are_done) {
+  Pool& pool = new_pool(2);
+  const auto queue = new_queue(pool);
+  for (int i = 0; i < 5000; ++i) {
+    auto mark = std::make_shared<Mark>();
+    queue->push(work::Item{nullptr, [] {}, mark});
+    while (!queue->idle()) {
+    }
+    CHECK(mark->done());
   }
 }
 
