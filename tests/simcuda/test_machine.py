@@ -107,7 +107,7 @@ def test_a_cpu_build_of_torch_is_refused_with_what_to_do(monkeypatch: pytest.Mon
     assert str(caught.value).startswith(
         "--device=simcuda: the simulated CUDA needs a CUDA build of torch, and torch 2.13.0+cpu is built without cuda: "
     )
-    assert "pip install torch" in str(caught.value)
+    assert "pip install 'torch===2.13.0'" in str(caught.value)
 
 
 def test_a_cuda_that_is_not_simulated_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
