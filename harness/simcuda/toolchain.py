@@ -53,8 +53,8 @@ def cuda_major() -> int:
     if not isinstance(found.value, tuple):
         raise BuildError(
             f"{NOUN} needs a CUDA build of torch, and {found.detail}: install one into an environment of its own, for "
-            "example with `pip install 'torch===2.13.0'` (PyPI's builds for Linux are CUDA builds; `===` keeps pip from "
-            "a `2.13.0+cpu` of another index); neither a GPU nor a driver is needed"
+            "example with `pip install 'torch===2.13.0'` (PyPI's builds for Linux are CUDA builds; `===` keeps pip "
+            "from a `2.13.0+cpu` of another index); neither a GPU nor a driver is needed"
         )
     known = _HEADERS["cupti.h"]
     if found.value[0] not in known:

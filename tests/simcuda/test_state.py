@@ -41,6 +41,40 @@ def test_the_first_attention_puts_cudnn_first() -> None:
     ]
 
 
+_LAST_ERROR = """
+import json
+import torch
+from harness.checks.state.guard import StateGuard
+
+torch.cuda.init()
+guard = StateGuard()
+guard.capture()
+torch.cuda.cudart().cudaHostUnregister(4096)
+texts = [problem.text for problem in guard.compare()]
+restored = guard.restore()
+torch.zeros(1, device="cuda")  # would raise what is left
+guard.capture()
+try:
+    torch.empty(1 << 60, device="cuda")
+except torch.OutOfMemoryError:
+    pass
+by_torch = [problem.text for problem in guard.compare()]
+print(json.dumps([texts, restored, by_torch]))
+"""
+
+
+@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+def test_an_error_that_a_call_has_left_is_told_and_taken() -> None:
+    """Torch would raise it after the next launch, in the next case. What torch itself meets it takes."""
+    done = run_python(_LAST_ERROR, loading.variables(build.build(), os.environ))
+    assert done.returncode == 0, done.stderr
+    texts, restored, by_torch = json.loads(done.stdout.splitlines()[-1])
+    assert texts == [
+        "did not restore the last error of the CUDA runtime (now 'cudaErrorHostMemoryNotRegistered', was 'cudaSuccess')"
+    ]
+    assert (restored, by_torch) == ([], [])
+
+
 _BLOCK = """
 import json
 import torch

@@ -1,4 +1,4 @@
-"""Settings of devices: those of CUDA, and the current device and stream."""
+"""Settings of devices: those of CUDA, the current device and stream, and the error that a call has left."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness.backends import cudart
 from harness.checks.state.section import ABSENT, Row
 from harness.checks.state.torch_settings import plain_rows, reach
 
@@ -53,6 +54,9 @@ def cuda_settings() -> Sequence[Row] | None:
                     functools.partial(plan_cache_setter, index),
                 )
             )
+    if (runtime := cudart.loaded(torch)) is not None:
+        read, take = cudart.last_error(runtime), runtime.cudaGetLastError
+        rows.append(Row("the last error of the CUDA runtime", read, lambda _: take(), cudart.NO_ERROR))
     return rows
 
 

@@ -1,0 +1,46 @@
+"""The CUDA runtime that torch has loaded, by ctypes, and the error that it keeps for whoever asks next."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from types import ModuleType
+
+NO_ERROR = "cudaSuccess"
+
+
+def loaded(torch: ModuleType) -> ctypes.CDLL | None:
+    """The runtime that torch calls. None where torch has it linked in, or has none.
+
+    By the process's own scope if it is there, as for torch itself: then a library that was put in front of the runtime
+    is asked too. Loads nothing.
+    """
+    process = ctypes.CDLL(None)
+    if hasattr(process, "cudaPeekAtLastError"):
+        return process
+    version = getattr(getattr(torch, "version", None), "cuda", None)
+    if version is None:
+        return None
+    try:
+        return ctypes.CDLL(f"libcudart.so.{version.partition('.')[0]}", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return None
+
+
+def last_error(runtime: ctypes.CDLL) -> Callable[[], str]:
+    """A function that names the error of the calling thread that nobody has taken yet, ``cudaSuccess`` for none.
+
+    A call that fails leaves it. Torch raises it after its next launch of a kernel, whoever launches.
+    """
+    peek, name = runtime.cudaPeekAtLastError, runtime.cudaGetErrorName
+    name.restype = ctypes.c_char_p
+
+    def read() -> str:
+        code = peek()
+        if code == 0:
+            return NO_ERROR
+        text = name(code)
+        return text.decode() if isinstance(text, bytes) else str(code)
+
+    return read
