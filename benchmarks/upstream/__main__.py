@@ -94,7 +94,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="files of PyTorch's folder test; default: all known")
     parser.add_argument("--source", type=Path, metavar="FOLDER", help="a checkout of PyTorch, in place of a download")
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", default=_cache(), help="where the download is kept")
+    parser.add_argument(
+        "--cache", type=Path, metavar="FOLDER", default=default_cache(), help="where the download is kept"
+    )
     parser.add_argument("--mirror", default="", help="a mirror of Debian; default: that of this machine's apt")
     parser.add_argument("--results", type=Path, metavar="FOLDER", default=Path("upstream-results"))
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables there too")
@@ -116,7 +118,7 @@ def main() -> int:
         return 2
 
 
-def _cache() -> Path:
+def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-conformance-harness" / "upstream"
 
 

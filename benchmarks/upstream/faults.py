@@ -1,0 +1,149 @@
+"""For each fault of CUDA's interface: how many of PyTorch's own tests notice it, beside how many of our cases do.
+
+    python -m benchmarks.upstream.faults [--faults NAME,...] [--theirs FILE ...] [--ours PATH ...] [--results FOLDER]
+    python -m benchmarks.upstream.faults --tabulate --results FOLDER [FOLDER ...]
+
+Both run on the same simulated CUDA, as `harness faults run` does it: once without a fault, then once with each. A test
+notices a fault if it passed without it and is red with it. With faults that stop every test, a run ends at its first
+red one. Needs a CUDA build of torch. With `--tabulate`, nothing runs; folders of several calls, each with its own
+faults, make one table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.upstream import sources
+from benchmarks.upstream.__main__ import FILES, default_cache
+from harness.diagnosis.campaign import RECORD
+from harness.errors import HarnessError
+from harness.native import faults
+
+_ROOT = Path(__file__).parents[2]
+SIDES = ("theirs", "ours")
+#: Faults that stop each test, most of them after the time limit.
+STOPPING = ("launch_hangs", "launch_kills_process", "device_lost")
+_OURS = ("suites/runtime", "suites/streams", "suites/graphs", "suites/devices")
+
+
+class RecordError(HarnessError):
+    """A campaign left no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """How many of the `passed` tests of one side notice a fault. `first`: the run ended with the first that did."""
+
+    tests: int
+    passed: int
+    first: bool
+
+    def __str__(self) -> str:
+        if self.first:
+            return "yes" if self.tests else "no"
+        return f"{self.tests} of {self.passed}"
+
+
+def read(folder: Path, *, first: bool) -> dict[str, Noticed]:
+    """By fault, how many of one side's tests notice it. Raises RecordError without a record of a campaign."""
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+        passed = record["passed_without_fault"]
+        return {row["fault"]: Noticed(len(row["caught_by"]), passed, first) for row in record["faults"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{folder} has no record of a campaign: {error!r}") from None
+
+
+def markdown(theirs: dict[str, Noticed], ours: dict[str, Noticed]) -> str:
+    """The table side by side, and a line that adds it up."""
+    lines = ["| fault | PyTorch's own tests | our cases |", "| --- | --- | --- |"]
+    both = [fault for fault in theirs if fault in ours]
+    lines += [f"| `{fault}` | {theirs[fault]} | {ours[fault]} |" for fault in both]
+    seen = [sum(bool(side[fault].tests) for fault in both) for side in (theirs, ours)]
+    lines += ["", f"Of {len(both)} faults, PyTorch's own tests notice {seen[0]}, and our cases {seen[1]}."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run both campaigns, and print the table. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", default="", metavar="NAME,...", help="default: all")
+    parser.add_argument(
+        "--theirs", nargs="+", metavar="FILE", default=["test_cuda.py"], help="of PyTorch's folder test"
+    )
+    parser.add_argument("--ours", nargs="+", metavar="PATH", default=list(_OURS), help="default: %(default)s")
+    parser.add_argument("--source", type=Path, metavar="FOLDER", help="a checkout of PyTorch, in place of a download")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", default=default_cache())
+    parser.add_argument("--results", type=Path, nargs="+", metavar="FOLDER", default=[Path("upstream-faults")])
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="default: none, all in one process")
+    parser.add_argument("--case-timeout", type=int, default=60, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("--tabulate", action="store_true", help="run nothing: tabulate what the folders have")
+    options = parser.parse_args()
+    try:
+        if not options.tabulate:
+            _conduct(options)
+        found = [read_all(options.results, side) for side in SIDES]
+    except (sources.SourceError, HarnessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(markdown(*found), end="")
+    return 0
+
+
+def _conduct(options: argparse.Namespace) -> None:
+    """Both sides' campaigns, one after the other."""
+    source = sources.given(options.source) if options.source else _download(options.cache)
+    names = options.faults.split(",") if options.faults else list(faults.catalogue("simcuda"))
+    parts = {
+        "": [name for name in names if name not in STOPPING],
+        "-first": [name for name in names if name in STOPPING],
+    }
+    deselected = [f"--deselect=test/{file.name}::{test}" for file in FILES for test in file.left_out]
+    theirs = [*(f"test/{name}" for name in options.theirs), "-pharness.plugin", "--noconftest", "--leak-check=off"]
+    for part, chosen in parts.items():
+        for side, arguments, folder in (
+            ("theirs", [*theirs, *deselected], source),
+            ("ours", options.ours, _ROOT),
+        ):
+            if chosen:
+                _campaign(side + part, chosen, [*arguments, f"-n{options.workers}"], folder, options)
+
+
+def _campaign(
+    name: str, chosen: Sequence[str], arguments: Sequence[str], folder: Path, options: argparse.Namespace
+) -> None:
+    results = options.results[0].resolve() / name
+    command = [sys.executable, "-m", "harness.cli", "faults", "run", "--device=simcuda"]
+    command += [f"--faults={','.join(chosen)}", f"--case-timeout={options.case_timeout}", f"--results-dir={results}"]
+    command += [*(["--first"] if name.endswith("-first") else []), "--", *arguments]
+    environment = {"SIMCUDA_DEVICE_MEMORY": "4GiB", **os.environ}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+    print(f"{name}: {results}", file=sys.stderr, flush=True)
+    subprocess.run(command, cwd=folder, env=environment, stdout=sys.stderr, check=False)
+
+
+def _download(cache: Path) -> Path:
+    cache.mkdir(parents=True, exist_ok=True)
+    return sources.fetched(sources.PACKAGE, cache.resolve())
+
+
+def read_all(folders: Sequence[Path], side: str) -> dict[str, Noticed]:
+    found: dict[str, Noticed] = {}
+    for folder in folders:
+        for part in ("", "-first"):
+            if (folder / (side + part)).exists():
+                found |= read(folder / (side + part), first=bool(part))
+    if not found:
+        raise RecordError(f"no record of the campaign {side!r} in {', '.join(map(str, folders))}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
