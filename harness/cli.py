@@ -285,13 +285,17 @@ def bisect(
     again.
     """
     from harness.diagnosis import order
-    from harness.reporting import journal
+    from harness.gating.renamed import Renamed
+    from harness.reporting import journal, new_names
 
-    company = order.company_of(journal.read_run(run_dir / journal.FILE_NAME), case)
+    renamed = Renamed.load(Path("configs"))
+    named = new_names.by_new_names(journal.read_run(run_dir / journal.FILE_NAME), renamed)
+    case = renamed.now(case) if named.was else case
+    company = order.company_of(named.contents, case)
     console = cli_console.make()
     print(f"{case} was {company.outcome} after {counted(len(company.earlier), 'case')} in its process")
     found = order.bisect(company, lambda line: console.print(line, style="dim", soft_wrap=True))
-    order.record(run_dir, found)
+    order.record(run_dir, found, named.was)
     for culprit in found.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
     print(f"goes wrong:     {company.command(found.culprits)}")

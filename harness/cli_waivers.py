@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from harness.gating.requirements import Condition
     from harness.gating.waivers import Waiver
 
-WAIVERS, HARDWARE, SUITES = Path("configs/waivers"), Path("configs/hardware"), Path("suites")
+CONFIGS, SUITES = Path("configs"), Path("suites")
+WAIVERS, HARDWARE = CONFIGS / "waivers", CONFIGS / "hardware"
 
 app = typer.Typer(help="Waivers (known failures): check waiver files, and propose entries.", no_args_is_help=True)
 
@@ -84,10 +85,11 @@ def update(
     ] = None,
 ) -> None:
     """Propose waivers for the red cases of RUN, and name waivers to remove. Changes no existing file."""
-    from harness.reporting import journal, proposals
+    from harness.gating.renamed import Renamed
+    from harness.reporting import journal, new_names, proposals
 
-    contents = journal.read_run(run / journal.FILE_NAME)
-    found = proposals.propose(contents, proposals.read_machine(run), date.today())
+    named = new_names.by_new_names(journal.read_run(run / journal.FILE_NAME), Renamed.load(CONFIGS))
+    found = proposals.propose(named.contents, proposals.read_machine(run), date.today())
     text = proposals.as_yaml(found, f"proposed by: harness waivers update {run}")
     if output is None:
         typer.echo(text, nl=False)
