@@ -84,6 +84,12 @@ apis = pytest.mark.parametrize("api", [_ACCELERATOR, _CUDA])
 #: in the capture then, for the rest of the process. A case for CUDA does this in a child.
 apis_in_this_process = pytest.mark.parametrize("api", [_ACCELERATOR])
 
+#: The same as `apis`, for a graph that is printed. From 2.15 on, torch does that for CUDA by the runtime inside of
+#: cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
+_PRINTS = [pytest.mark.requires(silicon=True)] if torch.__version__ >= (2, 15) else []
+_CUDA_PRINTS = pytest.param(Cuda(), id="cuda", marks=[pytest.mark.requires(device="cuda"), *_PRINTS])
+apis_that_print = pytest.mark.parametrize("api", [_ACCELERATOR, _CUDA_PRINTS])
+
 on_cuda = pytest.mark.requires(device="cuda")
 
 
