@@ -106,7 +106,7 @@ def test_each_change_is_checked_in_four_steps(change: Change) -> None:
         "harness waivers lint",
         "pytest suites/ -n auto --profile soft --seed 2671318244",
         "pip install -q -c constraints.txt -e .[test]",
-        "pytest tests/ -n auto --dist worksteal",
+        "pytest tests/ -n auto --dist worksteal --durations=50 --durations-min=5",
     ]
     assert {"python -m harness.softdevice.build", "ruff check .", "ruff format --check .", "mypy "} < {*change.calls()}
     assert not list(change.temp.iterdir())
