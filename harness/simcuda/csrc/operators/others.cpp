@@ -112,6 +112,12 @@ void add_others(Registrar& registrar) {
   registrar.body("_fill_mem_eff_dropout_mask_", dropout_mask);
   operators::Recipe bags;
   bags.shape = [](const c10::OperatorHandle& op, Stack* stack) {
+    // CUDA's kernel first gives indices and offsets one type, which its other results have as well.
+    if (tensor((*stack)[1]).scalar_type() != tensor((*stack)[2]).scalar_type()) {
+      for (std::size_t i : {1, 2}) {
+        (*stack)[i] = tensor((*stack)[i]).to(at::kLong);
+      }
+    }
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
   };
   bags.body = embedding_bag;
