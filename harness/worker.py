@@ -57,11 +57,13 @@ from harness.supervisor.supervisor import Supervisor
 from harness.zygote.client import (
     ANSWER_LIMIT,
     START_LIMIT,
+    NoZygoteError,
     ZygoteClient,
     ZygoteError,
     ZygoteProcess,
     ZygoteUnfitError,
     description_of,
+    ended_early,
     last_words,
 )
 from harness.zygote.spec import ZygoteSpec, executor_environment
@@ -197,7 +199,9 @@ class Worker:
                     raise DescriptionError(str(error)) from None
             except ZygoteError as error:
                 if not file.exists():
-                    raise _uncollected(str(error), file, log) from None
+                    # The same words, whether it died before this worker asked or after: xdist shows equal errors once.
+                    why = ended_early(log) if isinstance(error, NoZygoteError) else str(error)
+                    raise _uncollected(why, file, log) from None
             except WriteError as error:
                 self._note_failure(error)  # no case runs, but the cases are listed
         found = description.read(file)

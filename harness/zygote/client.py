@@ -41,6 +41,10 @@ class ZygoteError(HarnessError):
     """The zygote cannot be used: it did not start, must not be forked, or is gone."""
 
 
+class NoZygoteError(ZygoteError):
+    """Nobody listens: the zygote is gone, or was never there."""
+
+
 class ZygoteUnfitError(ZygoteError):
     """The zygote collected, but must not be forked. Another zygote would have the same problem."""
 
@@ -113,6 +117,11 @@ def last_words(log: Path) -> str:
         return f"(its log cannot be read: {error.strerror})"
 
 
+def ended_early(log: Path) -> str:
+    """What is said of a zygote that died before it was ready, by all who wait for it."""
+    return f"the zygote is gone, see {log}; it ended before it was ready, and its log ends with:\n{last_words(log)}"
+
+
 def description_of(address: str) -> Path:
     """Returns the file in which the zygote at `address` describes what it has collected."""
     return Path(address).with_name(description.FILE)
@@ -174,7 +183,7 @@ class ZygoteClient:
             self._pidfd = os.pidfd_open(int(hello["pid"]))
         except OSError as error:
             connection.close()
-            raise ZygoteError(f"no zygote answers at {address!r}") from error
+            raise NoZygoteError(f"no zygote answers at {address!r}") from error
         except (ZygoteError, StoppedError, WriteError):
             connection.close()
             raise
@@ -310,7 +319,4 @@ class ZygoteClient:
                 return bool(ready)
 
     def _gone(self) -> ZygoteError:
-        text = f"the zygote is gone, see {self._log}"
-        if self._ready:
-            return ZygoteError(text)
-        return ZygoteError(f"{text}; it ended before it was ready, and its log ends with:\n{self.last_words()}")
+        return ZygoteError(f"the zygote is gone, see {self._log}" if self._ready else ended_early(self._log))

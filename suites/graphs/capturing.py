@@ -75,20 +75,27 @@ class Cuda:
 
 
 _ACCELERATOR = pytest.param(Accelerator(), id="accelerator", marks=pytest.mark.requires(accelerator_graphs=True))
-_CUDA = pytest.param(Cuda(), id="cuda", marks=pytest.mark.requires(device="cuda"))
+
+
+def _cuda(*marks: pytest.MarkDecorator) -> Any:
+    return pytest.param(Cuda(), id="cuda", marks=[pytest.mark.requires(device="cuda"), *marks])
+
 
 #: Runs a case with both interfaces, where they are.
-apis = pytest.mark.parametrize("api", [_ACCELERATOR, _CUDA])
+apis = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda()])
 
 #: The same without CUDA's, for a capture that cannot end: torch leaves its allocator and the current stream as they are
 #: in the capture then, for the rest of the process. A case for CUDA does this in a child.
 apis_in_this_process = pytest.mark.parametrize("api", [_ACCELERATOR])
 
+#: The same as `apis`, for a capture that is refused when it begins. Before 2.13, torch's generator for CUDA then stays
+#: as within a capture, and draws no more.
+apis_that_refuse = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(pytest.mark.requires(torch=">=2.13"))])
+
 #: The same as `apis`, for a graph that is printed. From 2.15 on, torch does that for CUDA by the runtime inside of
 #: cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
 _PRINTS = [pytest.mark.requires(silicon=True)] if torch.__version__ >= (2, 15) else []
-_CUDA_PRINTS = pytest.param(Cuda(), id="cuda", marks=[pytest.mark.requires(device="cuda"), *_PRINTS])
-apis_that_print = pytest.mark.parametrize("api", [_ACCELERATOR, _CUDA_PRINTS])
+apis_that_print = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(*_PRINTS)])
 
 on_cuda = pytest.mark.requires(device="cuda")
 

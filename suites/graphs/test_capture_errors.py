@@ -10,7 +10,7 @@ import torch
 
 from suites import children
 
-from .capturing import Api, apis, apis_in_this_process, on_cuda, works
+from .capturing import Api, apis, apis_in_this_process, apis_that_refuse, on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
 
@@ -45,13 +45,15 @@ def test_capture_begin_on_the_default_stream_ends_the_process_well(device: torch
     assert "non-default stream" in told
 
 
-@apis
+@apis_that_refuse
 def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.device) -> None:
-    """Contract: the same within one process: refused before anything has begun, so all goes on as before."""
+    """Contract: the same within one process: refused before anything has begun, so all goes on as before: work, and
+    random numbers."""
     graph = api.new()
     with pytest.raises(RuntimeError, match=r"(?i)default stream"):
         api.begin(graph)
     assert works(device)
+    assert torch.rand(64, device=device).unique().numel() > 1
 
 
 @on_cuda

@@ -16,7 +16,14 @@ import pytest
 from harness.protocol.wire import Channel, Message, encode
 from harness.scheduling.stop_request import StopListener
 from harness.zygote import client as clients
-from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError, ZygoteUnfitError
+from harness.zygote.client import (
+    ForkRefusedError,
+    NoZygoteError,
+    ZygoteClient,
+    ZygoteError,
+    ZygoteUnfitError,
+    ended_early,
+)
 from harness.zygote.server import ORDER_DESCRIPTORS
 
 HELLO = {"op": "hello", "pid": 0, "unfit": "", "cold": "", "unwritten": ""}
@@ -139,14 +146,17 @@ def test_one_that_does_not_get_ready_is_given_up(tmp_path: Path, stop: StopListe
 
 
 def test_nobody_listens(tmp_path: Path, stop: StopListener) -> None:
-    with pytest.raises(ZygoteError, match="no zygote answers at"):
+    with pytest.raises(NoZygoteError, match="no zygote answers at"):
         ZygoteClient(str(tmp_path / "zygote"), tmp_path / "log", stop)
 
 
 def test_one_that_goes_before_it_is_ready_has_last_words(tmp_path: Path, stop: StopListener) -> None:
     zygote = FakeZygote(tmp_path, [EXIT], [])
-    with pytest.raises(ZygoteError, match="it ended before it was ready, and its log ends with:\nits last words"):
+    with pytest.raises(
+        ZygoteError, match="it ended before it was ready, and its log ends with:\nits last words"
+    ) as found:
         ZygoteClient(zygote.address, zygote.log, stop)
+    assert str(found.value) == ended_early(zygote.log)
     zygote.close()
 
 

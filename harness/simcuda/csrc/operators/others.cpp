@@ -104,6 +104,11 @@ void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
+// One kernel for all devices: it calls that of dense gradients, or that of sparse ones, through the dispatcher.
+void embedding_bag_backward(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
 }  // namespace
 
 void add_others(Registrar& registrar) {
@@ -123,6 +128,8 @@ void add_others(Registrar& registrar) {
   bags.body = embedding_bag;
   registrar.launched("_embedding_bag", bags, How::own);
   registrar.launched("_embedding_bag_forward_only", bags, How::own);
+  registrar.boxed("_embedding_bag_backward", torch::CppFunction::makeFromBoxedFunction<&embedding_bag_backward>(),
+                  How::composite);
   registrar.boxed("triu_indices", torch::CppFunction::makeFromBoxedFunction<&indices<upper>>(), How::own);
   registrar.boxed("tril_indices", torch::CppFunction::makeFromBoxedFunction<&indices<lower>>(), How::own);
   registrar.boxed("_use_cudnn_ctc_loss", torch::CppFunction::makeFromBoxedFunction<&never>(), How::own);

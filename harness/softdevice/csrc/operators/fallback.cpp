@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "front.h"
+#include "launch.h"
 
 namespace operators {
 namespace {
@@ -180,7 +181,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch
     }
   }
 
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &host);
+  call_on_host(op, &host);
 
   crossing.write_back();
   for (const c10::IValue& result : host) {

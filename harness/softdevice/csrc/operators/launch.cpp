@@ -255,7 +255,7 @@ struct Launch::Call {
     if (body) {
       body(op, &stack);
     } else {
-      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+      call_on_host(op, &stack);
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (stack[i].isTensor() && stack[i].toTensor().defined()) {

@@ -72,6 +72,13 @@ using Shape = std::function<void(const c10::OperatorHandle&, Stack*)>;
 // The same on the CPU's tensors, in the stream's thread.
 using Body = std::function<void(const c10::OperatorHandle&, Stack*)>;
 
+// Calls the CPU's kernel. Its arguments are kept until its results are on the stack: torch before 2.13 drops the arguments
+// first, and several results of a kernel that writes to its arguments only refer to them.
+inline void call_on_host(const c10::OperatorHandle& op, Stack* stack) {
+  const Stack kept = op.schema().returns().size() > 1 ? *stack : Stack();
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
 struct Recipe {
   Shape shape;                  // none: nothing is checked, and all results are arguments
   Body body;                    // none: the CPU's kernel of the same operator
