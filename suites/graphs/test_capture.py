@@ -18,7 +18,7 @@ from suites.streams.busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
 from .capturing import ELEMENTS, Api, apis, apis_that_print, captured, on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
-#: The refusal of a replay, and what it is from 2.15 on, where torch instantiates a graph at its first replay.
+#: The refusal of a replay: in the words of releases up to 2.13, and in those of 2.15.
 NOT_CAPTURED = r"(?i)without a preceding successful capture|capture_end\(\) must have been called"
 
 
