@@ -9,7 +9,7 @@
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
 #   breaks    breaks of torch, each of which some case must notice (`harness mutate`)
-#   tests     all tests with cold processes, as a user starts them, and the acceptance suites in five random orders
+#   tests     all tests, those that take long too, with cold processes, as a user starts them, and five random orders
 #
 # Variables:
 #   NIGHTLY_SEED      seed of the night, a number. Default: the date, such as 20261122
@@ -86,7 +86,7 @@ breaks() {
 tests() {
     local made
     made=$(environment plain "torch==$pinned")
-    TESTS_COLD=1 ACCEPTANCE_SEEDS=5 "$made/bin/pytest" tests/ -n "$workers" --dist worksteal
+    TESTS_NIGHTLY=1 TESTS_COLD=1 ACCEPTANCE_SEEDS=5 "$made/bin/pytest" tests/ -n "$workers" --dist worksteal
 }
 
 if [[ ! $seed =~ ^[0-9]+$ ]]; then

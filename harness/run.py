@@ -418,7 +418,7 @@ class Run:
             contents = dataclasses.replace(contents, events=(*contents.events, ledger.end))
         try:
             with _uncollected():
-                page.write(self.run_dir, contents)
+                page.write(self.run_dir, contents, ledger=ledger)
         except WriteError:
             raise
         except Exception as error:  # noqa: BLE001

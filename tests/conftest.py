@@ -1,6 +1,10 @@
-"""Which tests are acceptance tests, the order in which tests are given out, and the end of what they share."""
+"""Which tests are acceptance tests, which run each night only, the order of all, and the end of what they share."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -52,22 +56,45 @@ ACCEPTANCE = (
     "tests/test_plugin.py",
     "tests/warm/",
 )
+#: Set in the environment, ``pytest tests/`` also runs what is marked ``nightly``.
+NIGHTLY = "TESTS_NIGHTLY"
 #: Files with a test, or a set-up, of half a minute and more.
 LONGEST = ("tests/softdevice/test_core.py", "tests/softdevice/test_build.py", "tests/acceptance/test_bisect.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "acceptance: it starts whole runs, compilers, or interpreters that import torch, and takes seconds"
-    )
+    for line in (
+        "acceptance: it starts whole runs, compilers, or interpreters that import torch, and takes seconds",
+        f"nightly: it takes long; `pytest tests/` leaves it out unless {NIGHTLY} is set",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if leaves_out(config.args, config.option.markexpr):
+        return f"tests marked nightly are left out; {NIGHTLY}=1 runs them, and so does the name of their file or folder"
+    return None
+
+
+def leaves_out(arguments: Iterable[str], marks: str) -> bool:
+    """Whether tests that are marked ``nightly`` are left out: all tests are asked for, and not these.
+
+    `arguments`: files, folders and ids of the command line. `marks`: its expression of marks, "" if it has none.
+    """
+    tests = Path(__file__).parent
+    whole = all(Path(argument.partition("::")[0]).resolve() in (tests, tests.parent) for argument in arguments)
+    return whole and not marks and not os.environ.get(NIGHTLY)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest first, so that no worker is left with one when the others have nothing to do any more."""
     for item in items:
         if item.nodeid.startswith(ACCEPTANCE):
             item.add_marker(pytest.mark.acceptance)
+    if leaves_out(config.args, config.option.markexpr):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

@@ -26,7 +26,7 @@ echo "pip $*" >> "$LOG"
 END
 cat > "$3/bin/pytest" <<'END'
 #!/bin/bash
-echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}" >> "$LOG"
+echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}${TESTS_NIGHTLY:+, all}" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
 printf '#!/bin/bash\necho "harness $*" >> "$LOG"\n' > "$3/bin/harness"
@@ -213,7 +213,7 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest tests/chaos -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
-        "pytest tests/ -n 3 --dist worksteal  cold, 5 orders",
+        "pytest tests/ -n 3 --dist worksteal  cold, 5 orders, all",
     ]
     (breaks,) = night.calls("harness")
     assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")

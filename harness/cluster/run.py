@@ -166,7 +166,7 @@ def report(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[s
         written.append(end.model_dump())
     ledger = dataclasses.replace(ledger, end=end)
     junit.write(run_dir, ledger)
-    page.write(run_dir, dataclasses.replace(contents, events=(*contents.events, end)))
+    page.write(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)
     for line in terminal.summary(ledger, run_dir, blocks=plot.fits(sys.stdout.encoding)):
         say(line)
     return status

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import zlib
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ _SUMMED_BYTES = 1 << 20
 _COUNTED = 1 << 22
 _EDGE = 512  # rows and columns of the matrices
 _LARGEST = 8  # largest element; 512 * 8 * 8 is far below 2**24, and float32 holds every integer up to 2**24
+#: A random byte as an element of a matrix, from -8 to 8.
+_ELEMENTS = bytes((byte % (2 * _LARGEST + 1) - _LARGEST) % 256 for byte in range(256))
 _SAMPLES = 4096
 _WORD = 1 << 64
 _PAUSE = 0.02  # seconds between two polls of a process; importing torch alone takes a hundred times as long
@@ -235,22 +238,23 @@ def _product(torch: Any, source: random.Random, device: torch.device, dtype: tor
 
     A single wrong element is always found; other errors are missed with a probability of one in 2**30.
     """
-    values = range(-_LARGEST, _LARGEST + 1)
-    left, right = ([source.choices(values, k=_EDGE) for _ in range(_EDGE)] for _ in range(2))
-    found = torch.tensor(left, dtype=dtype, device=device) @ torch.tensor(right, dtype=dtype, device=device)
-    rows: list[list[float]] = found.tolist()
+    left, right = (array("b", source.randbytes(_EDGE * _EDGE).translate(_ELEMENTS)) for _ in range(2))
+    here = [torch.frombuffer(each, dtype=torch.int8).view(_EDGE, _EDGE).to(dtype) for each in (left, right)]
+    found = here[0].to(device) @ here[1].to(device)
     vector = [source.randint(1, 1 << 30) for _ in range(_EDGE)]
     wanted = _times(left, _times(right, vector))
-    for number, (row, expected) in enumerate(zip(rows, wanted, strict=True)):
-        for element in row:
-            if not element.is_integer():
-                raise HealthError(f"row {number} has the element {element!r}, expected a whole number")
-        if _times([[int(element) for element in row]], vector) != [expected]:
-            raise HealthError(f"row {number} of {len(rows)} is wrong")
+    for number, (row, expected) in enumerate(zip(found.tolist(), wanted, strict=True)):
+        if not all(map(float.is_integer, row)):
+            element = next(element for element in row if not element.is_integer())
+            raise HealthError(f"row {number} has the element {element!r}, expected a whole number")
+        if sum(map(operator.mul, map(int, row), vector)) != expected:
+            raise HealthError(f"row {number} of {_EDGE} is wrong")
 
 
-def _times(matrix: Sequence[Sequence[int]], vector: Sequence[int]) -> list[int]:
-    return [sum(map(operator.mul, row, vector)) for row in matrix]
+def _times(matrix: array[int], vector: Sequence[int]) -> list[int]:
+    """The product of a matrix, row by row, and a vector."""
+    edge = len(vector)
+    return [sum(map(operator.mul, matrix[first : first + edge], vector)) for first in range(0, len(matrix), edge)]
 
 
 def _ended(child: subprocess.Popen[bytes], deadline: float) -> bool:

@@ -193,7 +193,7 @@ def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProjec
     assert kinds(result) == []
 
 
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.parametrize("mode", ["batch", pytest.param("case", marks=pytest.mark.nightly)])
 def test_a_zygote_that_dies_during_a_confirmation(make_project: MakeProject, mode: str) -> None:
     """Nothing is said of the case but a note; the run goes on under a new zygote."""
     project = make_project("unconfirmed_zygote")
@@ -204,6 +204,7 @@ def test_a_zygote_that_dies_during_a_confirmation(make_project: MakeProject, mod
     check_journal(result)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", SEEDS)
 def test_verdicts_are_the_same_in_any_order(make_project: MakeProject, seed: int) -> None:
     """The quick cases of all suites in one run, shuffled. Who is the last to use a shared fixture depends on that."""

@@ -72,7 +72,11 @@ def plain(lines: list[str]) -> list[str]:
 
 
 @SPREADS
-@pytest.mark.parametrize("how", [(), ("-q",), ("-v",), ("-rA",)], ids=lambda words: "".join(words) or "plain")
+@pytest.mark.parametrize(
+    "how",
+    [(), ("-v",), *(pytest.param((word,), marks=pytest.mark.nightly) for word in ("-q", "-rA"))],
+    ids=lambda words: "".join(words) or "plain",
+)
 def test_the_table_is_below_what_pytest_prints_and_goes_without_a_trace(
     project: Project, spread: str, how: tuple[str, ...]
 ) -> None:

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.acceptance.conftest import MakeProject
 
 CASES = '''
@@ -48,6 +50,7 @@ def nothing():
 """
 
 
+@pytest.mark.nightly
 def test_breaks_are_caught_missed_and_refused(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/products/test_products.py", CASES)

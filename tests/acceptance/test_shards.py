@@ -35,7 +35,7 @@ def merge(project: Project, results: list[Result], *more: str) -> tuple[int, str
     return status, output, Result(status, output, out, 0.0)
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.parametrize("spread", [pytest.param("-n0", marks=pytest.mark.nightly), "-n2"])
 def test_merged_shards_equal_the_whole_run(make_project: MakeProject, spread: str) -> None:
     """Verdict for verdict, in the same order, with each outcome there is and in random order."""
     project = make_project("mixed", "plain", "policy_waived", "gated")

@@ -73,6 +73,7 @@ def expected(result: Result) -> dict[str, str]:
     return {name: "crashed" if name in crashed else "passed" for name in verdicts(result)}
 
 
+@pytest.mark.nightly
 def test_two_runs_never_use_a_device_at_the_same_time(eight: Machine) -> None:
     eight.suite(_MIXED)
     running = [eight.start("-n3", "--isolation=case"), eight.start("-n8")]

@@ -195,7 +195,9 @@ def test_after():
 """
 
 
-@pytest.mark.parametrize("how", ["crashed", "timeout", "poisoned"])
+@pytest.mark.parametrize(
+    "how", ["crashed", *(pytest.param(how, marks=pytest.mark.nightly) for how in ("timeout", "poisoned"))]
+)
 def test_a_device_is_examined_after_a_case_that_breaks(machine: Machine, how: str) -> None:
     machine.suite(_BREAKS.format(limit=2, when="True", first="pass", how=how))
     result = machine.run("-n0")
@@ -213,7 +215,12 @@ def test_a_device_is_examined_after_a_case_that_breaks(machine: Machine, how: st
 
 
 @pytest.mark.parametrize(
-    ("how", "alone"), [("crashed", False), ("timeout", False), ("poisoned", False), ("crashed", True)]
+    ("how", "alone"),
+    [
+        ("crashed", False),
+        *(pytest.param(how, False, marks=pytest.mark.nightly) for how in ("timeout", "poisoned")),
+        ("crashed", True),
+    ],
 )
 def test_a_case_that_broke_on_a_sick_device_is_tried_on_another(machine: Machine, how: str, alone: bool) -> None:
     source = _BREAKS.format(

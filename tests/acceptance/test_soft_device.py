@@ -201,6 +201,7 @@ def test_a_profile_chooses_the_device(make_project: MakeProject) -> None:
     assert set(overruled.verdicts.values()) == {"gated"}
 
 
+@pytest.mark.nightly
 def test_a_campaign_tells_what_is_caught_and_what_is_missed(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/events/test_events.py", _EVENTS)

@@ -22,11 +22,8 @@ from tests.chaos.run import CASES, Act, Blow, ChaosRun
 from tests.chaos.victims import Victim
 
 SCHEMA = Path(__file__).parent.parent / "reporting" / "strict_junit.xsd"
-_CHOSEN = "CHAOS_SEEDS"
 
-each_seed = pytest.mark.parametrize("seed", [int(seed) for seed in os.environ.get(_CHOSEN, "1").split(",")])
-#: What an ordinary run of the tests leaves out.
-soak = pytest.mark.skipif(_CHOSEN not in os.environ, reason=f"part of the soak: choose seeds with {_CHOSEN}=1,2")
+each_seed = pytest.mark.parametrize("seed", [int(seed) for seed in os.environ.get("CHAOS_SEEDS", "1").split(",")])
 
 
 def announced(blows: list[Blow], seed: int) -> list[Blow]:

@@ -12,11 +12,11 @@ import pytest
 
 from harness.outcome import Outcome
 from tests.chaos.run import CASES, WORKERS, Blow, chaos_run, plan
-from tests.chaos.soundness import announced, each_seed, ended_by_itself, soak, sound
+from tests.chaos.soundness import announced, each_seed, ended_by_itself, sound
 from tests.chaos.victims import Victim
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 def test_executors_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The case that ran is blamed, or shown innocent by running alone; every other case passes."""
@@ -43,7 +43,7 @@ def test_executors_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Mon
             assert "SIGKILL" in finish.message
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 def test_workers_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes at most the case that it had in hand with it; the run goes on with a replacement."""
@@ -57,7 +57,7 @@ def test_workers_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Monke
     assert run.process.returncode == 1
 
 
-@soak
+@pytest.mark.nightly
 def test_a_worker_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """xdist gives a run up when the replacement of a worker dies too soon; then too all is accounted for, and red."""
     with chaos_run(tmp_path, 1) as run:
@@ -68,7 +68,7 @@ def test_a_worker_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.
     assert run.process.returncode in (1, 3)
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ran in its executors is lost, the harness's own fault, and each worker starts a zygote for itself."""
@@ -83,7 +83,7 @@ def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Monke
     assert run.process.returncode == 1
 
 
-@soak
+@pytest.mark.nightly
 def test_a_zygote_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's zygote goes, and the first that a worker starts in its place, before it has forked anything."""
     with chaos_run(tmp_path, 1) as run:

@@ -9,6 +9,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from harness.outcome import Outcome
 from harness.reporting import journal, merge
 from harness.reporting.ledger import Ledger
@@ -77,6 +79,7 @@ def check_part(run: ChaosRun, kept: dict[str, Outcome], ran: int) -> None:
     assert {case: outcomes[case] for case in kept} == kept
 
 
+@pytest.mark.nightly
 @each_seed
 def test_shards_are_killed_resumed_and_merged(tmp_path: Path, seed: int) -> None:
     folders = [tmp_path / str(index) for index in range(1, SHARDS + 1)]

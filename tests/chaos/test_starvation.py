@@ -13,7 +13,7 @@ import pytest
 
 from harness.outcome import EXIT_INTERNAL, Outcome
 from tests.chaos.run import SHORT_LIMITS, Act, Blow, ChaosRun, chaos_run, moments
-from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, soak, sound
+from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, sound
 from tests.chaos.starvation import control_group, prefer_for_oom_kill, small_disk
 from tests.chaos.victims import Victim
 
@@ -33,11 +33,17 @@ def test_executors_are_starved(tmp_path: Path, seed: int, monkeypatch: pytest.Mo
 
 
 @each_seed
-@pytest.mark.parametrize("lasting", [pytest.param(1.0, marks=soak, id="a while"), pytest.param(None, id="for good")])
-@pytest.mark.parametrize("act", [Act.NO_DESCRIPTORS, pytest.param(Act.NO_MEMORY, marks=soak)])
+@pytest.mark.parametrize(
+    "lasting", [pytest.param(1.0, marks=pytest.mark.nightly, id="a while"), pytest.param(None, id="for good")]
+)
+@pytest.mark.parametrize("act", [Act.NO_DESCRIPTORS, pytest.param(Act.NO_MEMORY, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "victim",
-    [Victim.WORKER, pytest.param(Victim.ZYGOTE, marks=soak), pytest.param(Victim.CONTROLLER, marks=soak)],
+    [
+        Victim.WORKER,
+        pytest.param(Victim.ZYGOTE, marks=pytest.mark.nightly),
+        pytest.param(Victim.CONTROLLER, marks=pytest.mark.nightly),
+    ],
 )
 def test_others_are_starved(
     tmp_path: Path, seed: int, victim: Victim, act: Act, lasting: float | None, monkeypatch: pytest.MonkeyPatch
@@ -57,7 +63,9 @@ def test_others_are_starved(
 
 
 @each_seed
-@pytest.mark.parametrize("lasting", [pytest.param(1.0, marks=soak, id="a while"), pytest.param(None, id="for good")])
+@pytest.mark.parametrize(
+    "lasting", [pytest.param(1.0, marks=pytest.mark.nightly, id="a while"), pytest.param(None, id="for good")]
+)
 def test_no_process_can_be_made(
     tmp_path: Path, seed: int, lasting: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +114,7 @@ def test_the_control_group_has_no_memory(tmp_path: Path, seed: int, monkeypatch:
         ended_by_itself(run, ledger)
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 @pytest.mark.parametrize("where", ["results", "tmp"])
 def test_no_room_on_the_disk(tmp_path: Path, seed: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from harness.outcome import Outcome
 from tests.chaos.run import CASES, SHORT_LIMITS, Act, Blow, chaos_run, moments
-from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, soak, sound
+from tests.chaos.soundness import announced, blame_is_right, each_seed, ended_by_itself, sound
 from tests.chaos.victims import Victim
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 def test_executors_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its case is a time-out, or shown innocent by running alone."""
@@ -31,7 +31,7 @@ def test_executors_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.Mo
     assert run.process.returncode == ledger.exit_status()
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 def test_an_executor_is_stopped_and_its_zygote_as_well(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -48,6 +48,7 @@ def test_an_executor_is_stopped_and_its_zygote_as_well(
     assert run.process.returncode == 1
 
 
+@pytest.mark.nightly
 @each_seed
 def test_all_kinds_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker and controller go on later; executor and zygote never do."""
@@ -71,7 +72,7 @@ def test_all_kinds_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.Mo
     ended_by_itself(run, ledger)
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 def test_a_stopped_worker_is_named_and_ends_with_the_run(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +94,7 @@ def test_a_stopped_worker_is_named_and_ends_with_the_run(
     assert (run.results / "junit.xml").exists()
 
 
-@soak
+@pytest.mark.nightly
 @each_seed
 def test_the_controller_is_killed_while_all_are_stopped(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

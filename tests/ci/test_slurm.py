@@ -37,6 +37,7 @@ def logs(folder: Path) -> str:
     return "\n".join(path.read_text() for path in sorted((folder / "matrix-logs").glob("*")))
 
 
+@pytest.mark.nightly
 @in_a_cluster
 def test_a_night_on_slurm_from_the_plan_to_the_page(tmp_path: Path) -> None:
     folder = checkout.make(tmp_path / "checkout", TORCH)
@@ -50,6 +51,7 @@ def test_a_night_on_slurm_from_the_plan_to_the_page(tmp_path: Path) -> None:
     assert names == {f"cpu-torch{TORCH}-py3.12-small-{part}of2" for part in (1, 2)} | {"conformance-page"}
 
 
+@pytest.mark.nightly
 @in_a_cluster
 def test_a_red_case_and_a_job_that_slurm_refuses_make_the_night_red(tmp_path: Path) -> None:
     folder = checkout.make(tmp_path / "checkout", TORCH)

@@ -53,6 +53,7 @@ def test_green_from_the_plan_to_the_page(tmp_path: Path) -> None:
     assert {path.name for path in merged.iterdir()} >= {"journal.ndjson", "junit.xml", "report.html"}
 
 
+@pytest.mark.nightly
 def test_a_red_job_makes_the_workflow_red_and_is_on_the_page(tmp_path: Path) -> None:
     night = workflow(tmp_path, FAULTY="yes")
     assert not night.run()
@@ -67,6 +68,7 @@ def test_a_red_job_makes_the_workflow_red_and_is_on_the_page(tmp_path: Path) -> 
     assert [run["red"] for run in page(tmp_path)["runs"]] == [True]  # type: ignore[attr-defined]
 
 
+@pytest.mark.nightly
 def test_a_job_that_leaves_no_results_makes_the_page_red(tmp_path: Path) -> None:
     """As one whose runner was never there. What the other jobs left is on the page."""
 

@@ -78,7 +78,7 @@ def test_what_no_node_has_is_refused_at_once(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["killed_agent", "killed_node"])
+@pytest.mark.parametrize("name", [pytest.param("killed_agent", marks=pytest.mark.nightly), "killed_node"])
 def test_a_lost_node(name: str, tmp_path: Path) -> None:
     """Its cases in flight are lost once, and run elsewhere."""
     ended = played(name, tmp_path)
@@ -91,6 +91,7 @@ def test_a_lost_node(name: str, tmp_path: Path) -> None:
     assert again["host"] != lost["host"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["killed_daemon", "drained_node"])
 def test_what_does_not_end_a_step(name: str, tmp_path: Path) -> None:
     ended = played(name, tmp_path)
@@ -99,6 +100,7 @@ def test_what_does_not_end_a_step(name: str, tmp_path: Path) -> None:
     assert not ended.findings
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["cancelled", "warned", "timed_out"])
 def test_the_end_of_the_allocation(name: str, tmp_path: Path) -> None:
     """What runs comes to its end, and the report says what is left."""
@@ -109,6 +111,7 @@ def test_the_end_of_the_allocation(name: str, tmp_path: Path) -> None:
     assert "NOT_RUN" in ended.output
 
 
+@pytest.mark.nightly
 @each_seed
 def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
     """No case is left without a verdict or a cause. Resumed, each passes, exactly once, and the run is evidence."""
@@ -136,6 +139,7 @@ def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
     assert [problem.text for problem in checks.of_run(record)] == [], output
 
 
+@pytest.mark.nightly
 def test_a_killed_head(tmp_path: Path) -> None:
     """The allocation is given back, and the run is resumed in another one."""
     ended = played("killed_head", tmp_path)

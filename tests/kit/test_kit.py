@@ -91,6 +91,7 @@ def without_network() -> list[str]:
     return words if allowed else []
 
 
+@pytest.mark.nightly
 def test_it_runs_without_network_and_gives_evidence(kit: Path, python: Path, tmp_path: Path) -> None:
     subprocess.run(["tar", "xf", str(kit)], cwd=tmp_path, check=True)
     folder = tmp_path / kits.FOLDER

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment
+from jinja2 import Template
 from markupsafe import Markup
 
 from harness.outcome import Outcome
@@ -30,29 +30,26 @@ def render(page: Page, *, beside: bool = True) -> bytes:
     in_full = page.bad[:IN_FULL]
     script_data = data.of(page, in_full)
     styles, scripts = ([shell.asset(_PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
-    text = (
-        _environment()
-        .get_template("report.html")
-        .render(
-            page=page,
-            in_full=in_full,
-            rest=page.bad[IN_FULL:],
-            listed=LISTED,
-            policy=Markup(shell.policy(styles, scripts)),
-            styles=[Markup(style) for style in styles],
-            scripts=[Markup(script) for script in scripts],
-            data=Markup(script_data.decode("ascii")),
-            links=[(journal.FILE_NAME, "journal"), (junit.FILE_NAME, "JUnit")] if beside else [],
-            beside=beside,
-            plots=data.MOST_PLOTS,
-        )
+    text = template().render(
+        page=page,
+        in_full=in_full,
+        rest=page.bad[IN_FULL:],
+        listed=LISTED,
+        policy=Markup(shell.policy(styles, scripts)),
+        styles=[Markup(style) for style in styles],
+        scripts=[Markup(script) for script in scripts],
+        data=Markup(script_data.decode("ascii")),
+        links=[(journal.FILE_NAME, "journal"), (junit.FILE_NAME, "JUnit")] if beside else [],
+        beside=beside,
+        plots=data.MOST_PLOTS,
     )
     # A lone surrogate is shown as a badge everywhere; none is left that UTF-8 could not encode.
     return text.encode("utf-8")
 
 
 @functools.cache
-def _environment() -> Environment:
+def template() -> Template:
+    """The template of the page. Reading it takes longer than making the page of a short run."""
     environment = shell.environment(_PACKAGE)
     filters: Mapping[str, Any] = {
         "duration": duration,
@@ -65,7 +62,7 @@ def _environment() -> Environment:
     }
     environment.filters.update(filters)
     environment.globals["reds"] = [outcome for outcome in Outcome if outcome.is_red]
-    return environment
+    return environment.get_template("report.html")
 
 
 def _clock(moment: float) -> str:

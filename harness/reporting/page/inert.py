@@ -68,6 +68,8 @@ def plain(text: str) -> str:
 
 def line(text: str, limit: int = MOST_OF_LINE) -> str:
     """The plain text on one line of at most `limit` characters. Where more was cut, it says how many."""
+    if len(text) <= limit and text.isascii() and text.isprintable():  # as nearly every text is
+        return text.strip()
     text = " ".join(plain(text).split("\n")).strip()
     if len(text) <= limit:
         return text

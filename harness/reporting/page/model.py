@@ -84,11 +84,17 @@ class Page:
         )
 
 
-def page_of(contents: JournalContents, known: Mapping[str, Any] | None, problem: str = "") -> Page:
-    """The page of a run, from its journal and environment file. `problem`: why there is no environment file."""
+def page_of(
+    contents: JournalContents, known: Mapping[str, Any] | None, problem: str = "", ledger: Ledger | None = None
+) -> Page:
+    """The page of a run, from its journal and environment file.
+
+    `problem`: why there is no environment file. `ledger`: that of the journal, if it was made before.
+    """
     events, doubled = _without_doubles(contents.events)
     contents = dataclasses.replace(contents, events=events)
-    ledger = Ledger.from_journal(contents)
+    if ledger is None or doubled:
+        ledger = Ledger.from_journal(contents)
     axis = Axis.from_events(events)
     lives = timeline.lives(events, axis)
     ends = {each.executor: each.t for each in events if isinstance(each, Executor) and each.state == "ended"}

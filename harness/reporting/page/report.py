@@ -8,15 +8,18 @@ from harness.reporting import environment, journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.environment import EnvironmentFileError
 from harness.reporting.journal import JournalContents
+from harness.reporting.ledger import Ledger
 
 FILE_NAME = "report.html"
 
 
-def write(run_dir: Path, contents: JournalContents | None = None, out: Path | None = None) -> Path:
+def write(
+    run_dir: Path, contents: JournalContents | None = None, out: Path | None = None, ledger: Ledger | None = None
+) -> Path:
     """Write ``run_dir/report.html``, or `out`. It follows from journal and environment.json alone: no clock is read.
 
-    `contents`: what the journal has, if it was read before. Raises JournalError if there is no readable journal of a
-    run, WriteError if the file cannot be written.
+    `contents`: what the journal has, if it was read before. `ledger`: what follows from them, if that is known. Raises
+    JournalError if there is no readable journal of a run, WriteError if the file cannot be written.
     """
     # Here, because nobody else needs jinja2, and most processes import this module for its name at most.
     from harness.reporting.page import document, model
@@ -29,6 +32,6 @@ def write(run_dir: Path, contents: JournalContents | None = None, out: Path | No
     except EnvironmentFileError:
         known, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # without its path
     path = run_dir / FILE_NAME if out is None else out
-    page = model.page_of(contents, known, problem)
+    page = model.page_of(contents, known, problem, ledger)
     beside = path.parent.resolve() == run_dir.resolve()
     return write_atomically(path, document.render(page, beside=beside))

@@ -55,17 +55,21 @@ struct Argument<T*> {
   std::remove_const_t<T> value{};
 };
 
+// The bindings get their arguments as a tuple, and since torch 2.15 as an array.
+inline PyObject* at(PyObject* call, std::size_t place) { return PyTuple_GET_ITEM(call, place); }
+inline PyObject* at(PyObject* const* call, std::size_t place) { return call[place]; }
+
 // The arguments of the call are the kernel's name, what the kernel takes, and the stream.
-template <typename... Types, std::size_t... Places>
-PyObject* launch(PyObject* call, void (*kernel)(Types...), std::index_sequence<Places...>) {
+template <typename Call, typename... Types, std::size_t... Places>
+PyObject* launch(Call call, void (*kernel)(Types...), std::index_sequence<Places...>) {
   static std::unordered_set<std::string> names;  // under Python's lock; a record of a launch may outlive the Python object
-  const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(call, 0));
+  const char* name = PyUnicode_AsUTF8(at(call, 0));
   if (name == nullptr) throw std::runtime_error("expected a name");
   name = names.emplace(name).first->c_str();
-  void* stream = PyLong_AsVoidPtr(PyTuple_GET_ITEM(call, sizeof...(Types) + 1));
+  void* stream = PyLong_AsVoidPtr(at(call, sizeof...(Types) + 1));
   if (PyErr_Occurred()) throw std::runtime_error("expected a stream");
   std::function<void()> work =
-      [kernel, arguments = std::tuple(Argument<std::remove_const_t<Types>>(PyTuple_GET_ITEM(call, Places + 1))...)]() mutable {
+      [kernel, arguments = std::tuple(Argument<std::remove_const_t<Types>>(at(call, Places + 1))...)]() mutable {
         kernel(std::get<Places>(arguments).get()...);
       };
   if (const int error = simcudaLaunch(stream, name, &work)) {
@@ -75,8 +79,8 @@ PyObject* launch(PyObject* call, void (*kernel)(Types...), std::index_sequence<P
   Py_RETURN_NONE;
 }
 
-template <typename... Types>
-PyObject* launch(PyObject* call, void (*kernel)(Types...)) {
+template <typename Call, typename... Types>
+PyObject* launch(Call call, void (*kernel)(Types...)) {
   return launch(call, kernel, std::index_sequence_for<Types...>());
 }
 
