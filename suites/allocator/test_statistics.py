@@ -118,10 +118,13 @@ def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> N
 def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device) -> None:
     """Contract: what came and went in all counts on until it is reset, then from zero; what there is, and the peak,
     stay through that reset."""
-    settle(device)
     kept = torch.empty(MIB, dtype=torch.uint8, device=device)
+    torch.empty(16 * MIB, dtype=torch.uint8, device=device)
+    settle(device)
     before = torch.accelerator.memory_stats(device)
     assert before["allocated_bytes.all.allocated"] >= MIB
+    for name in ("allocation", "allocated_bytes", "active_bytes", "reserved_bytes", "segment"):
+        assert before[f"{name}.all.peak"] > before[f"{name}.all.current"], "the peak is no other than what there is"
 
     torch.accelerator.reset_accumulated_memory_stats(device)
     zero = torch.accelerator.memory_stats(device)
