@@ -37,6 +37,8 @@ def test_outofmemoryerror_message_names_size_device_total_and_free(device: torch
     assert re.search(r"(?i)tried to allocate (65536\.00 GiB|64(\.0+)? TiB)", text)
     assert re.search(rf"(?i)(gpu|device) {device.index}\b", text)
     assert len(re.findall(r"\d+(?:\.\d+)? (?:bytes|[KMGT]iB)", text)) >= 4
+    _, total = torch.accelerator.get_memory_info(device)
+    assert (f"{total / (1 << 30):.2f} GiB" if total >= 1 << 30 else f"{total / MIB:.2f} MiB") in text
     assert re.search(r"(?i)total", text)
     assert re.search(r"(?i)free", text)
 

@@ -151,7 +151,8 @@ def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> 
     del tensors[-1]
     statistics = torch.accelerator.memory_stats(device)
 
-    for name in ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes"):
+    splits = ("inactive_split", "inactive_split_bytes")
+    for name in ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes", *splits):
         for pool in ("all", "small_pool", "large_pool"):
             each = {key: statistics[f"{name}.{pool}.{key}"] for key in ("current", "peak", "allocated", "freed")}
             moved = {key: value - before[f"{name}.{pool}.{key}"] for key, value in each.items()}
@@ -159,6 +160,8 @@ def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> 
             assert 0 <= each["current"] <= each["peak"], (name, pool)
         parts = sum(statistics[f"{name}.{pool}.current"] for pool in ("small_pool", "large_pool"))
         assert statistics[f"{name}.all.current"] == parts, name
+    for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"):
+        assert statistics[name] >= before[name] >= 0, name
     assert statistics["allocated_bytes.all.current"] >= sum(tensor.nbytes for tensor in tensors)
     assert statistics["allocated_bytes.all.current"] <= statistics["reserved_bytes.all.current"]
 
