@@ -16,50 +16,64 @@ def test_expandable_segments_grow_in_place(device: torch.device) -> None:
     """Contract: requests that grow from step to step, each freed before the next, are served by one segment that is
     expanded in place; without the setting each needs one of its own."""
     script = """
+places = set()
 for size in range(20, 200, 20):
     x = new(size * MIB)
+    places.add(x.data_ptr())
     del x
 segments = [each for each in torch.cuda.memory_snapshot() if each["segment_type"] == "large"]
-tell([len(segments), all(each["is_expandable"] for each in segments)])
+tell([len(segments), all(each["is_expandable"] for each in segments), len(places)])
 """
-    assert ask(script, device, CONF) == [1, True]
-    number, expandable = ask(script, device)
+    assert ask(script, device, CONF) == [1, True, 1]
+    number, expandable, places = ask(script, device)
     assert number > 1
     assert not expandable
+    assert places > 1
 
 
 def test_expandable_segments_keep_values_when_a_segment_grows(device: torch.device) -> None:
     """Contract: tensors at the front of a segment keep address and values while it grows behind them and shrinks when
     the cache is emptied."""
     script = """
-kept = [torch.full((8 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in range(5)]
+kept = [torch.full((8 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in range(1, 6)]
 addresses = [x.data_ptr() for x in kept]
+start = counter("reserved_bytes")
+grown, shrunk = [], []
 for size in (100, 300, 500):
     x = torch.zeros(size * MIB, dtype=torch.uint8, device=DEVICE)
-    del x
+    segments = [each for each in torch.cuda.memory_snapshot() if each["segment_type"] == "large"]
+    grown.append([each["address"] <= addresses[0] < x.data_ptr() < each["address"] + each["total_size"]
+                  for each in segments])
+    del x, segments
     torch.cuda.empty_cache()
-tell([all(bool((x == value).all()) for value, x in enumerate(kept)), [x.data_ptr() for x in kept] == addresses])
+    shrunk.append(counter("reserved_bytes") - start)
+tell([all(bool((x == value).all()) for value, x in enumerate(kept, 1)), [x.data_ptr() for x in kept] == addresses,
+      grown, shrunk])
 """
-    assert ask(script, device, CONF) == [True, True]
+    assert ask(script, device, CONF) == [True, True, [[True]] * 3, [0] * 3]
 
 
 def test_expandable_segments_empty_cache_unmaps_free_pages_of_a_segment_in_use(device: torch.device) -> None:
     """Contract: emptying the cache unmaps what is free of a segment, in the middle of it too, in pages of 20 MiB: of
-    each of two holes of 40 MiB at least one goes back; the holes can be filled again."""
+    each of two holes of 40 MiB at least one goes back; what lives around them is whole, and the holes can be filled
+    again."""
     script = """
-kept = [new(40 * MIB) for _ in range(5)]
+kept = [torch.full((40 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in range(1, 6)]
+reserved = [counter("reserved_bytes")]
 for number in (1, 3):
     kept[number] = None
-before = counter("reserved_bytes")
-torch.cuda.empty_cache()
-after = counter("reserved_bytes")
-again = [torch.full((40 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in (1, 2)]
-tell([before - after, all(bool((x == value).all()) for x, value in zip(again, (1, 2)))])
+    torch.cuda.empty_cache()
+    reserved.append(counter("reserved_bytes"))
+again = [torch.full((40 * MIB,), value, dtype=torch.uint8, device=DEVICE) for value in (6, 7)]
+tell([[before - after for before, after in zip(reserved, reserved[1:])],
+      all(bool((x == value).all()) for x, value in zip(again, (6, 7))),
+      all(bool((kept[number] == number + 1).all()) for number in (0, 2, 4))])
 """
-    given_back, right = ask(script, device, CONF)
+    given_back, right, whole = ask(script, device, CONF)
 
-    assert given_back >= 40 << 20
+    assert min(given_back) >= 20 << 20
     assert right
+    assert whole
 
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_max_split_expandable")
@@ -113,27 +127,33 @@ with torch.cuda.use_mem_pool(pool):
 segments = pool.snapshot()
 right = bool((x.cpu() == torch.arange(MIB)).all())
 expandable = bool(segments) and all(each["is_expandable"] for each in segments)
+inside = any(each["address"] <= x.data_ptr() < each["address"] + each["total_size"] for each in segments)
 del x, pool
 gc.collect()
 torch.cuda.empty_cache()
-tell([right, expandable, counter("reserved_bytes") - before])
+tell([right, expandable, inside, counter("reserved_bytes") - before])
 """
-    assert ask(script, device, CONF) == [True, True, 0]
+    assert ask(script, device, CONF) == [True, True, True, 0]
 
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools_expandable")
 def test_expandable_segments_memory_stats_tell_reserved_bytes_by_pool_id(device: torch.device) -> None:
     """Contract: what a pool has reserved is told by its id with expandable segments too: what its segments add up
-    to."""
+    to, and none of another pool's."""
     script = """
-pool = torch.cuda.MemPool()
-with torch.cuda.use_mem_pool(pool):
-    x = new(30 * MIB)
-told = torch.cuda.memory_stats(0)["reserved_bytes_by_private_pools.%d_%d.all.current" % pool.id]
-tell([told, sum(each["total_size"] for each in pool.snapshot())])
+pools = [torch.cuda.MemPool() for _ in range(2)]
+kept = []
+for pool, size in zip(pools, (30, 70)):
+    with torch.cuda.use_mem_pool(pool):
+        kept.append(new(size * MIB))
+statistics = torch.cuda.memory_stats(0)
+tell([[statistics["reserved_bytes_by_private_pools.%d_%d.all.current" % pool.id] for pool in pools],
+      [sum(each["total_size"] for each in pool.snapshot()) for pool in pools]])
 """
     told, segments = ask(script, device, CONF)
 
     assert told == segments
-    assert told >= 30 << 20
+    assert told[0] >= 30 << 20
+    assert told[1] >= 70 << 20
+    assert told[0] != told[1]

@@ -35,9 +35,9 @@ def test_managed_memory_holds_more_than_the_device_has(device: torch.device) -> 
     hoard = torch.empty(max(free - 256 * MIB, 1), dtype=torch.uint8, device=device)
 
     with private.managed_memory(device) as pool:
-        kept = [torch.full((64 * MIB,), value, dtype=torch.uint8, device=device) for value in range(8)]
+        kept = [torch.full((64 * MIB,), value, dtype=torch.uint8, device=device) for value in range(1, 9)]
     placed = [inside(pool, x) for x in kept]
-    right = [bool((x.cpu() == value).all()) for value, x in enumerate(kept)]
+    right = [bool((x.cpu() == value).all()) for value, x in enumerate(kept, 1)]
     elsewhere = inside(pool, hoard)
     del kept, pool, hoard
     settle(device)

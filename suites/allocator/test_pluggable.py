@@ -79,18 +79,18 @@ counting = Counting(Path({str(library)!r}))
 torch.cuda.memory.change_current_allocator(counting.for_torch())
 x = torch.arange(1000, device=DEVICE)
 y = (x * 2).sum().item()
-during = counting.requests, counting.held
+during = counting.requests, counting.held, counting.requests - counting.returns
 del x
 gc.collect()
-tell([y, *during, counting.requests - counting.returns, counting.held])
+tell([y, *during, counting.held, counting.requests - counting.returns])
 """
-    result, requests, held, live, left = ask(script, device)
+    result, requests, held, live, left, living = ask(script, device)
 
     assert result == 999_000
     assert requests >= 2
     assert held >= 8000
-    assert live >= 0
-    assert left <= held - 8000
+    assert left == held - 8000
+    assert living == live - 1
 
 
 @ON_CUDA
@@ -106,6 +106,7 @@ tell([error, torch.cuda.get_allocator_backend(), x.sum().item()])
     error, back_end, total = ask(script, device)
 
     assert error.startswith("RuntimeError: ")
+    assert "already initialized" in error
     assert back_end == "native"
     assert total == 499_500
 

@@ -107,8 +107,8 @@ def test_empty_cache_from_threads_with_mempools_is_safe(device: torch.device) ->
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_multi_threads_alloc_in_same_order")
 def test_mempool_shared_by_threads_gives_distinct_memory(device: torch.device) -> None:
-    """Contract: a pool that several threads use one after the other gives all of them memory, and no two tensors the
-    same; the same requests in the same order, once all is freed, get the same addresses."""
+    """Contract: a pool that several threads use one after the other gives all of them memory of its own, and no two
+    tensors the same; the same requests in the same order, once all is freed, get the same addresses."""
     pool = torch.cuda.MemPool()
 
     def round_of_requests() -> list[int]:
@@ -122,6 +122,7 @@ def test_mempool_shared_by_threads_gives_distinct_memory(device: torch.device) -
             thread = threading.Thread(target=one)
             thread.start()
             thread.join()
+        assert all(inside(pool, x) for x in kept)
         return [x.data_ptr() for x in kept]
 
     first = round_of_requests()

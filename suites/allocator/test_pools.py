@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ..snapshot._torch_private import recorded
+from ..streams.busy import NOT_SHOWN, calibrate, ever, sleep_on
 from ._torch_private import pool_snapshot
 from .limits import LEFT, MIB, block, settle, short_of_memory
 from .pools import references_taken, segments
@@ -268,18 +269,28 @@ def test_mempool_use_on_oom_is_not_asked_after_the_pool_is_gone(device: torch.de
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_block_free_not_deferred")
 def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.device) -> None:
     """Contract: with no capture under way, a block of a pool that another stream used serves the pool's next request
-    once that stream is through, inside the same `with`."""
+    once that stream is through, inside the same `with`, and none before, which must once be seen."""
     side = torch.cuda.Stream(device)
-    pool = Pool()
-    with use(pool):
-        x = block(device, 4 * MIB)
-        x.record_stream(side)
-        address = x.data_ptr()
-        del x
-        torch.cuda.synchronize(device)
-        y = block(device, 4 * MIB)
+    calibrate(device)
 
-    assert y.data_ptr() == address
+    def seen_at_work() -> bool:
+        pool = Pool()
+        with use(pool):
+            x = block(device, 4 * MIB)
+            sleep_on(side)
+            x.record_stream(side)
+            address = x.data_ptr()
+            del x
+            early = block(device, 4 * MIB)
+            at_work = not side.query()
+            torch.cuda.synchronize(device)
+            y = block(device, 4 * MIB)
+        if at_work:
+            assert early.data_ptr() != address
+            assert y.data_ptr() == address
+        return at_work
+
+    assert ever(seen_at_work), NOT_SHOWN
 
 
 @pytest.mark.requires(torch=">=2.13")

@@ -95,7 +95,8 @@ def test_caching_allocator_alloc_takes_a_stream_or_its_number(device: torch.devi
 )
 def test_caching_allocator_alloc_refuses_negative_sizes(device: torch.device, size: int) -> None:
     """Contract: less than no memory cannot be asked for: an exception tells so and nothing is given."""
-    with pytest.raises((RuntimeError, ValueError, OverflowError, TypeError)):
+    # before 2.13 such a number is one of more bytes than there are
+    with pytest.raises((RuntimeError, ValueError), match=r"(?i)non-negative|out of memory"):
         allocate(size, device)
 
 

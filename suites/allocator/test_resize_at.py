@@ -68,7 +68,7 @@ def test_resize_with_addr_refuses_an_address_in_use(device: torch.device) -> Non
     x, other = tensor(device, 1), tensor(device, 2)
     emptied(x)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=f"exact address {other.data_ptr():#x}"):
         resize_at(x.untyped_storage(), SIZE, other.data_ptr())
 
     assert bool((other == 2).all())
@@ -96,18 +96,23 @@ def test_resize_with_addr_splits_a_free_block_around_the_address(device: torch.d
     assert all(bool((x == place).all()) for place, x in pieces)
     spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in [*others, *(x for _, x in pieces)])
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    assert start <= spans[0][0]
+    assert spans[-1][1] <= start + 16 * MIB
 
 
 @pytest.mark.usefixtures("stream")
 @pytest.mark.covers("test_cuda::TestResizeStorageWithAddr::test_resize_storage_with_addr_misaligned_address_errors")
 @pytest.mark.parametrize("off", [1, 16, 256])
 def test_resize_with_addr_refuses_an_unaligned_address(device: torch.device, off: int) -> None:
-    """Contract: an address that no block could have, since blocks begin at multiples of 512 bytes, is refused."""
+    """Contract: an address that no block could have, since blocks begin at multiples of 512 bytes, is refused; the next
+    one that a block can have is given."""
     x = tensor(device, 1)
     address = emptied(x)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=r"aligned to .*512"):
         resize_at(x.untyped_storage(), SIZE // 2, address + off)
+    resize_at(x.untyped_storage(), SIZE // 2, address + 512)
+    assert x.untyped_storage().data_ptr() == address + 512
 
 
 @pytest.mark.usefixtures("stream")
@@ -135,9 +140,13 @@ def test_resize_with_addr_refuses_a_storage_that_has_memory(device: torch.device
     address = emptied(free)
     x = tensor(device, 2, MIB * 2)
 
-    with pytest.raises(RuntimeError):
+    place = x.data_ptr()
+
+    with pytest.raises(RuntimeError, match="zero-sized"):
         resize_at(x.untyped_storage(), SIZE, address)
 
+    assert x.data_ptr() == place
+    assert x.untyped_storage().nbytes() == MIB * 2
     assert bool((x == 2).all())
 
 
@@ -171,8 +180,10 @@ def test_resize_with_addr_takes_joined_small_blocks_apart(device: torch.device) 
 
 @pytest.mark.requires(device="cuda")
 def test_resize_with_addr_refuses_an_address_in_no_segment(device: torch.device) -> None:
-    """Contract: an address in no segment of the allocator's is refused."""
+    """Contract: an address in no segment of the allocator's is refused, and the storage stays empty."""
     x = torch.empty(0, dtype=torch.uint8, device=device)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=f"exact address {1 << 44:#x}"):
         resize_at(x.untyped_storage(), SIZE, 1 << 44)
+
+    assert x.untyped_storage().nbytes() == 0

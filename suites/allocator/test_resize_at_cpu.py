@@ -13,7 +13,7 @@ def test_resize_with_addr_is_refused_on_the_cpu() -> None:
     """Contract: a storage of the CPU's is refused, and left as it is."""
     x = torch.full((16,), 3, dtype=torch.uint8)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="only supported on CUDA"):
         resize_at(x.untyped_storage(), 32, x.data_ptr())
 
     assert x.tolist() == [3] * 16

@@ -127,21 +127,30 @@ def test_set_allocator_settings_names_an_unknown_setting() -> None:
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
     """Contract: so are the settings that only a build for GPUs has: an unknown back end, a fraction of the memory that
-    is none, and a number of threads that is no power of two."""
+    is none, and a number of threads that is no power of two, each with what is allowed, or the value."""
     good = ["backend:native", "per_process_memory_fraction:0.5", "per_process_memory_fraction:1.0"]
-    bad = ["backend:none_of_them", "per_process_memory_fraction:1.5", "per_process_memory_fraction:-1"]
-    bad += ["pinned_num_register_threads:3", "pinned_use_cuda_host_register:maybe"]
-    found = replies(good + bad)
+    bad = {
+        "backend:none_of_them": "options are native",
+        "per_process_memory_fraction:1.5": "0.0, 1.0",
+        "per_process_memory_fraction:-1": "0.0, 1.0",
+        "pinned_num_register_threads:3": "power of 2",
+        "pinned_use_cuda_host_register:maybe": "'maybe'",
+    }
+    found = replies([*good, *bad])
 
     assert [settings for settings in good if found[settings]] == []
-    assert [settings for settings in bad if not found[settings].startswith("ValueError: ")] == []
+    for settings, named in bad.items():
+        assert found[settings].startswith("ValueError: "), settings
+        assert named in found[settings], settings
 
 
 @FOR_GPUS
 def test_set_allocator_settings_refuses_another_backend_later() -> None:
-    """Contract: another back end than that which the process began with is refused when it runs, since what was
-    allocated could not be freed by it."""
-    assert replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"] != ""
+    """Contract: another back end than that which the process began with is refused when it runs, with the name of the
+    latter, since what was allocated could not be freed by it."""
+    told = replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"]
+
+    assert "!= native" in told
 
 
 def with_variables(variables: dict[str, str], last: str) -> children.Ended:

@@ -55,13 +55,19 @@ tell([y.data_ptr() == address, counter("segment") == before])
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.parametrize(("conf", "size"), [("", 20), ("large_segment_size_mb:40", 40)], ids=["default", "larger"])
 def test_large_segment_size_mb_sets_the_size_of_segments(device: torch.device, conf: str, size: int) -> None:
-    """Contract: for requests of more than 1 MiB and less than 10 a segment is 20 MiB, or `large_segment_size_mb`."""
+    """Contract: for requests of more than 1 MiB and less than 10 a segment is 20 MiB, or `large_segment_size_mb`; with
+    1 MiB and with 10 it is not."""
     script = """
-before = counter("reserved_bytes")
-x = new(2 * MIB)
-tell(counter("reserved_bytes") - before)
+grown = []
+for size in (MIB, MIB + 1, 2 * MIB, 10 * MIB - 512, 10 * MIB):
+    torch.cuda.empty_cache()
+    before = counter("reserved_bytes")
+    x = new(size)
+    grown.append(counter("reserved_bytes") - before)
+    del x
+tell(grown)
 """
-    assert ask(script, device, conf) == size * MIB
+    assert ask(script, device, conf) == [2 * MIB, size * MIB, size * MIB, size * MIB, 10 * MIB]
 
 
 @pytest.mark.parametrize(

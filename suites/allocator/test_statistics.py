@@ -118,10 +118,13 @@ def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> N
 def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device) -> None:
     """Contract: what came and went in all counts on until it is reset, then from zero; what there is, and the peak,
     stay through that reset."""
-    settle(device)
     kept = torch.empty(MIB, dtype=torch.uint8, device=device)
+    torch.empty(16 * MIB, dtype=torch.uint8, device=device)
+    settle(device)
     before = torch.accelerator.memory_stats(device)
     assert before["allocated_bytes.all.allocated"] >= MIB
+    for name in ("allocation", "allocated_bytes", "active_bytes", "reserved_bytes", "segment"):
+        assert before[f"{name}.all.peak"] > before[f"{name}.all.current"], "the peak is no other than what there is"
 
     torch.accelerator.reset_accumulated_memory_stats(device)
     zero = torch.accelerator.memory_stats(device)
@@ -148,7 +151,8 @@ def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> 
     del tensors[-1]
     statistics = torch.accelerator.memory_stats(device)
 
-    for name in ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes"):
+    splits = ("inactive_split", "inactive_split_bytes")
+    for name in ("allocation", "segment", "active", "allocated_bytes", "reserved_bytes", "active_bytes", *splits):
         for pool in ("all", "small_pool", "large_pool"):
             each = {key: statistics[f"{name}.{pool}.{key}"] for key in ("current", "peak", "allocated", "freed")}
             moved = {key: value - before[f"{name}.{pool}.{key}"] for key, value in each.items()}
@@ -156,6 +160,8 @@ def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> 
             assert 0 <= each["current"] <= each["peak"], (name, pool)
         parts = sum(statistics[f"{name}.{pool}.current"] for pool in ("small_pool", "large_pool"))
         assert statistics[f"{name}.all.current"] == parts, name
+    for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"):
+        assert statistics[name] >= before[name] >= 0, name
     assert statistics["allocated_bytes.all.current"] >= sum(tensor.nbytes for tensor in tensors)
     assert statistics["allocated_bytes.all.current"] <= statistics["reserved_bytes.all.current"]
 

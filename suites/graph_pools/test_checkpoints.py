@@ -41,7 +41,7 @@ Program = Callable[[torch.device], list[torch.Tensor]]
 
 def mixed(device: torch.device) -> list[torch.Tensor]:
     """Large and small blocks, with temporary ones between them."""
-    x = torch.zeros(8 * MIB, dtype=torch.uint8, device=device)
+    x = filled(8 * MIB, device)
     x = x + x
     sums = filled(MIB, device) + filled(MIB, device) + filled(MIB, device)
     return [x, filled(MIB, device) + sums, filled(MIB, device)]

@@ -52,7 +52,8 @@ def test_graph_pool_handle_is_shared_by_graphs(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_make_graphed_callables_same_pool")
 def test_make_graphed_callables_that_share_a_pool_train_like_eager_ones(device: torch.device) -> None:
     """Contract: several modules made graphs in one pool compute, one after the other, what their like without graphs
-    do, forward and backward, and each has memory of its own for parameters and gradients."""
+    do, forward and backward, and each has memory of its own for parameters and gradients: those of the first are right
+    when the last has run."""
     torch.manual_seed(5)
     models = [
         torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128)).to(device)
@@ -71,9 +72,12 @@ def test_make_graphed_callables_that_share_a_pool_train_like_eager_ones(device: 
 
         assert pool_of(device, result.untyped_storage().data_ptr()) == handle
         torch.testing.assert_close(result, plain)
+
+    places = []
+    for model, ours in zip(models, graphed, strict=True):
         for parameter, other in zip(model.parameters(), ours.parameters(), strict=True):
             assert parameter.grad is not None
             assert other.grad is not None
             torch.testing.assert_close(other.grad, parameter.grad)
-            assert parameter.data_ptr() != other.data_ptr()
-            assert parameter.grad.data_ptr() != other.grad.data_ptr()
+            places += [each.data_ptr() for each in (parameter, other, parameter.grad, other.grad)]
+    assert len(set(places)) == len(places)

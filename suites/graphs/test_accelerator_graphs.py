@@ -46,13 +46,13 @@ def test_replay_runs_every_node_in_order(device: torch.device) -> None:
     x = torch.zeros(ELEMENTS, dtype=torch.int64, device=device)
 
     def work() -> None:
-        x.zero_()
+        x.fill_(1)
         for step in range(1, 21):
             x.mul_(3)
             x.add_(step)
 
     graph = captured(device, work)
-    expected = 0
+    expected = 1
     for step in range(1, 21):
         expected = expected * 3 + step
 
@@ -175,6 +175,7 @@ def test_replay_draws_new_random_numbers(device: torch.device) -> None:
         assert torch.equal(one, again)
     assert not torch.equal(sequences[0][0], sequences[0][1])
     assert not torch.equal(sequences[0][1], sequences[0][2])
+    assert not torch.equal(sequences[0][0], sequences[0][2])
 
 
 def test_graph_keeps_its_memory(device: torch.device) -> None:

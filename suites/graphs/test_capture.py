@@ -118,7 +118,7 @@ def test_capture_begin_needs_a_reset_of_a_captured_graph(api: Api, device: torch
     """Contract: a graph that holds a capture refuses another until it was reset; the first stays good."""
     x = torch.zeros(8, device=device)
     graph = captured(api, device, lambda: x.add_(1))
-    with torch.Stream(device), pytest.raises(RuntimeError):
+    with torch.Stream(device), pytest.raises(RuntimeError, match=r"already owns a captured graph|was not reset"):
         api.begin(graph)
     x.zero_()
     graph.replay()
@@ -233,15 +233,26 @@ def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:
 @pytest.mark.covers(f"{ROW}test_cuda_graph_inference_mode")
 def test_inference_mode_capture_and_replay(api: Api, device: torch.device) -> None:
     """Contract: work is captured and replayed in inference mode as outside, a product and random numbers included."""
-    weight = torch.eye(8, device=device) * 2
+    weight = torch.eye(8, device=device).roll(1, 0) * 2
     x = torch.ones(8, 8, device=device)
+    numbers = torch.arange(64.0, device=device).reshape(8, 8)
     with torch.inference_mode():
-        result = torch.zeros(8, 8, device=device)
-        graph = captured(api, device, lambda: result.copy_(x @ weight))
-        for value in (3.0, 5.0):
-            x.fill_(value)
+        result, noise = (torch.zeros(8, 8, device=device) for _ in range(2))
+
+        def work() -> None:
+            result.copy_(x @ weight)
+            noise.uniform_()
+
+        graph = captured(api, device, work)
+        torch.manual_seed(9)
+        drawn = [torch.empty(8, 8, device=device).uniform_() for _ in range(2)]
+        torch.manual_seed(9)
+        for value, wanted in zip((3.0, 5.0), drawn, strict=True):
+            x.copy_(numbers + value)
             graph.replay()
-            assert (result == 2 * value).all()
+            assert torch.equal(result, 2 * (numbers + value).roll(-1, 1))
+            assert torch.equal(noise, wanted)
+        assert not torch.equal(*drawn)
 
 
 @apis_that_print
@@ -365,8 +376,8 @@ def test_graph_that_is_dropped_gives_its_memory_back(api: Api, device: torch.dev
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_replay_within_a_capture_is_part_of_it_or_refused(api: Api, place: str, device: torch.device) -> None:
     """Contract: replaying one graph while another is captured either becomes part of that capture (CUDA's child
-    graphs), so that each replay of the other runs it in its place, or is refused; it never runs at once behind the
-    capture's back, and the device stays usable."""
+    graphs), so that each replay of the other runs it in its place, or is refused with words about the capture; it never
+    runs at once behind the capture's back, and the device stays usable."""
     x = torch.ones(ELEMENTS, device=device)
     inner = captured(api, device, lambda: x.add_(1))
     x.fill_(1)
@@ -382,8 +393,9 @@ def test_replay_within_a_capture_is_part_of_it_or_refused(api: Api, place: str, 
     refused = False
     try:
         nest()
-    except RuntimeError:
+    except RuntimeError as error:
         refused = True
+        assert "captur" in str(error).lower()  # noqa: PT017
     torch.accelerator.synchronize(device)
     assert (x == 1).all(), "the replay ran while it was captured"
 

@@ -205,7 +205,7 @@ if problems:
 def test_capture_error_mode_unknown_is_an_error(api: Api, device: torch.device) -> None:
     """Contract: a mode that does not exist is refused by name, and nothing has begun."""
     graph = api.new()
-    with torch.Stream(device), pytest.raises((RuntimeError, ValueError, TypeError), match=r"(?i)mode|thread_locale"):
+    with torch.Stream(device), pytest.raises(RuntimeError, match=r"mode.*thread_locale"):
         api.begin(graph, mode="thread_locale")
     assert works(device)
 
@@ -238,7 +238,7 @@ def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(dev
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local"):
             (weight * 3).sum().backward()
 
-    with pytest.raises(RuntimeError, match=r"(?i)stream"):
+    with pytest.raises(RuntimeError, match=r"stale reference to the default stream"):
         capture()
     assert works(device)
     assert held.item() == 16

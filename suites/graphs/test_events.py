@@ -20,9 +20,11 @@ def external(*, timing: bool = False) -> torch.cuda.Event:
 
 @pytest.mark.covers(f"{ROW}test_graph_timing")
 def test_external_event_elapsed_time_in_a_graph(device: torch.device) -> None:
-    """Contract: external events recorded in a graph are recorded by each replay, and measure what lies between them:
-    a long wait is longer than a short one, and both are no longer than the whole."""
+    """Contract: external events recorded in a graph are recorded by each replay, after what was recorded before it on
+    the same stream, and measure what lies between them: a long wait is longer than a short one, and both are no longer
+    than the whole."""
     calibrate(device)
+    launch = torch.cuda.Event(enable_timing=True)
     stream = torch.cuda.Stream(device)
     events = [external(timing=True) for _ in range(3)]
     graph = torch.cuda.CUDAGraph()
@@ -33,8 +35,10 @@ def test_external_event_elapsed_time_in_a_graph(device: torch.device) -> None:
         sleep_on(stream, 50)
         events[2].record()
     for _ in range(3):
+        launch.record()
         graph.replay()
         torch.cuda.synchronize()
+        assert launch.elapsed_time(events[0]) >= 0
         short, long = (a.elapsed_time(b) for a, b in ((events[0], events[1]), (events[1], events[2])))
         assert 0 < short < long
         assert long <= events[0].elapsed_time(events[2])

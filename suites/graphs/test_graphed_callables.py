@@ -45,7 +45,7 @@ class Used(torch.nn.Module):
 
 
 def train(model: torch.nn.Module, data: list[Any], autocast: bool, device: torch.device) -> list[torch.Tensor]:
-    """Some steps of gradient descent; the losses, and at the end the parameters."""
+    """Some steps of gradient descent; the losses, and at the end the parameters. Outputs have autocast's type."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for arguments in data:
@@ -53,6 +53,7 @@ def train(model: torch.nn.Module, data: list[Any], autocast: bool, device: torch
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=autocast, cache_enabled=False):
             out = model(arguments)
             out = out["output"] if isinstance(out, dict) else out
+            assert out.dtype is (torch.bfloat16 if autocast else torch.float32)
             loss = out.float().square().mean()
         loss.backward()
         optimiser.step()
@@ -109,11 +110,19 @@ def test_make_graphed_callables_refuses_autocast_with_its_cache(device: torch.de
         torch.cuda.make_graphed_callables(Used().to(device), (torch.randn(12, 16, device=device),))
 
 
+def backward(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Compare what a graphed callable and its eager twin gave, and go backward through both."""
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    for out in (found, wanted):
+        out.sum().backward()
+
+
 @pytest.mark.parametrize("shared", ["tuple", "pool"])
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_same_pool")
 def test_make_graphed_callables_several_in_one_pool(shared: str, device: torch.device) -> None:
     """Contract: several callables, given together or with one pool, and run in the order they were given in, train
-    like eager ones: none overwrites what another still needs."""
+    like eager ones: none overwrites what another still needs. Those that were given together may all go forward before
+    they go backward in the reverse order; with a pool alone, each goes backward before the next goes forward."""
     eager = [Used().to(device) for _ in range(3)]
     graphed: list[Any] = [copy.deepcopy(model) for model in eager]
     sample = torch.randn(12, 16, device=device)
@@ -126,13 +135,16 @@ def test_make_graphed_callables_several_in_one_pool(shared: str, device: torch.d
         graphed = [torch.cuda.make_graphed_callables(model, (sample.clone(),), pool=pool) for model in graphed]
     for _ in range(4):
         x = torch.randn(12, 16, device=device)
+        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
         for one, other in zip(graphed, eager, strict=True):
             for model in (one, other):
                 model.zero_grad(set_to_none=True)
-            found, wanted = one(x), other(x)
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-            found.sum().backward()
-            wanted.sum().backward()
+            pending.append((one(x), other(x)))
+            if shared == "pool":
+                backward(*pending.pop())
+        while pending:
+            backward(*pending.pop())
+        for one, other in zip(graphed, eager, strict=True):
             grads = [[parameter.grad for parameter in model.parameters()] for model in (one, other)]
             for mine, theirs in zip(*grads, strict=True):
                 torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
@@ -166,13 +178,23 @@ def test_make_graphed_callables_without_parameters(wants_gradient: bool, device:
 def test_make_graphed_callables_module_in_eval_runs_its_own_forward(device: torch.device) -> None:
     """Contract: a module that was graphed in training runs its own forward in evaluation, with inputs of any shape,
     and the graph again when it is back in training."""
-    model: Any = Used().to(device)
-    plain = copy.deepcopy(model)
+    calls: list[bool] = []
+
+    class Counted(Used):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(self.training)
+            return super().forward(x)
+
+    model: Any = Counted().to(device)
+    plain = Used().to(device)
+    plain.load_state_dict(model.state_dict())
     model = torch.cuda.make_graphed_callables(model, (torch.randn(12, 16, device=device),))
+    calls.clear()
     for training, rows in ((True, 12), (False, 5), (True, 12)):
         model.train(training)
         x = torch.randn(rows, 16, device=device)
         torch.testing.assert_close(model(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert calls == [False]
 
 
 def test_make_graphed_callables_has_no_second_derivative(device: torch.device) -> None:

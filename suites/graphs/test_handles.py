@@ -64,8 +64,8 @@ def test_raw_cuda_graph_and_exec_after_a_reset(device: torch.device) -> None:
     graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
     graph.instantiate()
     graph.reset()
-    for handle in (graph.raw_cuda_graph, graph.raw_cuda_graph_exec):
-        with pytest.raises(RuntimeError):
+    for handle, missing in ((graph.raw_cuda_graph, "capture_end"), (graph.raw_cuda_graph_exec, "instantiate")):
+        with pytest.raises(RuntimeError, match=missing):
             handle()
     with torch.cuda.graph(graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
         x.add_(10)
@@ -88,6 +88,8 @@ def test_check_input_liveness_refuses_a_replay_when_an_input_is_gone(device: tor
     graph.replay()
     assert (out == 1).all()
     del source
-    with pytest.raises(RuntimeError):
+    out.zero_()
+    with pytest.raises(RuntimeError, match=r"(?i)dead tensor"):
         graph.replay()
     assert works(device)
+    assert (out == 0).all()

@@ -122,7 +122,7 @@ def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> No
         graph.replay()
         found.append(out.detach().clone())
     assert all(torch.isfinite(one).all() for one in found)
-    assert not torch.equal(found[0], found[1])
+    assert len({tuple(one.flatten().tolist()) for one in found}) == 3
     assert torch.isfinite(model(x)[0]).all()
 
 
@@ -153,7 +153,7 @@ def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) ->
         graph.replay()
         assert torch.equal(out, gradient)
         found.append(out.clone())
-    assert not torch.equal(found[0], found[1])
+    assert len({tuple(one.tolist()) for one in found}) == 3
 
 
 @apis

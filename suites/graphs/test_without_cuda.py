@@ -61,10 +61,11 @@ def test_make_graphed_callables_sample_args_must_be_tensors(arguments: tuple[obj
 def test_make_graphed_callables_refuses_modules_with_hooks() -> None:
     """Contract: a module that has hooks already cannot be graphed, and one whose buffer wants a gradient neither; both
     are said before a device is needed."""
-    hooked = torch.nn.Linear(4, 4)
-    hooked.register_forward_hook(lambda *_: None)
-    with pytest.raises(AssertionError, match="hooks"):
-        torch.cuda.make_graphed_callables(hooked, (torch.ones(2, 4),))
+    for register in ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"):
+        hooked = torch.nn.Linear(4, 4)
+        getattr(hooked, register)(lambda *_: None)
+        with pytest.raises(AssertionError, match="hooks"):
+            torch.cuda.make_graphed_callables(hooked, (torch.ones(2, 4),))
     buffered = torch.nn.Linear(4, 4)
     buffered.register_buffer("trainable", torch.ones(1, requires_grad=True))
     with pytest.raises(AssertionError, match="requires_grad"):

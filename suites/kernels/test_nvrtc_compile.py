@@ -88,8 +88,10 @@ def test_nvrtc_compile_reports_errors_in_the_text(source: str, told: str) -> Non
 
 @pytest.mark.parametrize(("name", "capability"), [("tripled", "90"), ("doubled", "12345"), ("doubled", "ninety")])
 def test_nvrtc_compile_refuses_an_unknown_kernel_or_capability(name: str, capability: str) -> None:
-    """Contract: a kernel that the text does not have, or a GPU that there is not, is an error."""
-    with pytest.raises(RuntimeError, match=r"(?i)cuda error|compilation failed"):
+    """Contract: a kernel that the text does not have, or a GPU that there is not, is an error in the compiler's
+    words."""
+    told = "tripled" if name == "tripled" else "architecture"
+    with pytest.raises(RuntimeError, match=rf"(?s)compilation failed.*{told}"):
         private.binary(PLAIN, name, capability=capability)
 
 
@@ -119,5 +121,5 @@ def test_nvrtc_compile_passes_nvcc_options() -> None:
     source = 'extern "C" __device__ int NAME = 7;\nextern "C" __global__ void f(int* x) { *x = NAME; }'
 
     assert b"chosen" in private.binary(source, "f", options=["-DNAME=chosen"])[0]
-    with pytest.raises(RuntimeError, match=r"(?i)option|error"):
+    with pytest.raises(RuntimeError, match=r"--no-such-option"):
         private.binary(source, "f", options=["--no-such-option"])

@@ -72,11 +72,21 @@ extern "C" __global__ void multiplied(const float* a, const float* b, float* c, 
 """
 
 
+DIMENSIONS = """
+extern "C" __global__ void dimensions(int* x) {
+  x[0] = gridDim.x, x[1] = gridDim.y, x[2] = gridDim.z, x[3] = blockDim.x, x[4] = blockDim.y, x[5] = blockDim.z;
+}
+"""
+
+
 @pytest.mark.covers(f"{ROW}test_compile_kernel_advanced")
 @pytest.mark.parametrize("n", [16, 37, 200])
 def test_compile_kernel_two_dimensions_with_shared_memory(device: torch.device, n: int) -> None:
     """Contract: grid and block have their dimensions in order, and threads of a block share memory: a product of
     matrices of small whole numbers is exact."""
+    told = torch.zeros(6, dtype=torch.int32, device=device)
+    private.compiled(DIMENSIONS, "dimensions")(grid=(2, 3, 5), block=(7, 4, 8), args=[told])
+    assert told.tolist() == [2, 3, 5, 7, 4, 8]
     kernel = private.compiled(SQUARED, "multiplied")
     a, b = (torch.arange(n * n, device=device).remainder(factor).float().reshape(n, n) for factor in (7, 5))
     c = torch.empty(n, n, device=device)

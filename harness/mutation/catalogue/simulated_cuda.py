@@ -1,17 +1,18 @@
-"""CUDA's interface in Python, on the simulated CUDA: streams, graphs, pools, registered memory."""
+"""CUDA's interface in Python, on the simulated CUDA, and where it needs no device: streams, graphs, pools, memory."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from harness.mutation.breaks import Theme, replace
+from harness.mutation.breaks import Theme, edit, replace
 
 _theme = broken = Theme()
 _on_cuda = functools.partial(_theme, device="simcuda")
 
 _POOLS, _GRAPH_POOLS = "suites/allocator/test_pools.py", "suites/graphs/test_pools.py"
 _CAPTURE, _REGISTER = "suites/graphs/test_capture.py", "suites/transfers/test_cuda_register.py"
+_CALLABLES, _NO_CUDA = "suites/graphs/test_graphed_callables.py", "suites/graphs/test_without_cuda.py"
 
 
 def _torch() -> Any:
@@ -210,3 +211,176 @@ def _peak() -> object:
     torch.ones(1 << 20, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.max_memory_allocated() > 1 << 20
+
+
+@_on_cuda("Within a pool that is in use, `record_stream` does nothing.", _POOLS, shows=lambda: _recorded())
+def record_stream_is_ignored_in_pools() -> None:
+    import contextlib
+
+    import torch
+
+    used: list[Any] = []
+
+    def around_use(use: Any) -> Any:
+        @contextlib.contextmanager
+        def uses(*arguments: Any, **options: Any) -> Any:
+            with use(*arguments, **options):
+                used.append(arguments)
+                try:
+                    yield
+                finally:
+                    used.pop()
+
+        return uses
+
+    for owner in (torch.cuda, torch.cuda.memory):
+        replace(owner, "use_mem_pool", around_use)
+    replace(torch.Tensor, "record_stream", lambda record: lambda self, stream: None if used else record(self, stream))
+
+
+def _recorded() -> object:
+    torch = _torch()
+    side, pool = torch.cuda.Stream(), torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.empty(1 << 20, device="cuda")
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(200_000_000)
+        x.record_stream(side)
+        place = x.data_ptr()
+        del x
+        again = torch.empty(1 << 20, device="cuda").data_ptr() == place
+    torch.cuda.synchronize()
+    return again
+
+
+@_on_cuda("In inference mode each replay draws the same random numbers.", _CAPTURE, shows=lambda: _inferred())
+def replays_in_inference_mode_draw_the_same() -> None:
+    import torch
+
+    def around(replay: Any) -> Any:
+        def replays(self: Any) -> None:
+            before = torch.cuda.get_rng_state()
+            replay(self)
+            if torch.is_inference_mode_enabled():
+                torch.cuda.set_rng_state(before)
+
+        return replays
+
+    replace(torch.cuda.CUDAGraph, "replay", around)
+
+
+def _inferred() -> object:
+    torch = _torch()
+    torch.manual_seed(3)
+    x, graph, found = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph(), []
+    with torch.inference_mode():
+        with torch.cuda.graph(graph):
+            x.uniform_()
+        for _ in range(2):
+            graph.replay()
+            found.append(x.tolist())
+    return found
+
+
+@_on_cuda("A graphed module runs its own forward, and never its graph.", _CALLABLES, shows=lambda: _graphed_module())
+def graphed_modules_never_run_their_graphs() -> None:
+    _edit_callables("func.training == graph_training_state", "False")
+
+
+def _edit_callables(old: str, new: str) -> None:
+    import torch
+
+    edit("torch.cuda.graphs:make_graphed_callables", old, new)
+    torch.cuda.make_graphed_callables = torch.cuda.graphs.make_graphed_callables
+
+
+def _graphed_module() -> object:
+    torch = _torch()
+    calls = []
+
+    class Module(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            calls.append(1)
+            return x * 2
+
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(Module(), (x,))
+    calls.clear()
+    graphed(x)
+    return len(calls)
+
+
+@_on_cuda(
+    "Of callables that are graphed together, each is captured forward and backward before the next.",
+    _CALLABLES,
+    shows=lambda: _graphed_together(),
+)
+def callables_are_graphed_one_by_one() -> None:
+    import torch
+
+    def around(make: Any) -> Any:
+        def made(callables: Any, sample_args: Any, *rest: Any, **options: Any) -> Any:
+            if not isinstance(callables, tuple):
+                return make(callables, sample_args, *rest, **options)
+            options["pool"] = options.get("pool") or torch.cuda.graph_pool_handle()
+            return tuple(make(*each, *rest, **options) for each in zip(callables, sample_args, strict=True))
+
+        return made
+
+    for owner in (torch.cuda, torch.cuda.graphs):
+        replace(owner, "make_graphed_callables", around)
+
+
+def _graphed_together() -> object:
+    torch = _torch()
+    inputs = [torch.full((2,), value, device="cuda", requires_grad=True) for value in (0.5, 2.0)]
+    functions = (lambda x: x.exp().sin(), lambda x: x.exp().cos())
+    graphed = torch.cuda.make_graphed_callables(
+        functions, tuple((x.detach().clone().requires_grad_(),) for x in inputs)
+    )
+    outs = [function(x) for function, x in zip(graphed, inputs, strict=True)]
+    for out in reversed(outs):
+        out.sum().backward()
+    return [x.grad.tolist() for x in inputs]
+
+
+@_on_cuda("Callables are graphed as if without autocast.", _CALLABLES, shows=lambda: _graphed_under_autocast())
+def callables_are_graphed_without_autocast() -> None:
+    import torch
+
+    def around(make: Any) -> Any:
+        def made(*arguments: Any, **options: Any) -> Any:
+            if torch.is_autocast_cache_enabled():
+                return make(*arguments, **options)  # which it refuses under autocast
+            with torch.autocast("cuda", enabled=False, cache_enabled=False):
+                return make(*arguments, **options)
+
+        return made
+
+    for owner in (torch.cuda, torch.cuda.graphs):
+        replace(owner, "make_graphed_callables", around)
+
+
+def _graphed_under_autocast() -> object:
+    torch = _torch()
+    x = torch.ones(2, 2, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        graphed = torch.cuda.make_graphed_callables(lambda x: x @ x, (x,))
+        return str(graphed(x).dtype)
+
+
+@broken("A module with a hook that runs before its forward is graphed.", _NO_CUDA, shows=lambda: _hooked())
+def modules_with_pre_hooks_are_graphed() -> None:
+    _edit_callables("and len(c._forward_pre_hooks) == 0", "")
+
+
+def _hooked() -> object:
+    import torch
+
+    module = torch.nn.Linear(2, 2)
+    module.register_forward_pre_hook(lambda *_: None)
+    try:
+        torch.cuda.make_graphed_callables(module, (torch.ones(1, 2),))
+    except (AssertionError, RuntimeError) as error:
+        return "hooks" in str(error)
+    return "graphed"
