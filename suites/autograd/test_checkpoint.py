@@ -153,7 +153,7 @@ def test_checkpoint_keeps_its_input_alone(engine: Engine, device: torch.device) 
         result = run(forward, x, reentrant=False)
 
     assert plain == [(3, 2)] * 5
-    assert within == [(2,)]
+    assert [shape for shape in within if shape != (0,)] == [(2,)]  # up to torch 2.12 with one of no elements
     result.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.autograd.grad(forward(x).sum(), x)[0])
