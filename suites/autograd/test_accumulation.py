@@ -53,6 +53,9 @@ def test_grad_is_not_shared_between_leaves(engine: Engine, device: torch.device)
 
     assert y.grad.tolist() == [5.0, 6.0]
     assert start.tolist() == [5.0, 6.0]
+    y.grad.fill_(7)
+    assert x.grad.tolist() == [0.0, 0.0]
+    assert start.tolist() == [5.0, 6.0]
 
 
 def test_grad_that_was_broadcast_has_memory_of_its_own(engine: Engine, device: torch.device) -> None:

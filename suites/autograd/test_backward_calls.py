@@ -18,7 +18,7 @@ def pair(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.covers(ROW)
 def test_backward_inputs_alone_get_gradients(engine: Engine, device: torch.device) -> None:
-    """Contract: `backward(inputs=…)` accumulates into those tensors and no other leaf, those within the graph too."""
+    """Contract: `backward(inputs=…)` accumulates into those tensors and no other leaf."""
     x, y = pair(device)
     middle = x * 2
 
@@ -72,17 +72,20 @@ def test_autograd_grad_returns_gradients_in_order_and_writes_none(engine: Engine
 @pytest.mark.covers(ROW)
 def test_allow_unused_and_materialize_grads_for_an_input_without_part(engine: Engine, device: torch.device) -> None:
     """Contract: an input that the result does not depend on is an error; None with `allow_unused`; zeros of its shape
-    with `materialize_grads`."""
-    x, y = pair(device)
+    with `materialize_grads`; whichever of the inputs it is."""
+    x, _ = pair(device)
+    y = torch.ones(1, 3, device=device, requires_grad=True)
 
-    with pytest.raises(RuntimeError, match="to not have been used in the graph"):
-        torch.autograd.grad((x * 2).sum(), [x, y])
-    gradient, nothing = torch.autograd.grad((x * 2).sum(), [x, y], allow_unused=True)
-    _, zeros = torch.autograd.grad((x * 2).sum(), [x, y], materialize_grads=True)
+    for inputs in ([x, y], [y, x]):
+        with pytest.raises(RuntimeError, match="to not have been used in the graph"):
+            torch.autograd.grad((x * 2).sum(), inputs)
+        unused = torch.autograd.grad((x * 2).sum(), inputs, allow_unused=True)
+        zeros = torch.autograd.grad((x * 2).sum(), inputs, materialize_grads=True)
 
-    assert gradient.tolist() == [2.0, 2.0]
-    assert nothing is None
-    assert zeros.tolist() == [0.0, 0.0]
+        assert [None if one is None else one.tolist() for one in unused] == [
+            [2.0, 2.0] if one is x else None for one in inputs
+        ]
+        assert [one.tolist() for one in zeros] == [[2.0, 2.0] if one is x else [[0.0] * 3] for one in inputs]
 
 
 def test_autograd_grad_of_a_result_that_is_its_own_input(engine: Engine, device: torch.device) -> None:
@@ -124,7 +127,8 @@ def test_backward_of_several_results_at_once(engine: Engine, device: torch.devic
 
 
 def test_backward_needs_a_start_for_more_than_one_number(engine: Engine, device: torch.device) -> None:
-    """Contract: without a starting gradient the result must be one number; a start has the result's shape and dtype."""
+    """Contract: without a starting gradient the result must be one number; a start has the result's shape, and is
+    complex only where that is; a result without a history has no pass."""
     x, _ = pair(device)
 
     with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):

@@ -38,7 +38,9 @@ def test_checkpoint_gives_the_gradients_without_it(reentrant: bool, engine: Engi
 
     expected = torch.autograd.grad(forward(x).sum(), [x, layer.weight, layer.bias])
     runs.clear()
-    run(forward, x, reentrant=reentrant).sum().backward()
+    result = run(forward, x, reentrant=reentrant)
+    assert len(runs) == 1
+    result.sum().backward()
 
     assert len(runs) == 2
     for wanted, found in zip(expected, (x.grad, layer.weight.grad, layer.bias.grad), strict=True):
@@ -133,10 +135,11 @@ def counting(packed: list[tuple[int, ...]]) -> Iterator[None]:
 
 @pytest.mark.covers(ROW)
 def test_checkpoint_keeps_its_input_alone(engine: Engine, device: torch.device) -> None:
-    """Contract: between the passes nothing of the inside is kept, the input alone: fewer tensors are saved than without
-    a checkpoint."""
+    """Contract: between the passes nothing of the inside is kept, the input alone: one tensor is saved, of its shape,
+    and more without a checkpoint."""
 
     def forward(given: torch.Tensor) -> torch.Tensor:
+        given = given.expand(3, 2)
         for _ in range(5):
             given = given.sin()
         return given
@@ -149,8 +152,8 @@ def test_checkpoint_keeps_its_input_alone(engine: Engine, device: torch.device) 
     with counting(within):
         result = run(forward, x, reentrant=False)
 
-    assert len(plain) == 5
-    assert len(within) < len(plain)
+    assert plain == [(3, 2)] * 5
+    assert [shape for shape in within if shape != (0,)] == [(2,)]  # up to torch 2.12 with one of no elements
     result.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.autograd.grad(forward(x).sum(), x)[0])
@@ -195,9 +198,9 @@ def test_checkpointerror_when_the_second_forward_differs(engine: Engine, device:
 
     x = torch.ones(3, device=device, requires_grad=True)
 
-    for forward in (another_number, another_shape):
+    for forward, text in ((another_number, "different number of tensors"), (another_shape, "different metadata")):
         calls.clear()
-        with pytest.raises(torch.utils.checkpoint.CheckpointError, match=r"(?i)different (number|metadata)|differ"):
+        with pytest.raises(torch.utils.checkpoint.CheckpointError, match=text):
             run(forward, x, reentrant=False).sum().backward()
         engine.still_works()
 

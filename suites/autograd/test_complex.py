@@ -107,8 +107,8 @@ def test_complex_functions_of_real_inputs_have_real_gradients(engine: Engine, de
 
 
 def test_complex_backward_needs_a_start(engine: Engine, device: torch.device) -> None:
-    """Contract: the start of a pass is made up for real numbers only: for a complex one it must be given, and the
-    result is linear in it over the reals."""
+    """Contract: the start of a pass is made up for real numbers only: for a complex one it must be given, and a
+    sum passes it on to each number."""
     z = points(device)
 
     with pytest.raises(RuntimeError, match="grad can be implicitly created only for real scalar outputs"):
@@ -121,7 +121,8 @@ def test_complex_backward_needs_a_start(engine: Engine, device: torch.device) ->
 
 @waived(Known("a view of another dtype that was changed cannot be captured", LIST, RuntimeError))
 def test_complex_real_and_imag_views_changed_in_place(engine: Engine, device: torch.device) -> None:
-    """Contract: to change the real part by its view is to change the number: its gradient is scaled there alone."""
+    """Contract: to change the real or the imaginary part by its view is to change the number: its gradient is scaled
+    there alone."""
     z = points(device)
 
     w = z * 1
@@ -130,3 +131,10 @@ def test_complex_real_and_imag_views_changed_in_place(engine: Engine, device: to
 
     assert z.grad is not None
     assert z.grad.tolist() == [10.0 + 2.0j] * 3
+
+    z.grad = None
+    w = z * 1
+    w.imag.mul_(7)
+    (w.real + 2 * w.imag).sum().backward()
+
+    assert z.grad.tolist() == [1.0 + 14.0j] * 3

@@ -72,7 +72,7 @@ def test_custom_op_without_register_autograd_is_a_backward_error(engine: Engine,
     assert not operators.without_formula(x.detach()).requires_grad
     y = operators.without_formula(x)
     assert y.requires_grad
-    with pytest.raises(RuntimeError, match=r"no autograd formula|not have an autograd|without_formula"):
+    with pytest.raises(RuntimeError, match=r"without_formula.*no autograd formula"):
         y.sum().backward()
     engine.still_works()
 
@@ -80,7 +80,7 @@ def test_custom_op_without_register_autograd_is_a_backward_error(engine: Engine,
 @pytest.mark.covers(ROW)
 def test_custom_op_mutates_args_counts_as_in_place(engine: Engine, device: torch.device) -> None:
     """Contract: an operator changes the inputs it declares, which counts as a change in place: a graph that saved one
-    before is refused; to change one that requires a gradient without a formula is an error."""
+    before is refused."""
     x = torch.ones(2, device=device, requires_grad=True)
     target = torch.ones(2, device=device)
     y = (x * target).sum()
@@ -99,8 +99,8 @@ NOT_COUNTED = Known("gradients of an operator are not counted", LIST, pytest.fai
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 ERRORS: dict[str, tuple[type[Exception], str]] = {
-    "too few": (RuntimeError, "(?i)gradient"),
-    "wrong shape": (RuntimeError, "invalid gradient|shape"),
+    "too few": (RuntimeError, "incorrect number of gradients"),
+    "wrong shape": (RuntimeError, "invalid gradient"),
     "an error": (ValueError, "asked for: an error"),
 }
 
@@ -146,13 +146,16 @@ def test_opcheck_traces_a_right_operator(engine: Engine, device: torch.device) -
     engine.still_works()
 
 
-@pytest.mark.parametrize("name", ["undeclared_change", "wrong_fake"])
+FOUND = {"undeclared_change": "test_schema failed.*mutated", "wrong_fake": r"test_faketensor failed(?s:.)*Shapes"}
+
+
+@pytest.mark.parametrize("name", FOUND)
 def test_opcheck_finds_what_is_wrong(name: str, engine: Engine, device: torch.device) -> None:
     """Contract: `opcheck` finds an input changed without being declared, and a fake that does not tell the shape."""
     operator = getattr(operators, name)
     x = torch.ones(2, 3, device=device)
 
-    with pytest.raises(Exception, match=r"(?i)mutat|shape|mismatch|sizes") as caught:
+    with pytest.raises(Exception, match=FOUND[name]) as caught:
         opcheck(operator, (x,), test_utils=("test_schema", "test_faketensor"))
     assert type(caught.value).__name__ in ("OpCheckError", "RuntimeError")
     engine.still_works()
@@ -167,4 +170,10 @@ def test_register_autograd_formula_sees_needs_input_grad(engine: Engine, device:
 
     assert first.grad is not None
     assert first.grad.tolist() == [2.0, 2.0]
+    assert second.grad is None
+
+    first.grad = None
+    operators.weighted_sum([second, first], [2.0, 3.0]).sum().backward()
+
+    assert first.grad.tolist() == [3.0, 3.0]
     assert second.grad is None

@@ -67,35 +67,49 @@ def test_needs_input_grad_tells_what_is_wanted(engine: Engine, device: torch.dev
     assert x.grad.tolist() == [3.0, 3.0]
     assert y.grad is None
 
+    y.requires_grad_()
+    apply(Combine, x.detach(), y, 3.0, None).sum().backward()
+
+    assert needed[1:] == [(False, True, False, False)]
+    assert x.grad.tolist() == [3.0, 3.0]
+    assert y.grad is not None
+    assert y.grad.tolist() == [1000.0, 1000.0]
+
 
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("materialised", [True, False])
 def test_set_materialize_grads_decides_the_gradient_of_an_unused_result(
     materialised: bool, engine: Engine, device: torch.device
 ) -> None:
-    """Contract: a result that takes no part in the pass has the gradient zero, of its shape; after
+    """Contract: a result that takes no part in the pass, whichever it is, has the gradient zero, of its shape; after
     `set_materialize_grads(False)` None."""
-    seen: list[list[float] | None] = []
+    seen: list[list[list[float] | None]] = []
 
     class Two(Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             ctx.set_materialize_grads(materialised)
-            return x * 2, x * 3
+            return x * 2, x[:1] * 3
 
         @staticmethod
         def backward(ctx: Any, *gradients: torch.Tensor | None) -> torch.Tensor:
             first, second = gradients
-            seen.append(None if second is None else second.tolist())
-            assert first is not None
-            return first * 2
+            seen.append([None if one is None else one.tolist() for one in gradients])
+            of_first = torch.zeros(2, device=device) if first is None else first * 2
+            return of_first if second is None else of_first + torch.cat([second * 3, torch.zeros_like(second)])
 
     x = torch.ones(2, device=device, requires_grad=True)
     apply(Two, x)[0].sum().backward()
 
-    assert seen == [[0.0, 0.0] if materialised else None]
+    assert seen == [[[1.0, 1.0], [0.0] if materialised else None]]
     assert x.grad is not None
     assert x.grad.tolist() == [2.0, 2.0]
+
+    x.grad = None
+    apply(Two, x)[1].sum().backward()
+
+    assert seen[1:] == [[[0.0, 0.0] if materialised else None, [1.0]]]
+    assert x.grad.tolist() == [3.0, 0.0]
 
 
 @pytest.mark.covers(ROW)
@@ -178,6 +192,7 @@ def test_function_that_returns_its_input_has_its_own_backward(engine: Engine, de
     assert result is not x
     assert not result.is_leaf
     assert x.is_leaf
+    assert result.tolist() == x.tolist() == [1.0, 2.0]
     assert x.grad is not None
     assert x.grad.tolist() == [-5.0, -5.0]
 
@@ -202,10 +217,14 @@ def test_setup_context_fills_the_context_apart(engine: Engine, device: torch.dev
             return 2 * ctx.factor * ctx.saved_tensors[0] * gradients[0], None
 
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
-    apply(Weighted, x, 4.0).sum().backward()
+    apply(Weighted, x).sum().backward()
 
     assert x.grad is not None
     assert x.grad.tolist() == [8.0, 16.0]
+
+    apply(Weighted, x, 0.5).sum().backward()
+
+    assert x.grad.tolist() == [9.0, 18.0]
 
 
 def test_function_passes_lists_and_other_objects_through(engine: Engine, device: torch.device) -> None:
@@ -222,10 +241,11 @@ def test_function_passes_lists_and_other_objects_through(engine: Engine, device:
             return gradients[0] * 3, None, None
 
     x = torch.ones(2, device=device, requires_grad=True)
-    other = torch.ones(2, device=device, requires_grad=True)
+    other = torch.full((2,), 4.0, device=device, requires_grad=True)
     result, name, nothing = apply(Odd, x, [other], "name")
     result.sum().backward()
 
+    assert result.tolist() == [5.0, 5.0]
     assert (name, nothing) == ("NAME", None)
     assert x.grad is not None
     assert x.grad.tolist() == [3.0, 3.0]

@@ -47,10 +47,20 @@ def test_no_grad_enable_grad_and_set_grad_enabled_nest_and_end(engine: Engine, d
     steps = [(inside, torch.is_grad_enabled()) for inside in stepping()]
     with pytest.raises(KeyError), torch.no_grad():
         raise KeyError
-    with torch.set_grad_enabled(False), torch.set_grad_enabled(True), torch.no_grad():
-        assert not torch.is_grad_enabled()
+    modes: list[bool] = []
+    with torch.set_grad_enabled(False):
+        modes.append(torch.is_grad_enabled())
+        with torch.set_grad_enabled(True):
+            modes.append(torch.is_grad_enabled())
+            with torch.no_grad():
+                modes.append(torch.is_grad_enabled())
+            modes.append(torch.is_grad_enabled())
+        with pytest.raises(KeyError), torch.enable_grad():
+            raise KeyError
+        modes.append(torch.is_grad_enabled())
 
     assert steps == [(False, True), (False, True)]
+    assert modes == [False, True, False, True, False]
     assert torch.is_grad_enabled()
     (x * 2).sum().backward()
     assert x.grad is not None
@@ -119,9 +129,9 @@ def test_inference_mode_tensors_are_not_for_training(engine: Engine, device: tor
         _ = x * made
     with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
         other.add_(1)
-    (x * made.clone()).sum().backward()
+    (x * made.clone().add_(1)).sum().backward()
     assert x.grad is not None
-    assert x.grad.tolist() == [2.0, 4.0]
+    assert x.grad.tolist() == [3.0, 5.0]
 
 
 def test_inference_mode_counts_no_versions(engine: Engine, device: torch.device) -> None:
@@ -150,7 +160,8 @@ def test_requires_grad_of_results_follows_the_operands(engine: Engine, device: t
 
     assert (x + constant).requires_grad
     assert not (constant * 2).requires_grad
-    for result in (x > 0, x.argmax(), x.to(torch.int64), x.sort().indices, torch.zeros_like(x)):
+    whole = x.to(torch.int64)
+    for result in (x > 0, x.argmax(), whole, x.sort().indices, torch.zeros_like(x), (x > 0).float() * 2, whole * 0.5):
         assert not result.requires_grad
     (x * (x > 0)).sum().backward()
     assert x.grad is not None

@@ -18,7 +18,7 @@ def double(device: torch.device, *values: float) -> torch.Tensor:
 @pytest.mark.covers(ROW)
 def test_create_graph_derivatives_of_a_power(engine: Engine, device: torch.device) -> None:
     """Contract: with `create_graph`, gradients have a history, and their gradients are the next derivative: of the
-    fourth power, up to the fifth."""
+    fourth power, up to the fourth."""
     x = double(device, 1.0, 2.0, -3.0)
     derivative = x**4
     values = []

@@ -89,12 +89,15 @@ def test_retain_grad_of_a_base_changed_by_a_view(engine: Engine, device: torch.d
     view.retain_grad()
 
     view.mul_(10)
-    (base * torch.tensor([1.0, 2.0, 3.0], device=device)).sum().backward()
+    of_base = (base * torch.tensor([1.0, 2.0, 3.0], device=device)).sum()
+    (of_base + (view * torch.tensor([100.0, 200.0], device=device)).sum()).backward()
 
+    assert view.grad is not None
+    assert view.grad.tolist() == [100.0, 200.0]
     assert base.grad is not None
-    assert base.grad.tolist() == [1.0, 2.0, 3.0]
+    assert base.grad.tolist() == [101.0, 202.0, 3.0]
     assert x.grad is not None
-    assert x.grad.tolist() == [10.0, 20.0, 3.0]
+    assert x.grad.tolist() == [1010.0, 2020.0, 3.0]
 
 
 def test_retain_grad_where_there_is_nothing_to_retain(engine: Engine, device: torch.device) -> None:
@@ -153,7 +156,9 @@ def test_grad_that_is_assigned_must_fit_its_tensor(engine: Engine, device: torch
         x.grad = torch.ones(3, device=device)
     with pytest.raises(RuntimeError, match="type"):
         x.grad = torch.ones(2, device=device, dtype=torch.float64)
-    with pytest.raises(TypeError):
+    with pytest.raises(RuntimeError, match="same device"):
+        x.grad = torch.ones(2, device="meta")
+    with pytest.raises(TypeError, match="expected to be a Tensor or None"):
         x.grad = 1.0  # type: ignore[assignment]
     assert x.grad is None
 

@@ -147,6 +147,15 @@ def test_register_full_backward_hook_forbids_in_place_change_of_results(engine: 
 
     with pytest.raises(RuntimeError, match=r"BackwardHookFunction(Backward)? is a view and is being modified inplace"):
         module(x).add_(1)
+
+    class InPlace(nn.Module):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return given.mul_(2)
+
+    changing = InPlace()
+    changing.register_full_backward_hook(lambda _, made, given: None)
+    with pytest.raises(RuntimeError, match=r"BackwardHookFunction(Backward)? is a view and is being modified inplace"):
+        changing(x * 1)
     (module(x) + 1).sum().backward()
 
     assert x.grad is not None

@@ -82,6 +82,7 @@ def test_node_register_prehook_and_register_hook_run_in_order(engine: Engine, de
     node(y).register_prehook(before("removed", 1000)).remove()
     node(y).register_prehook(before("before 2", 3))
     node(y).register_hook(after("after 1", 5))
+    node(y).register_hook(after("removed", 1000)).remove()
     node(y).register_hook(after("after 2", 7))
     y.sum().backward()
 

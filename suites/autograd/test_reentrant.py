@@ -68,6 +68,10 @@ def test_is_grad_enabled_in_a_backward_only_with_create_graph(engine: Engine, de
     assert seen == [False, True, False]
     assert torch.is_grad_enabled()
 
+    seen.clear()
+    torch.autograd.grad(apply(nesting(look), x).sum(), x, create_graph=True)
+    assert seen == [True, True, True]
+
 
 class OwnError(Exception):
     """Raised in the inner pass."""

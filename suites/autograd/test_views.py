@@ -123,8 +123,16 @@ def test_unbind_and_split_views_are_not_changed_in_place(function: str, engine: 
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
     base = x * 1
 
-    with pytest.raises(RuntimeError, match="output of a function that returns multiple views"):
-        MULTIPLE[function](base)[0].mul_(2)
+    for place in (0, 1):
+        with pytest.raises(RuntimeError, match="output of a function that returns multiple views"):
+            MULTIPLE[function](base)[place].mul_(2)
+
+    views = MULTIPLE[function](base)
+    with torch.no_grad():
+        views[1].add_(10)
+    base.mul_(3)
+    assert base.tolist() == [[3.0, 6.0], [39.0, 42.0]]
+    assert torch.autograd.grad(base.sum(), x)[0].tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
     base = x * 1
     first, second = MULTIPLE[function](base)

@@ -30,14 +30,18 @@ def test_use_deterministic_algorithms_and_debug_mode_are_one_setting(
 ) -> None:
     """Contract: the debug mode, by name or number, and `use_deterministic_algorithms` with `warn_only` are one setting,
     whichever way it is set; another name or number is refused."""
-    for value in (mode, number):
-        torch.set_deterministic_debug_mode(value)
+    for before in {0, 1, 2} - {number}:
+        for value in (mode, number):
+            torch.set_deterministic_debug_mode(before)
+            torch.set_deterministic_debug_mode(value)
+            assert torch.get_deterministic_debug_mode() == number
+            assert torch.are_deterministic_algorithms_enabled() == on
+            assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
+        torch.set_deterministic_debug_mode(before)
+        torch.use_deterministic_algorithms(on, warn_only=warns)
         assert torch.get_deterministic_debug_mode() == number
         assert torch.are_deterministic_algorithms_enabled() == on
         assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
-        torch.set_deterministic_debug_mode("default")
-    torch.use_deterministic_algorithms(on, warn_only=warns)
-    assert torch.get_deterministic_debug_mode() == number
 
     with pytest.raises(RuntimeError, match="invalid value"):
         torch.set_deterministic_debug_mode("often")

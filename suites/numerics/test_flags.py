@@ -32,17 +32,18 @@ def test_set_float32_matmul_precision_and_allow_tf32_agree() -> None:
     """Contract: "high" and "medium" turn TF32 on and "highest" off; turning TF32 on and off is "high" and "highest"; a
     name that is none changes nothing, and is warned of or refused."""
     name = "torch.set_float32_matmul_precision('{}')".format
-    by_name = [step for value in ("medium", "high", "highest") for step in (name(value), PRECISION, TF32)]
+    by_name = [step for value in ("medium", "highest", "high", "highest") for step in (name(value), PRECISION, TF32)]
     by_flag = [f"{TF32} = True", PRECISION, f"{TF32} = False", PRECISION]
     fresh, named, flagged, bad = told_each(
-        [PRECISION, TF32], by_name, by_flag, [name("often"), PRECISION, TF32], environ=NO_OVERRIDE
+        [PRECISION, TF32], by_name, by_flag, [name("medium"), name("often"), PRECISION, TF32], environ=NO_OVERRIDE
     )
 
     assert fresh == ["highest", False]
-    assert named[1:3] + named[4:6] + named[7:9] == ["medium", True, "high", True, "highest", False]
+    assert named[1:3] + named[7:9] == ["medium", True, "high", True]
+    assert named[4:6] == named[10:12] == ["highest", False]
     assert flagged == ["high", "highest"]
-    assert bad[1:] == ["highest", False]
-    assert bad[0] in ("warned", "RuntimeError")
+    assert bad[2:] == ["medium", True]
+    assert bad[1] in ("warned", "RuntimeError")
 
 
 @pytest.mark.covers(
@@ -52,30 +53,32 @@ def test_set_float32_matmul_precision_and_allow_tf32_agree() -> None:
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 def test_allow_reduced_precision_reduction_reads_back(kind: str) -> None:
     """Contract: reduced-precision reductions of a type are on at first and read back as they were set, without an
-    effect on the other type's; a pair says too whether split-K is allowed; what is no truth value is refused."""
+    effect on the other type's; a pair says too whether split-K is allowed; what is no truth value is refused and
+    changes nothing."""
     flag = f"B.cuda.matmul.allow_{kind}_reduced_precision_reduction"
     other = f"B.cuda.matmul.allow_{'bf16' if kind == 'fp16' else 'fp16'}_reduced_precision_reduction"
     split = f"{flag}_split_k"
 
     alone, pairs, wrong = told_each(
-        [flag, split, f"{flag} = False", flag, other, f"{flag} = True", flag],
+        [flag, split, f"{flag} = False", flag, other, f"{other} = False", f"{flag} = True", flag, other],
         [
             *(f"{flag} = (False, False)", flag, split, f"{flag} = (True, True)", flag, split),
             *(f"{flag} = (False, True)", flag, split),
         ],
-        [f"setattr(B.cuda.matmul, '{flag.rpartition('.')[2]}', 'often')", flag],
+        [f"{flag} = False", f"setattr(B.cuda.matmul, '{flag.rpartition('.')[2]}', 'often')", flag],
     )
 
-    assert alone == [True, True, False, True, True]
+    assert alone == [True, True, False, True, True, False]
     assert pairs == [False, False, True, True, False, True]
     assert wrong[0].endswith("Error")
-    assert wrong[1] is True
+    assert wrong[1] is False
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cudnn_allow_tf32_get_set")
 def test_cudnn_flags_hold_in_their_block() -> None:
-    """Contract: TF32 in cuDNN is on at first; in a block of `cudnn.flags` it is as the block says, and after it, by its
-    end or by an error, as before."""
+    """Contract: TF32 in cuDNN is on at first; in a block of `cudnn.flags` all flags are as the block says, and after
+    it, by its end or by an error, as before, which need not be as at first."""
+    flags = "(B.cudnn.enabled, B.cudnn.benchmark, B.cudnn.deterministic, B.cudnn.allow_tf32)"
     block = (
         "seen = []\n"
         "for value in (False, True):\n"
@@ -84,14 +87,25 @@ def test_cudnn_flags_hold_in_their_block() -> None:
         "    seen.append(B.cudnn.allow_tf32)\n"
         "try:\n"
         "    with B.cudnn.flags(enabled=False, benchmark=True, deterministic=True, allow_tf32=False):\n"
+        f"        seen.append({flags})\n"
         "        raise KeyError\n"
         "except KeyError:\n"
-        "    seen.append((B.cudnn.enabled, B.cudnn.benchmark, B.cudnn.deterministic, B.cudnn.allow_tf32))"
+        f"    seen.append({flags})"
     )
-    assert told("B.cudnn.allow_tf32", block, "str(seen)") == [
+    other_way = (
+        "B.cudnn.benchmark, B.cudnn.deterministic, B.cudnn.allow_tf32 = True, True, False\n"
+        "seen = []\n"
+        "with B.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=True):\n"
+        f"    seen.append({flags})\n"
+        f"seen.append({flags})"
+    )
+    at_first, from_others = told_each(["B.cudnn.allow_tf32", block, "str(seen)"], [other_way, "str(seen)"])
+
+    assert at_first == [
         True,
-        "[False, True, True, True, (True, False, False, True)]",
+        "[False, True, True, True, (False, True, True, False), (True, False, False, True)]",
     ]
+    assert from_others == ["[(True, False, False, True), (True, True, True, False)]"]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cublas_allow_fp16_accumulation_get_set")
@@ -145,6 +159,7 @@ def test_preferred_blas_library_unknown_is_refused_without_a_gpu() -> None:
     ask = "str(B.cuda.preferred_blas_library())"
     first, refused, after = told(ask, "B.cuda.preferred_blas_library('x')", ask)
 
+    assert first.startswith("_BlasBackend.")
     assert (refused, after) == ("RuntimeError", first)
 
 
@@ -157,8 +172,8 @@ CONV, RNN = "B.cudnn.conv.fp32_precision", "B.cudnn.rnn.fp32_precision"
 @pytest.mark.covers("test_cuda::TestCuda::test_fp32_precision_with_tf32")
 @pytest.mark.parametrize("on", [True, False])
 def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
-    """Contract: TF32 set by `allow_tf32`, in products and in cuDNN, is "tf32" by `fp32_precision`, and not set is
-    "ieee"."""
+    """Contract: TF32 set by `allow_tf32`, in products and in cuDNN, is "tf32" by `fp32_precision`. Turned
+    off, it is "ieee" in products and "none" in cuDNN."""
     wanted = "tf32" if on else "ieee"
 
     product, cudnn = told_each(
@@ -166,8 +181,7 @@ def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
     )
 
     assert product == [wanted]
-    assert [value == "tf32" for value in cudnn[:2]] == [on, on]
-    assert cudnn[2] is on
+    assert cudnn == (["tf32", "tf32", True] if on else ["none", "none", False])
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_fp32_precision_with_float32_matmul_precision")
@@ -189,12 +203,13 @@ def test_fp32_precision_of_all_is_that_of_each() -> None:
     products have, as long as they have none of their own; one set for an operation is not lost to the one for all."""
     everything = [MATMUL, CONV, RNN, "B.mkldnn.matmul.fp32_precision"]
 
-    all_, own = told_each(
-        ["B.fp32_precision = 'tf32'", *everything], [f"{MATMUL} = 'ieee'", "B.fp32_precision = 'tf32'", MATMUL, CONV]
+    all_, *own = told_each(
+        ["B.fp32_precision = 'tf32'", *everything],
+        *([f"{one} = 'ieee'", "B.fp32_precision = 'tf32'", *everything] for one in everything),
     )
 
     assert all_ == ["tf32"] * 4
-    assert own == ["ieee", "tf32"]
+    assert own == [["ieee" if one == other else "tf32" for other in everything] for one in everything]
 
 
 @pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
@@ -217,22 +232,25 @@ def test_fp32_precision_ieee_of_all_reaches_cudnn() -> None:
 def test_allow_tf32_cannot_read_what_fp32_precision_alone_can_say() -> None:
     """Contract: where the new way has set what the old one has no word for, asking the old way is a RuntimeError, not a
     guess: TF32 of cuDNN where convolutions and recurrent layers differ, and of products where the new way set it."""
-    cudnn, product = told_each(
+    cudnn, other_way, product = told_each(
         [f"{CONV} = 'tf32'", f"{RNN} = 'ieee'", "B.cudnn.allow_tf32", CONV, RNN],
+        [f"{CONV} = 'ieee'", f"{RNN} = 'tf32'", "B.cudnn.allow_tf32", CONV, RNN],
         [f"{MATMUL} = 'tf32'", TF32, PRECISION, MATMUL],
         environ=NO_OVERRIDE,
     )
 
     assert cudnn == ["RuntimeError", "tf32", "ieee"]
+    assert other_way == ["RuntimeError", "ieee", "tf32"]
     assert product == ["RuntimeError", "RuntimeError", "tf32"]
 
 
 def test_fp32_precision_unknown_is_refused() -> None:
     """Contract: an unknown precision, and one that a back end lacks, is a RuntimeError and changes nothing."""
-    found = told(
-        "setattr(B, 'fp32_precision', 'often')",
-        "setattr(B.cuda.matmul, 'fp32_precision', 'bf16')",
-        "B.fp32_precision",
-        MATMUL,
-    )
-    assert found == ["RuntimeError", "RuntimeError", "none", "none"]
+    wrong = [
+        *("setattr(B, 'fp32_precision', 'often')", "setattr(B.cuda.matmul, 'fp32_precision', 'bf16')"),
+        *("B.fp32_precision", MATMUL),
+    ]
+    fresh, others = told_each(wrong, ["B.fp32_precision = 'tf32'", f"{MATMUL} = 'ieee'", *wrong])
+
+    assert fresh == ["RuntimeError", "RuntimeError", "none", "none"]
+    assert others == ["RuntimeError", "RuntimeError", "tf32", "ieee"]

@@ -17,11 +17,11 @@ TYPES = pytest.mark.parametrize(
 @pytest.mark.covers("test_cuda::TestCuda::test_gather_bool")
 def test_gather_of_bool(device: torch.device) -> None:
     """Contract: `gather` of truth values takes each from where its index says."""
-    x = torch.tensor([[False, True], [True, True]], device=device)
-    found = torch.gather(x, 1, torch.tensor([[0, 0], [1, 0]], device=device))
+    x = torch.tensor([[False, True, False], [True, True, False]], device=device)
+    found = torch.gather(x, 1, torch.tensor([[1, 0, 1, 2], [2, 1, 0, 2]], device=device))
 
     assert found.dtype == torch.bool
-    assert found.tolist() == [[False, False], [True, True]]
+    assert found.tolist() == [[True, False, True, False], [False, True, True, False]]
 
 
 @TYPES
@@ -128,8 +128,8 @@ def test_nonzero_masked_select_where_and_masked_fill_agree(device: torch.device,
 @pytest.mark.parametrize("size", [1, 33, 4097, 40_001])
 def test_sort_topk_searchsorted_and_unique_bring_every_element(device: torch.device, size: int) -> None:
     """Contract: sorting, stably, gives Python's order with the places the elements came from; the k largest are its
-    end; a search finds where each belongs; `unique` counts each."""
-    x = torch.randint(0, max(size // 3, 2), (size,))
+    end, the largest first; a search finds where each belongs; `unique` counts each."""
+    x = torch.randint(-size // 3, max(size // 3, 2), (size,))
     ordered = sorted(enumerate(x.tolist()), key=lambda pair: pair[1])
     there = x.to(device)
 

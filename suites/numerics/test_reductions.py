@@ -134,7 +134,7 @@ def test_argmax_finds_the_one_that_differs(device: torch.device, size: int, dtyp
 
 def test_reductions_of_nothing(device: torch.device) -> None:
     """Contract: of no elements, a sum is zero, a product one, a mean undefined, `all` true and `any` false; a maximum
-    is an error."""
+    and a minimum, and its place, are errors that say so."""
     nothing = torch.empty(0, device=device)
 
     assert (nothing.sum().item(), nothing.prod().item()) == (0, 1)
@@ -142,8 +142,8 @@ def test_reductions_of_nothing(device: torch.device) -> None:
     assert nothing.bool().all().item()
     assert not nothing.bool().any().item()
     assert torch.empty(0, 3, device=device).sum(0).tolist() == [0, 0, 0]
-    for reduce in (torch.max, torch.min, torch.amax, torch.argmax):
-        with pytest.raises((RuntimeError, IndexError)):
+    for reduce in (torch.max, torch.min, torch.amax, torch.amin, torch.argmax, torch.argmin):
+        with pytest.raises((RuntimeError, IndexError), match=r"reduction dim to be specified for input.numel\(\) == 0"):
             reduce(nothing)
 
 
@@ -210,13 +210,22 @@ def test_argmax_sort_isnan_and_nansum_know_nan(device: torch.device, size: int) 
 
 @pytest.mark.parametrize("dtype", FLOATING_TYPES, ids=name)
 def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype) -> None:
-    """Contract: arithmetic, comparison, clamping and rectifying of NaN, infinities and zeros are those of IEEE 754."""
-    nan, inf = (torch.tensor(value, dtype=dtype, device=device) for value in (float("nan"), float("inf")))
-    zero, one = torch.zeros_like(nan), torch.ones_like(nan)
+    """Contract: arithmetic, comparison, clamping and rectifying of NaN, infinities and zeros are those of IEEE 754, of
+    one number as of many."""
+    for shape in ((), (67,)):
+        values = (float("nan"), float("inf"), 0.0, 1.0)
+        check_arithmetic(*(torch.full(shape, value, dtype=dtype, device=device) for value in values))
+
+
+def check_arithmetic(nan: torch.Tensor, inf: torch.Tensor, zero: torch.Tensor, one: torch.Tensor) -> None:
+    def is_all(found: torch.Tensor, value: float) -> bool:
+        return bool((found == value).all())
 
     for undefined in (
         inf - inf,
+        -inf + inf,
         inf * zero,
+        zero * inf,
         zero / zero,
         inf / inf,
         nan + one,
@@ -224,23 +233,31 @@ def test_nan_and_infinity_in_arithmetic(device: torch.device, dtype: torch.dtype
         nan * zero,
         zero * nan,
         nan.clamp(0, 1),
+        nan.clamp(min=0),
+        nan.clamp(max=1),
         nan.relu(),
     ):
-        assert undefined.isnan().item()
-    assert (one / zero).item() == (one / -zero).neg().item() == float("inf")
-    assert not (nan == nan).item()
-    assert (nan != nan).item()
+        assert undefined.isnan().all()
+    assert is_all(one / zero, float("inf"))
+    assert is_all(one / -zero, float("-inf"))
+    for left, right in ((nan, one), (one, nan), (nan, nan)):
+        for found in (left < right, left <= right, left > right, left >= right, left == right):
+            assert not found.any()
+        assert (left != right).all()
+        assert torch.maximum(left, right).isnan().all()
+        assert torch.minimum(left, right).isnan().all()
     for left, right in ((nan, one), (one, nan)):
-        assert not any(found.item() for found in (left < right, left <= right, left > right, left >= right))
-        assert torch.maximum(left, right).isnan().item()
-        assert torch.minimum(left, right).isnan().item()
-        assert torch.fmax(left, right).item() == torch.fmin(left, right).item() == 1
-    assert (-inf < -one).item()
-    assert (one < inf).item()
-    assert (zero == -zero).item()
-    assert [inf.clamp(0, 1).item(), (-inf).clamp(0, 1).item()] == [1, 0]
-    assert [inf.relu().item(), (-inf).relu().item()] == [float("inf"), 0]
-    assert [torch.copysign(one, -zero).item(), torch.copysign(-one, zero).item()] == [-1, 1]
+        assert is_all(torch.fmax(left, right), 1)
+        assert is_all(torch.fmin(left, right), 1)
+    assert (-inf < -one).all()
+    assert (one < inf).all()
+    assert (zero == -zero).all()
+    assert is_all(inf.clamp(0, 1), 1)
+    assert is_all((-inf).clamp(0, 1), 0)
+    assert is_all(inf.relu(), float("inf"))
+    assert is_all((-inf).relu(), 0)
+    assert is_all(torch.copysign(one, -zero), -1)
+    assert is_all(torch.copysign(-one, zero), 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
@@ -268,19 +285,23 @@ def test_nan_in_matmul_spreads_along_its_row_and_column(device: torch.device, dt
 @pytest.mark.parametrize("dtype", FLOATING_TYPES, ids=name)
 def test_subnormal_numbers_are_kept(device: torch.device, dtype: torch.dtype) -> None:
     """Contract: numbers below the smallest normal one are numbers: copied, negated, added, halved, doubled and compared
-    exactly, as float64 has them (for float64 its own, by bits)."""
+    exactly, as float64 has them (for float64 its own, by bits), a few of them and many."""
     tiny = torch.finfo(dtype).tiny
     step = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-    x = torch.tensor([tiny / 2, tiny / 4, step, 3 * step], dtype=dtype, device=device)
-    assert (x > 0).all()
+    values = [tiny / 2, tiny / 4, step, 3 * step]
+    for copies in (1, 17):
+        x = torch.tensor(values * copies, dtype=dtype, device=device)
+        assert (x > 0).all()
 
-    assert (x + x).tolist() == [tiny, tiny / 2, 2 * step, 6 * step]
-    assert (x * 2).tolist() == [tiny, tiny / 2, 2 * step, 6 * step]
-    assert (-x).neg().tolist() == x.clone().tolist() == x.cpu().tolist()
-    assert (torch.full_like(x, tiny) - x).tolist() == [tiny / 2, tiny * 0.75, tiny - step, tiny - 3 * step]
-    assert (torch.full_like(x, tiny) / 2).tolist() == [tiny / 2] * 4
-    assert x.sum().item() == tiny / 2 + tiny / 4 + 4 * step
-    assert x.max().item() == tiny / 2
+        assert (x + x).tolist() == [tiny, tiny / 2, 2 * step, 6 * step] * copies
+        assert (x * 2).tolist() == [tiny, tiny / 2, 2 * step, 6 * step] * copies
+        assert (-x).tolist() == [-value for value in values] * copies
+        assert x.clone().tolist() == x.cpu().tolist() == values * copies
+        differences = [tiny / 2, tiny * 0.75, tiny - step, tiny - 3 * step]
+        assert (torch.full_like(x, tiny) - x).tolist() == differences * copies
+        assert (torch.full_like(x, tiny) / 2).tolist() == [tiny / 2] * 4 * copies
+        assert x[:4].sum().item() == tiny / 2 + tiny / 4 + 4 * step
+        assert x.max().item() == tiny / 2
 
 
 # ---- batch norm's statistics, and the classes of tensors ----

@@ -32,7 +32,9 @@ def test_type_methods_on_the_cpu_give_their_class(method: str) -> None:
     for name, (tensor_class, storage_class) in ON_HOST.items():
         assert isinstance(tensor, tensor_class) == (name == method), name
         assert isinstance(storage, storage_class) == (name == method), name
-    assert tensor.float().tolist() == ([0, 1, 1, 1, 1] if method == "bool" else [0, 1, 2, 3, 4])
+    wanted = [0, 1, 1, 1, 1] if method == "bool" else [0, 1, 2, 3, 4]
+    assert tensor.float().tolist() == wanted
+    assert list(storage) == wanted
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_type_conversions")

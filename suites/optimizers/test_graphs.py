@@ -112,25 +112,26 @@ def test_capturable_in_all_groups_can_be_captured(device: torch.device, name: st
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if "capturable" in kind.forms])
 def test_capturable_missing_in_a_group_is_refused(device: torch.device, name: str) -> None:
-    """Contract: where one group is not capturable, a step under capture is a RuntimeError that says so; the capture
-    ends, weights are as before, and steps outside go on."""
-    weights = [torch.ones(1, device=device) for _ in range(2)]
-    groups = [{"params": [weight], "capturable": number == 0} for number, weight in enumerate(weights)]
-    optimiser = getattr(torch.optim, name)(groups, lr=0.1)
-    for weight in weights:
-        weight.grad = torch.full_like(weight, 0.5)
-    rehearsed(device, optimiser.step, REHEARSALS)
-    before = [weight.clone() for weight in weights]
+    """Contract: where one group, the first or the last, is not capturable, a step under capture is a RuntimeError that
+    says so; the capture ends, weights are as before, and steps outside go on."""
+    for capturable in (0, 1):
+        weights = [torch.ones(1, device=device) for _ in range(2)]
+        groups = [{"params": [weight], "capturable": number == capturable} for number, weight in enumerate(weights)]
+        optimiser = getattr(torch.optim, name)(groups, lr=0.1)
+        for weight in weights:
+            weight.grad = torch.full_like(weight, 0.5)
+        rehearsed(device, optimiser.step, REHEARSALS)
+        before = [weight.clone() for weight in weights]
 
-    graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match="Attempting CUDA graph capture of step"), torch.cuda.graph(graph):
+        graph = torch.cuda.CUDAGraph()
+        with pytest.raises(RuntimeError, match="Attempting CUDA graph capture of step"), torch.cuda.graph(graph):
+            optimiser.step()
+        assert not torch.cuda.is_current_stream_capturing()
+        torch.cuda.synchronize(device)
+        assert all(map(torch.equal, weights, before))
+
         optimiser.step()
-    assert not torch.cuda.is_current_stream_capturing()
-    torch.cuda.synchronize(device)
-    assert all(map(torch.equal, weights, before))
-
-    optimiser.step()
-    assert not any(map(torch.equal, weights, before))
+        assert not any(map(torch.equal, weights, before))
 
 
 # ---- with a gradient scaler ----
@@ -149,12 +150,12 @@ def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
     device: torch.device, kind: Kind, form: str
 ) -> None:
     """Contract: a captured scaled backward pass multiplies by the scale as it is at each replay; steps and updates
-    outside the graph see its gradients: overflows halve the scale and leave the weight alone, and two steps in a row
-    without one double it."""
+    outside the graph see its gradients: overflows halve the scale and leave the weight alone, two steps in a row
+    without one double it, and each of those goes where the formula goes with the gradient without the scale (1e-5)."""
     weight = torch.ones(100, device=device, requires_grad=True)
     optimiser = kind.make([weight], form, "plain")
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0, growth_interval=2)
-    data, gradient = torch.ones_like(weight), torch.ones_like(weight)
+    data, formula = torch.ones_like(weight), kind.reference(**kind.settings["plain"])
     weight.grad = torch.zeros_like(weight)
 
     def backward() -> None:
@@ -165,7 +166,6 @@ def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
 
     rehearsed(device, backward, 1)
     graph = captured(device, backward)
-    del gradient
     # 40000 in float16, times the scale, is infinite.
     wanted = [(5.0, 20.0, 4.0, 1), (40000.0, float("inf"), 2.0, 0), (5.0, 10.0, 2.0, 1), (5.0, 10.0, 4.0, 0)]
     for value, scaled, scale, good in wanted:
@@ -181,6 +181,8 @@ def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
         scaler.update()
         assert (scaler.get_scale(), scaler.state_dict()["_growth_tracker"]) == (scale, good)
         assert torch.equal(weight.detach(), before) == (scaled == float("inf"))
+        if scaled != float("inf"):
+            assert weight.tolist() == pytest.approx([formula.step(1.0, value)] * 100, rel=1e-5)
 
 
 @pytest.mark.covers("test_cuda::TestCudaOptims::test_graph_scaling_fused_optimizers")
@@ -190,7 +192,8 @@ def test_gradscaler_scale_is_read_at_each_replay_of_a_captured_backward(
 )
 def test_gradscaler_step_and_update_of_a_fused_optimizer_can_be_captured(device: torch.device, kind: Kind) -> None:
     """Contract: a fused optimiser's step with a scaler, update included, can be captured, and replays as it runs: the
-    same weights and the same scales, with a step that overflows in between, to the last bit."""
+    same weights and the same scales, with steps that overflow in between, to the last bit. Weights are the formula's
+    for the other steps, by gradients without the scale (1e-5)."""
     capturable: dict[str, Any] = {"capturable": True} if "capturable" in kind.forms else {}
 
     def train(*, graphed: bool) -> tuple[list[float], torch.Tensor]:
@@ -205,7 +208,9 @@ def test_gradscaler_step_and_update_of_a_fused_optimizer_can_be_captured(device:
             scaler.step(optimiser)
             scaler.update()
 
-        rehearsed(device, step, 2)
+        for _ in range(2):
+            weight.grad.fill_(1.0)  # a fused step leaves the gradient without the scale there
+            rehearsed(device, step, 1)
         graph = captured(device, step) if graphed else None
         for value in (4.0, float("inf"), 2.0, 2.0, float("nan"), 1.0):
             weight.grad.fill_(value)
@@ -222,4 +227,10 @@ def test_gradscaler_step_and_update_of_a_fused_optimizer_can_be_captured(device:
     assert run[0] == [16.0, 8.0, 8.0, 16.0, 8.0, 8.0]
     assert replayed[0] == run[0]
     assert torch.equal(replayed[1], run[1])
-    assert run[1].isfinite().all()
+    wanted = []
+    for number in torch.linspace(0.5, 1.5, 32).tolist():
+        formula = kind.reference(**kind.settings["plain"])
+        for gradient in (1 / 8, 1 / 8, 4 / 16, 2 / 8, 2 / 8, 1 / 8):
+            number = formula.step(number, gradient)
+        wanted.append(number)
+    assert run[1].tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-5)

@@ -82,9 +82,9 @@ def orthogonal(g: torch.Tensor) -> torch.Tensor:
 def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[int, int], nesterov: bool) -> None:
     """Contract: Muon's steps are the published ones: momentum, made nearly orthogonal by five steps of an iteration,
     times a rate that depends on the shape, with a decay of its own. The iteration is computed in bfloat16 (eight bits),
-    fifteen products deep: its entries, which are below one, are within 0.1, and with a rate of 0.02 over five steps
-    weights are within 0.01 times that."""
-    lr, momentum, decay = 0.02, 0.9, 0.1
+    fifteen products deep: its entries, which are below one, are within 0.05, and with a rate of 0.02 over five steps
+    weights are within 0.005. The decay, and Nesterov's momentum, move some by more."""
+    lr, momentum, decay = 0.02, 0.9, 2.0
     start = torch.randn(shape, dtype=torch.float64)
     gradients = [torch.randn(shape, dtype=torch.float64) for _ in range(STEPS)]
     weight = start.float().to(device).requires_grad_(requires_grad=True)
@@ -99,13 +99,14 @@ def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[in
         wanted = wanted * (1 - lr * decay) - lr * math.sqrt(max(1, shape[0] / shape[1])) * update
 
     assert (wanted - start).abs().max() > 3 * 0.01
-    torch.testing.assert_close(weight.detach().cpu().double(), wanted, rtol=0, atol=0.01)
+    torch.testing.assert_close(weight.detach().cpu().double(), wanted, rtol=0, atol=0.005)
 
 
 def test_muon_is_for_matrices(device: torch.device) -> None:
     """Contract: a weight that is no matrix is a ValueError when the optimiser is made."""
-    with pytest.raises(ValueError, match="2D"):
-        torch.optim.Muon([torch.zeros(3, device=device)])
+    for shape in ((), (3,), (2, 2, 2)):
+        with pytest.raises(ValueError, match="2D"):
+            torch.optim.Muon([torch.zeros(2, 2, device=device), torch.zeros(shape, device=device)])
 
 
 # ---- L-BFGS ----
@@ -114,7 +115,8 @@ def test_muon_is_for_matrices(device: torch.device) -> None:
 @pytest.mark.parametrize("search", [None, "strong_wolfe"], ids=["fixed_step", "line_search"])
 def test_lbfgs_finds_the_lowest_point(device: torch.device, search: str | None) -> None:
     """Contract: L-BFGS comes to the lowest point of a quadratic form, known by solving the equations in float64,
-    within 1e-6, calling the closure more than once and no more often than `max_eval` says."""
+    within 1e-6, calling the closure more than once and, but for the search along a line that has begun, of at most 25
+    calls, no more often than `max_eval` says. It gives back what the closure gave first."""
     torch.manual_seed(4)
     factor = torch.randn(5, 5, dtype=torch.float64)
     matrix = factor @ factor.t() / 5 + torch.eye(5, dtype=torch.float64)
@@ -144,8 +146,14 @@ def test_lbfgs_finds_the_lowest_point(device: torch.device, search: str | None) 
     first = optimiser.step(closure)
 
     assert float(first.detach()) == 0.0
-    assert 1 < calls <= 151
+    assert 1 < calls <= 150 + 25 * bool(search)
     torch.testing.assert_close(x.detach().cpu(), lowest, rtol=1e-6, atol=1e-6)
+
+    with torch.no_grad():
+        x.zero_()
+    calls = 0
+    torch.optim.LBFGS([x], lr=0.3, max_iter=100, max_eval=4, tolerance_change=0.0, line_search_fn=search).step(closure)
+    assert 1 < calls <= 4 + 25 * bool(search)
 
 
 def test_lbfgs_has_one_group(device: torch.device) -> None:
@@ -226,10 +234,10 @@ def test_sparseadam_refuses_dense_gradients_and_sparse_weights(device: torch.dev
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_by_other_optimizers(device: torch.device, name: str) -> None:
     """Contract: an optimiser without a rule for sparse gradients refuses them with a RuntimeError and does not move."""
-    weight = torch.zeros(3, device=device, requires_grad=True)
+    weight = torch.ones(3, device=device, requires_grad=True)
     optimiser = getattr(torch.optim, name)([weight], lr=0.1)
     weight.grad = sparse([1], torch.ones(1), (3,)).to(device)
 
     with pytest.raises(RuntimeError, match=r"(?i)sparse"):
         optimiser.step()
-    assert weight.tolist() == [0.0] * 3
+    assert weight.tolist() == [1.0] * 3

@@ -88,7 +88,7 @@ def test_load_state_dict_of_the_plain_form_by_every_form(
     settings that come with it: within float32's rounding, since forms for capture count steps in it."""
     weights, optimiser = trained(device, kind, "one_by_one", settings)
     others = [weight.clone() for weight in weights]
-    other = kind.make(others, form, settings)
+    other = kind.make(others, form, settings, lr=0.7)
     state = optimiser.state_dict()
     own = {name: value for name, value in other.param_groups[0].items() if name != "params"}
     other.load_state_dict(copy.deepcopy(state))
@@ -121,6 +121,10 @@ def test_load_state_dict_converts_state_to_the_weights_dtype_and_device(device: 
 
     other.load_state_dict(optimiser.state_dict())
 
+    for weight, before in zip(weights, optimiser.state.values(), strict=False):  # SGD keeps nothing here
+        for name, value in before.items():
+            if isinstance(value, torch.Tensor) and name != "step":
+                assert torch.equal(other.state[weight][name].cpu(), value.bfloat16()), name
     assert all(set(other.state.get(weight, {})) >= counted for weight in weights)
     for more in range(3):
         for weight in weights:
@@ -160,16 +164,20 @@ def test_state_step_of_bfloat16_weights_is_float32(device: torch.device, kind: K
 def test_load_state_dict_refuses_groups_of_another_shape(device: torch.device, kind: Kind) -> None:
     """Contract: a state dictionary with another number of groups, or of weights in one, is a ValueError and changes
     nothing."""
-    weights, optimiser = trained(device, kind, "one_by_one", "plain")
-    before = optimiser.state_dict()
-    fewer = kind.make(weights[:2], "one_by_one", "plain")
-    more = kind.make([{"params": weights[:1]}, {"params": weights[1:]}], "one_by_one", "plain")  # type: ignore[list-item]
-
+    settings = "momentum" if "momentum" in kind.settings else "plain"
+    weights, optimiser = trained(device, kind, "one_by_one", settings)
+    fewer = kind.make(weights[:2], "one_by_one", settings)
+    more = kind.make([{"params": weights[:1]}, {"params": weights[1:]}], "one_by_one", settings)  # type: ignore[list-item]
     for other in (fewer, more):
-        kept = copy.deepcopy(other.state_dict())
-        with pytest.raises(ValueError, match="parameter group"):
-            other.load_state_dict(before)
-        assert str(other.state_dict()) == str(kept)
+        other.step()
+
+    for other, text in ((fewer, "doesn't match the size"), (more, "different number of parameter groups")):
+        for one, two in ((other, optimiser), (optimiser, other)):
+            kept = copy.deepcopy(one.state_dict())
+            with pytest.raises(ValueError, match=text):
+                one.load_state_dict(two.state_dict())
+            assert kept["state"]
+            assert str(one.state_dict()) == str(kept)
 
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
@@ -177,7 +185,8 @@ def test_load_state_dict_refuses_groups_of_another_shape(device: torch.device, k
 def test_deepcopy_and_pickle_of_an_optimizer_are_apart(device: torch.device, kind: Kind, way: str) -> None:
     """Contract: a copy of an optimiser and its weights made together goes on with the copied weights, as the first
     would, and leaves the first alone."""
-    weights, optimiser = trained(device, kind, "one_by_one", "plain")
+    settings = "momentum" if "momentum" in kind.settings else "plain"  # SGD keeps nothing without momentum
+    weights, optimiser = trained(device, kind, "one_by_one", settings)
     both = (weights, optimiser)
     others, other = copy.deepcopy(both) if way == "deepcopy" else pickle.loads(pickle.dumps(both))
     gradients = new_gradients(STEPS)
@@ -223,6 +232,7 @@ def test_state_dict_and_step_hooks_see_and_change(device: torch.device) -> None:
     seen = list(calls)
     for handle in handles:
         handle.remove()
+    optimiser.load_state_dict(optimiser.state_dict())
     optimiser.step()
 
     assert state["mark"] == 17

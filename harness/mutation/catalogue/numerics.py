@@ -153,6 +153,30 @@ def mm_of_float32_in_bfloat16() -> None:
     replace_kernel("mm", around)
 
 
+@broken("A batched product of matrices leaves out the last product, in all types.", _EXACT, shows=lambda: _batched())
+def bmm_loses_the_last_product() -> None:
+    replace_kernel("bmm", lambda kernel, a, b: kernel(a[:, :, :-1], b[:, :-1]))
+
+
+def _batched() -> object:
+    x = _irregular(64).view(4, 4, 4)
+    return (x @ x).tolist()
+
+
+@broken(
+    "A norm of order zero counts the zeros, too.",
+    _HALF,
+    shows=lambda: _torch().linalg.vector_norm(_torch().tensor([0.0, 2.0]), 0).item(),
+)
+def norm_of_order_zero_counts_zeros() -> None:
+    replace_kernel(
+        "linalg_vector_norm",
+        lambda kernel, x, order=2, *others, **named: kernel(
+            x.isfinite().to(x.dtype) if order == 0 else x, order, *others, **named
+        ),
+    )
+
+
 @broken("A sum leaves out the last element.", _REDUCTIONS, _EXACT, shows=lambda: _torch().ones(7).sum().item())
 def sum_loses_the_last_element() -> None:
     torch = _torch()

@@ -322,3 +322,120 @@ def _hooks() -> object:
     optimiser.register_step_post_hook(lambda *_: calls.append(a.item()))
     optimiser.step()
     return calls
+
+
+@broken("ASGD's form for lists keeps no average.", _REFERENCES, shows=lambda: _weights("ASGD", foreach=True, t0=2.0))
+def asgd_foreach_keeps_no_average() -> None:
+    from torch.optim import asgd
+
+    def around(step: Any) -> Any:
+        def steps(params: Any, grads: Any, axs: Any, *others: Any, **named: Any) -> None:
+            step(params, grads, [average.clone() for average in axs], *others, **named)
+
+        return steps
+
+    replace(asgd, "_multi_tensor_asgd", around)
+
+
+@broken(
+    "Adam's form for lists adds the weight decay to the gradients themselves.",
+    _GROUPS,
+    shows=lambda: _gradient_after_a_step(),
+)
+def adam_foreach_adds_decay_to_gradients() -> None:
+    from harness.mutation.breaks import edit
+
+    edit(
+        "torch.optim.adam:_multi_tensor_adam",
+        "if maximize:\n                    torch._foreach_add_(",
+        "if True:\n                    torch._foreach_add_(",
+    )
+
+
+def _gradient_after_a_step() -> object:
+    import torch
+
+    weight = torch.ones(2)
+    weight.grad = torch.ones(2)
+    torch.optim.Adam([weight], weight_decay=0.5, foreach=True).step()
+    return weight.grad.tolist()
+
+
+@broken("A state dictionary that does not fit is refused when the state is gone.", _STATE, shows=lambda: _refused())
+def optimiser_forgets_before_it_refuses() -> None:
+    import torch
+
+    def around(load: Any) -> Any:
+        def loads(self: Any, state: Any) -> None:
+            self.state.clear()
+            load(self, state)
+
+        return loads
+
+    replace(torch.optim.Optimizer, "load_state_dict", around)
+
+
+def _refused() -> object:
+    import torch
+
+    a, b = (torch.ones(1, requires_grad=True) for _ in range(2))
+    first, second = torch.optim.SGD([a], lr=0.1, momentum=0.9), torch.optim.SGD([a, b], lr=0.1, momentum=0.9)
+    a.grad = torch.ones(1)
+    first.step()
+    try:
+        first.load_state_dict(second.state_dict())
+    except ValueError:
+        return len(first.state)
+    return None
+
+
+@broken("A hook around `state_dict` stays when it is removed.", _STATE, shows=lambda: _removed())
+def optimiser_state_dict_hooks_stay() -> None:
+    import torch
+
+    def around(register: Any) -> Any:
+        def registers(self: Any, hook: Any, prepend: bool = False) -> Any:
+            handle = register(self, hook, prepend)
+            handle.remove = lambda: None
+            return handle
+
+        return registers
+
+    replace(torch.optim.Optimizer, "register_state_dict_post_hook", around)
+
+
+def _removed() -> object:
+    import torch
+
+    optimiser, calls = torch.optim.SGD([torch.ones(1)], lr=1.0), []
+    optimiser.register_state_dict_post_hook(lambda *_: calls.append(1)).remove()
+    optimiser.state_dict()
+    return calls
+
+
+@broken(
+    "L-BFGS calls the closure more often than `max_eval` says.",
+    "suites/optimizers/test_others.py",
+    shows=lambda: _evaluated(),
+)
+def lbfgs_ignores_max_eval() -> None:
+    from harness.mutation.breaks import edit
+
+    edit("torch.optim.lbfgs:LBFGS.step", 'max_eval = group["max_eval"]', "max_eval = 1000")
+
+
+def _evaluated() -> object:
+    import torch
+
+    x, calls = torch.ones(2, requires_grad=True), []
+    optimiser = torch.optim.LBFGS([x], lr=0.1, max_iter=10, max_eval=3)
+
+    def closure() -> Any:
+        calls.append(1)
+        optimiser.zero_grad()
+        loss = (x**4).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    return len(calls)

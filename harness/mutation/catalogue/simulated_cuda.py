@@ -384,3 +384,44 @@ def _hooked() -> object:
     except (AssertionError, RuntimeError) as error:
         return "hooks" in str(error)
     return "graphed"
+
+
+@_on_cuda(
+    "Whether a captured step is capturable is asked of the last group alone.",
+    "suites/optimizers/test_graphs.py",
+    shows=lambda: _captured_step(),
+)
+def captured_step_looks_at_the_last_group() -> None:
+    import torch
+
+    def around(check: Any) -> Any:
+        def checks(self: Any) -> None:
+            groups = self.param_groups
+            self.param_groups = groups[-1:]
+            try:
+                check(self)
+            finally:
+                self.param_groups = groups
+
+        return checks
+
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        if hasattr(torch.optim.Optimizer, name):
+            replace(torch.optim.Optimizer, name, around)
+
+
+def _captured_step() -> object:
+    torch = _torch()
+    weights = [torch.ones(1, device="cuda") for _ in range(2)]
+    optimiser = torch.optim.Adamax(
+        [{"params": [weight], "capturable": bool(number)} for number, weight in enumerate(weights)]
+    )
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimiser.step()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            optimiser.step()
+    except RuntimeError as error:
+        return "Attempting" in str(error)
+    return None
