@@ -133,6 +133,7 @@ def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda", devices=2)
 @pytest.mark.xfail(
+    raises=AssertionError,
     reason="with noise on several devices, torch saves and restores the random state of the current device for each "
     "draw, whatever device draws (run_and_save_rng_state; seen with torch 2.13, not reported yet)",
     strict=True,
