@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ class GivesNan(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0] * float("nan")
+        """In the second of three numbers: one is enough."""
+        result = gradients[0].clone()
+        result[1] = float("nan")
+        return result
 
 
 def leaf(device: torch.device) -> torch.Tensor:
@@ -33,7 +37,7 @@ def test_anomaly_mode_refuses_a_grad_that_was_nan_before(device: torch.device) -
     """Contract: with anomaly mode a pass does not start into a gradient that is NaN already, since it could not tell
     its own from that."""
     x = leaf(device)
-    x.grad = torch.full((3,), float("nan"), device=device)
+    x.grad = before = torch.tensor([1.0, float("nan"), 3.0], device=device)
 
     with (
         torch.autograd.detect_anomaly(),
@@ -41,32 +45,43 @@ def test_anomaly_mode_refuses_a_grad_that_was_nan_before(device: torch.device) -
         pytest.raises(AssertionError, match="already having NaN gradient"),
     ):
         (x * 2).sum().backward()
+    assert x.grad is before
+    torch.testing.assert_close(before.tolist(), [1.0, float("nan"), 3.0], equal_nan=True)
 
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_backward")
 def test_anomaly_mode_names_parameters_of_an_accumulated_nan(device: torch.device) -> None:
-    """Contract: with anomaly mode, a pass that accumulates NaN raises, and names the parameters."""
-    x, y = leaf(device), leaf(device)
-
-    with (
-        torch.autograd.detect_anomaly(),
-        compiled_backward(backend="eager"),
-        pytest.raises(RuntimeError, match=r"NaN gradients for parameters: inputs\[\d+\]\."),
-    ):
-        (GivesNan.apply(x).sum() + y.sum()).backward()
+    """Contract: with anomaly mode, a pass that accumulates NaN raises, and names the parameters that have it: the one
+    or the other of two, or both."""
+    named = []
+    for nan_in_first, nan_in_second in ((True, False), (False, True), (True, True)):
+        x, y = leaf(device), leaf(device)
+        first = GivesNan.apply(x) if nan_in_first else x.clone()
+        second = GivesNan.apply(y) if nan_in_second else y.clone()
+        loss = first.sum() + second.sum()
+        with (
+            torch.autograd.detect_anomaly(),
+            compiled_backward(backend="eager"),
+            pytest.raises(RuntimeError, match=r"NaN gradients for parameters: inputs\[\d+\]") as caught,
+        ):
+            loss.backward()
+        named.append(re.findall(r"inputs\[\d+\]", str(caught.value)))
+    (one,), (other,), both = named
+    assert one != other
+    assert sorted(both) == sorted([one, other])
 
 
 @pytest.mark.covers(f"{ROW}test_anomaly_mode_grad")
 def test_anomaly_mode_refuses_a_nan_returned_by_autograd_grad(device: torch.device) -> None:
-    """Contract: so does `autograd.grad` that would return NaN."""
-    x = leaf(device)
-
-    with (
-        torch.autograd.detect_anomaly(),
-        compiled_backward(backend="eager"),
-        pytest.raises(RuntimeError, match="NaN gradients for output nodes"),
-    ):
-        torch.autograd.grad(GivesNan.apply(x).sum(), x)
+    """Contract: so does `autograd.grad` that would return NaN, in whichever of its results."""
+    for order in (slice(None), slice(None, None, -1)):
+        x, y = leaf(device), leaf(device)
+        with (
+            torch.autograd.detect_anomaly(),
+            compiled_backward(backend="eager"),
+            pytest.raises(RuntimeError, match="NaN gradients for output nodes"),
+        ):
+            torch.autograd.grad(GivesNan.apply(x).sum() + y.sum(), (x, y)[order])
 
 
 def test_anomaly_mode_off_lets_nan_accumulate(device: torch.device) -> None:
@@ -76,7 +91,7 @@ def test_anomaly_mode_off_lets_nan_accumulate(device: torch.device) -> None:
     with compiled_backward(backend="eager"):
         GivesNan.apply(x).sum().backward()
     assert x.grad is not None
-    assert x.grad.isnan().all()
+    assert x.grad.isnan().tolist() == [False, True, False]
 
     x.grad = None
     with torch.autograd.detect_anomaly(), compiled_backward(backend="eager") as recording:

@@ -174,6 +174,8 @@ def test_compiled_autograd_inductor_gradients_of_layers_share_no_memory(device: 
         yield second
         first.fill_(100.0)
         yield second
+        second.fill_(-50.0)
+        yield first
 
     assert compare(work, backend="inductor", within=INDUCTOR) == Counts(1, 1)
 

@@ -63,7 +63,7 @@ def test_cpp_function_that_is_not_traceable_runs_as_it_is(device: torch.device, 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved", f"{ROW}test_autograd_cpp_node_saved_basic")
 def test_cpp_function_saved_values_of_every_kind_come_back(device: torch.device, nodes: Any) -> None:
     """Contract: tensors, whether saved as such or beside them, booleans, numbers, texts, lists and dictionaries that a
-    function saved are there in the captured pass, and are those of this pass, at every size."""
+    function saved are there in the captured pass, at every size; its tensors are those of this pass."""
 
     def work() -> Iterator[object]:
         for number, size in enumerate(SIZES):

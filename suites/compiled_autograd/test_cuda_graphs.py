@@ -27,11 +27,19 @@ class Since:
     """How many passes were captured, and how many graphs CUDA graphs skipped, since this was made."""
 
     def __init__(self) -> None:
-        self._captures, self._skips = captured(), self._skipped()
+        self._captures, self._skips, self._inputs = captured(), self._skipped(), self._copied()
 
     @staticmethod
     def _skipped() -> int:
         return private.counter("inductor", "cudagraph_skips")
+
+    @staticmethod
+    def _copied() -> int:
+        return private.counter("inductor", "cudagraph_recorded_non_static_inputs")
+
+    def copied_inputs(self) -> int:
+        """How many inputs of recordings are copied for each replay: more than none only where something is recorded."""
+        return self._copied() - self._inputs
 
     def captures(self) -> int:
         return captured() - self._captures
@@ -91,6 +99,7 @@ def test_cudagraphs_record_a_pass_with_a_mean(device: torch.device) -> None:
                 torch.testing.assert_close(parameter.grad, wanted)
         assert since.captures() == 1
         assert since.skips() == 0
+        assert since.copied_inputs() > 0
 
 
 @on_cuda
@@ -102,7 +111,7 @@ def test_cudagraphs_do_not_copy_parameters_of_a_recorded_pass(device: torch.devi
     the parameter was changed in place."""
     model = torch.nn.Linear(10, 10, bias=False).to(device)
     with compiling_backward() as captures:
-        recorded_before = private.counter("inductor", "cudagraph_recorded_non_static_inputs")
+        since = Since()
         passes: Any = torch.compile(lambda loss: loss.backward(), mode="reduce-overhead")
         for _ in range(5):
             x = torch.randn(10, 10).to(device)
@@ -113,7 +122,7 @@ def test_cudagraphs_do_not_copy_parameters_of_a_recorded_pass(device: torch.devi
             with torch.no_grad():
                 model.weight.add_(1)
         assert captures() == 1
-        assert private.counter("inductor", "cudagraph_recorded_non_static_inputs") - recorded_before == 2
+        assert since.copied_inputs() == 2
 
 
 @on_cuda
@@ -129,12 +138,18 @@ def test_scaled_dot_product_attention_pass_is_recorded(device: torch.device) -> 
         mixed: torch.Tensor = torch.nn.functional.scaled_dot_product_attention(query, key, value)
         return mixed.square().sum()
 
-    (expected,) = torch.autograd.grad(loss(), query)
     with recorded() as since:
-        loss().backward()
+        for _ in range(3):  # warmed up, recorded, replayed
+            with private.disable():
+                (expected,) = torch.autograd.grad(loss(), query)
+            query.grad = None
+            loss().backward()
+            assert query.grad is not None
+            assert_near(query.grad, expected)
+            with torch.no_grad():
+                query.add_(torch.randn_like(query), alpha=0.5)
         assert (since.captures(), since.skips()) == (1, 0)
-    assert query.grad is not None
-    assert_near(query.grad, expected)
+        assert since.copied_inputs() > 0
 
 
 @on_cuda
@@ -158,12 +173,15 @@ def test_cudagraphs_skip_a_pass_with_a_cpu_tensor_saved_in_python(partitioned: b
             x, number = ctx.saved_tensors
             return gradients[0] * torch.ones_like(x) * number * ctx.number
 
-    x = torch.randn(10).to(device).requires_grad_()
     with recorded(graph_partition=partitioned) as since:
-        Scales.apply(x).backward()
+        for number in range(3):
+            x = torch.randn(10).to(device).requires_grad_()
+            factor = torch.tensor(number + 1.0, device=device)
+            (Scales.apply(x) * factor).backward()
+            assert x.grad is not None
+            assert torch.equal(x.grad, torch.full_like(x, 25 * (number + 1)))
         assert (since.captures(), since.skips()) == (1, 0 if partitioned else 1)
-    assert x.grad is not None
-    assert torch.equal(x.grad, torch.full_like(x, 25))
+        assert (since.copied_inputs() > 0) is partitioned
 
 
 @pytest.mark.requires(device="cuda", triton=True, cpp_compiler=True)

@@ -97,6 +97,7 @@ def test_ddp_cpp_reducer_is_refused(tmp_path: Path) -> None:
     does not reduce something silently."""
     for line in ended(tmp_path / "store", REDUCED.format(reducer=True)):
         assert "compiled autograd" in line.lower().replace("_", " ")
+        assert "c++ ddp reducer" in line.lower()
         assert line.split()[0] not in ("same", "different")
 
 

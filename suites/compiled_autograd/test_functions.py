@@ -97,8 +97,8 @@ class TakesPlainValues(torch.autograd.Function):
         return gradients[0] * 3, None, gradients[1] * 7, None
 
 
-def leaf(size: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(0.0, size, device=device).requires_grad_()
+def leaf(size: int, device: torch.device, *, start: float = 0.0) -> torch.Tensor:
+    return (torch.arange(0.0, size, device=device) + start).requires_grad_()
 
 
 def _one(function: Any) -> Callable[[int, torch.device], list[torch.Tensor]]:
@@ -112,7 +112,7 @@ def _one(function: Any) -> Callable[[int, torch.device], list[torch.Tensor]]:
 
 def _two(function: Any) -> Callable[[int, torch.device], list[torch.Tensor]]:
     def run(size: int, device: torch.device) -> list[torch.Tensor]:
-        x, y = leaf(size, device), leaf(size, device)
+        x, y = leaf(size, device), leaf(size, device, start=0.5)
         first, second = function.apply(x, y)
         (first * second).sum().backward()
         return [x, y]
@@ -121,9 +121,9 @@ def _two(function: Any) -> Callable[[int, torch.device], list[torch.Tensor]]:
 
 
 def _plain(size: int, device: torch.device) -> list[torch.Tensor]:
-    x, z = leaf(size, device), leaf(size, device)
+    x, z = leaf(size, device), leaf(size, device, start=0.5)
     first, second = TakesPlainValues.apply(x, 7, z, "abc")
-    (first + second).sum().backward()
+    (first * second).sum().backward()
     return [x, z]
 
 

@@ -5,6 +5,7 @@ What happens is written down by the hooks themselves, and what was written down 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,16 +64,18 @@ def test_accumulategrad_runs_as_soon_as_the_gradient_is_there(device: torch.devi
         run(x).sum().backward()
 
     (graph,) = recording.graphs
-    nodes = list(graph.graph.nodes)
-    accumulations = [place for place, node in enumerate(nodes) if private.is_accumulation(node)]
-    assert len(accumulations) == len(list(gradients(model))) + 1
-    behind = nodes[accumulations[0] : accumulations[-1]]
-    computed = [
-        node
-        for node in behind
-        if node.op == "call_function" and not private.is_accumulation(node) and "getitem" not in str(node.target)
-    ]
-    assert computed
+    order = "".join(map(kind, graph.graph.nodes))
+    assert order.count("A") == len(list(gradients(model))) + 1
+    # Products and accumulations, two of each of the last two layers, and those of the first and of the input.
+    assert re.fullmatch("P+AAP+AAP[AP]*A", order), order
+
+
+def kind(node: torch.fx.Node) -> str:
+    """A for an accumulation, P for the products of a layer, nothing for all else."""
+    if private.is_accumulation(node):
+        return "A"
+    product = node.op == "call_function" and "mm" in node.name and "getitem" not in str(node.target)
+    return "P" if product else ""
 
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook1")
@@ -99,7 +102,10 @@ def test_register_post_accumulate_grad_hook_runs_layer_by_layer(device: torch.de
     entries = compare_diaries(work)
 
     assert [entry[0] for entry in entries] == ["2", "2", "1", "1", "0", "0"]
-    assert "0." not in entries[0]
+    for entry in entries:
+        name, _, there = entry.partition(": ")
+        assert name in there.split()
+        assert all(other[0] >= name[0] for other in there.split()), entry
 
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook2")
@@ -124,31 +130,35 @@ def test_node_register_prehook_and_register_hook_alternate(device: torch.device)
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook3")
 def test_accumulategrad_register_prehook_and_register_hook_order(device: torch.device) -> None:
-    """Contract: hooks on the node that accumulates run right before and right after that, and in turns with those of
-    the function that made the gradient."""
+    """Contract: hooks on the node that accumulates run right before and right after that: before, there is no gradient,
+    and behind it is there."""
 
     def work(diary: Diary) -> Iterator[object]:
+        def note(what: str, parameter: torch.Tensor) -> Callable[..., None]:
+            return lambda *_: diary.entries.append(f"{what}: {'there' if parameter.grad is not None else 'none'}")
+
         model = three(device)
         accumulators = []
         for name, parameter in model.named_parameters():
             node: Any = parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
             accumulators.append(node)
-            node.register_prehook(diary.pre(f"before {name}"))
-            node.register_hook(diary.post(f"after {name}"))
+            node.register_prehook(note(f"before {name}", parameter))
+            node.register_hook(note(f"after {name}", parameter))
         model(rows(2, device)).sum().backward()
         yield list(gradients(model))
 
     entries = compare_diaries(work)
     assert len(entries) == 12
     for before, after in zip(entries[::2], entries[1::2], strict=True):
-        assert after == before.replace("before", "after")
+        assert before.endswith(": none")
+        assert after == before.replace("before", "after").replace("none", "there")
 
 
 @pytest.mark.covers(f"{ROW}test_reorder_all_bwd_hooks")
 def test_hooks_of_tensors_nodes_and_accumulation_in_order(device: torch.device) -> None:
     """Contract: on one leaf and the function that it goes through, hooks of tensors, of functions and of accumulation
     have the engine's order: the tensor's before the node's, the node's before accumulation, and that before the
-    last."""
+    last. The hook on an accumulated gradient belongs to accumulation."""
 
     def work(diary: Diary) -> Iterator[object]:
         x = torch.randn(4).to(device).requires_grad_()
@@ -165,10 +175,15 @@ def test_hooks_of_tensors_nodes_and_accumulation_in_order(device: torch.device) 
         out.sum().backward()
         yield x.grad
 
-    entries = compare_diaries(work)
-    assert len(set(entries)) == 7
-    assert entries.index("result") < entries.index("after function") < entries.index("leaf")
-    assert entries.index("before accumulation") < entries.index("accumulated")
+    assert compare_diaries(work) == [
+        "result",
+        "before function",
+        "after function",
+        "leaf",
+        "before accumulation",
+        "accumulated",
+        "after accumulation",
+    ]
 
 
 @pytest.mark.parametrize(

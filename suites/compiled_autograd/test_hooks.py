@@ -104,7 +104,10 @@ def test_register_post_accumulate_grad_hook_finds_the_gradient(device: torch.dev
     def work() -> Iterator[object]:
         model = smooth(device)
         handles = [parameter.register_post_accumulate_grad_hook(step) for parameter in model.parameters()]
-        for _ in range(3):
+        for number in range(3):
+            if number == 1:
+                for parameter in model.parameters():
+                    parameter.grad = torch.full_like(parameter, 0.25)
             model(rows(2, device)).sum().backward()
             yield [parameter.detach() for parameter in model.parameters()]
             yield [parameter.grad for parameter in model.parameters()]
@@ -191,18 +194,27 @@ def test_checkpoint_is_computed_again_in_a_captured_pass(device: torch.device, r
     def work() -> Iterator[object]:
         model = nn.Sequential(smooth(device), nn.Dropout(0.5), smooth(device))
         x = rows(3, device).requires_grad_()
-        checkpointed = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant)
+        ran: list[str] = []
+
+        def part(x: torch.Tensor) -> torch.Tensor:
+            ran.append("part")
+            out: torch.Tensor = model(x)
+            return out
+
+        checkpointed = torch.utils.checkpoint.checkpoint(part, x, use_reentrant=reentrant)
         assert isinstance(checkpointed, torch.Tensor)
+        assert ran == ["part"]
         checkpointed.sum().backward()
         yield [x.grad, *gradients(model)]
+        assert ran == ["part"] * 2
 
     assert compare(work, backend="eager", fullgraph=False).captures >= 1
 
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_sac")
 def test_checkpoint_selective_keeps_chosen_operators(device: torch.device) -> None:
-    """Contract: with a checkpoint that keeps the results of chosen operators, the captured pass computes the rest
-    again, and has the engine's gradients."""
+    """Contract: with a checkpoint that keeps the results of chosen operators and computes the rest again, the captured
+    pass has the engine's gradients."""
     from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
     def policy(_: Any, op: Any, *__: Any, **___: Any) -> CheckpointPolicy:

@@ -37,15 +37,16 @@ def test_autograd_grad_returns_and_does_not_accumulate(device: torch.device) -> 
     """Contract: `autograd.grad` of all leaves returns their gradients, in the order asked for, and leaves `.grad`
     alone; one capture serves three passes."""
 
-    def work() -> Iterator[object]:
+    def work(*, turned: bool) -> Iterator[object]:
         y, z = leaf(device), leaf(device)
         for _ in range(3):
             x = torch.randn(4).to(device)
             result = torch.sigmoid(x * z + torch.sin(y) + torch.cos(y)).sum()
-            yield from torch.autograd.grad(result, inputs=[y, z])
+            yield from torch.autograd.grad(result, inputs=[z, y] if turned else [y, z])
             yield [y.grad, z.grad]
 
-    assert compare(work) == Counts(1, 1)
+    assert compare(lambda: work(turned=False)) == Counts(1, 1)
+    assert compare(lambda: work(turned=True)) == Counts(1, 1)
 
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_output_nodes_some_leaves")
@@ -134,10 +135,11 @@ def test_allow_unused_and_materialize_grads_for_a_leaf_without_part(device: torc
 
     def work() -> Iterator[object]:
         x, y = leaf(device), leaf(device, 2)
-        yield torch.autograd.grad(x.sin().sum(), [x, y], allow_unused=True)
-        yield torch.autograd.grad(x.sin().sum(), [x, y], materialize_grads=True)
-        with pytest.raises(RuntimeError, match="not have been used in the graph"):
-            torch.autograd.grad(x.sin().sum(), [x, y])
-        yield "refused"
+        for inputs in ([x, y], [y, x]):
+            yield torch.autograd.grad(x.sin().sum(), inputs, allow_unused=True)
+            yield torch.autograd.grad(x.sin().sum(), inputs, materialize_grads=True)
+            with pytest.raises(RuntimeError, match="not have been used in the graph"):
+                torch.autograd.grad(x.sin().sum(), inputs)
+            yield "refused"
 
     assert compare(work, backend="eager").captures >= 1

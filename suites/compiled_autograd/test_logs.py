@@ -212,4 +212,5 @@ def test_torch_logs_off_tells_nothing(device: torch.device) -> None:
 
     assert recording.captures == 1
     assert told >= 1
+    assert not misses(plain)
     assert len(plain) == told

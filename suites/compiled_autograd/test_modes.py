@@ -167,7 +167,7 @@ def test_cond_map_and_compiled_region_in_a_backward(device: torch.device, kind: 
     def work() -> Iterator[object]:
         for sign in (1.0, -1.0):
             x = torch.ones(4, device=device, requires_grad=True)
-            (Calls.apply(x) * sign).sum().backward()
+            (Calls.apply(x) * sign * torch.arange(1.0, 5.0, device=device)).sum().backward()
             yield x.grad
 
     assert compare(work, backend="eager").captures == 1

@@ -218,7 +218,7 @@ def test_fullgraph_step_leaves_its_backward_alone(device: torch.device) -> None:
         broken = torch.compile(
             lambda: (torch._dynamo.graph_break(), model(x).sum())[1], backend="eager", fullgraph=True
         )
-        with pytest.raises(torch._dynamo.exc.Unsupported):
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
             broken()
     assert isinstance(expected, list)
     assert_same(expected, list(gradients(model)))

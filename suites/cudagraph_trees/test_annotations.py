@@ -12,6 +12,7 @@ from suites.reaching import reach
 
 from . import _torch_private as private
 from . import trees
+from .kept import BROKEN, KEPT_BROKEN
 from .trees import Counts, repeated, watched, whole_numbers, with_triton
 
 ROW = "test_cudagraph_trees::CudaGraphTreeTests::test_cudagraph_annotation_"
@@ -85,8 +86,8 @@ def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, st
 @cpp
 def test_override_cudagraphs_is_heard_wherever_it_is(form: str) -> None:
     """Contract: the annotation holds for the graph that its function is inlined in: as decorator, on a module's
-    forward, however deep. On the host, where nothing is recorded anyway, the log and the counter tell that it was
-    heard; without it they are silent of it."""
+    forward, however deep. On the host, where nothing is recorded anyway, the log tells that it was heard; without it
+    the log is silent of it."""
     make, _ = FORMS[form]
     host = torch.device("cpu")
     calls = repeated(lambda n: [whole_numbers(8, device=host, start=n)], 3)
@@ -160,6 +161,7 @@ def test_override_cudagraphs_switches_fwd_and_bwd_on(
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.xfail(
+    raises=AssertionError,
     reason="the backward found in the cache of compiled graphs is recorded all the same: the key does not hold the "
     "annotation (seen with torch 2.13, recordings simulated on the host; not reported yet)",
     strict=True,
@@ -180,16 +182,19 @@ def test_override_cudagraphs_bwd_false_from_the_cache(device: torch.device) -> N
 @pytest.mark.covers(f"{ROW}context_manager")
 @with_triton
 def test_override_cudagraphs_block_switches_graphs_off(device: torch.device) -> None:
-    """Contract: as a context manager inside the compiled function, for the graph that its block is in."""
+    """Contract: as a context manager inside the compiled function, for the whole graph that its block is in, also for
+    what is behind the block."""
     override: Any = reach("torch._dynamo.override_cudagraphs")
 
     def work(x: torch.Tensor) -> torch.Tensor:
         with override(fwd=False):
-            return x * x + 1
+            y = x * x
+        return y + 1
 
     calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
     with watched() as watch:
         assert trees.compare(work, calls, trees.INDUCTOR, watch, eager=plain) == Counts(skips=1)
+        assert any(DISABLED in message for message in watch.messages())
 
 
 @pytest.mark.covers(f"{ROW}enable_context_manager")
@@ -212,19 +217,35 @@ def test_override_cudagraphs_block_switches_graphs_on(device: torch.device) -> N
 
 @pytest.mark.covers(f"{ROW}graph_break_selective")
 @with_triton
+@pytest.mark.keeps(BROKEN, **KEPT_BROKEN)
 def test_override_cudagraphs_after_a_graph_break_is_for_its_part(device: torch.device) -> None:
-    """Contract: of the graphs that a break leaves, only that with the annotated function is left out."""
+    """Contract: of the graphs that breaks leave, only that with the annotated function is left out, not the one before
+    it nor the one behind it."""
     off = marked(fwd=False)
+    seen: list[Counts] = []
+
+    @torch.compiler.disable
+    def tell() -> None:
+        """Breaks the graph, and notes what became of the graph before the break."""
+        seen.append(watch.counts())
 
     def work(x: torch.Tensor) -> torch.Tensor:
-        y = off(x) % 5
-        torch._dynamo.graph_break()
-        return plain(y)
+        y = plain(x) % 5
+        tell()
+        z = off(y) % 7
+        tell()
+        return plain(z)
 
-    calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 5)
     with watched() as watch:
-        counts = trees.compare(work, calls, trees.INDUCTOR, watch, eager=lambda x: plain(plain(x) % 5))
-    assert (counts.recordings, counts.replays, counts.skips) == (1, 3, 1)
+        fast = trees.compiled(work, trees.INDUCTOR)
+        for number in range(5):
+            x = whole_numbers(8, device=device, start=number)
+            trees.assert_same(trees.values(fast(x)), [plain(plain(plain(x) % 5) % 7)], f"call {number}")
+            seen.append(watch.counts())
+    recorded = [Counts(warm_ups=1), Counts(recordings=1), *[Counts(replays=1)] * 3]
+    assert seen[0::3] == recorded
+    assert seen[1::3] == [Counts(skips=1), *[Counts()] * 4]
+    assert seen[2::3] == recorded
 
 
 @pytest.mark.covers(f"{ROW}multiple_functions")

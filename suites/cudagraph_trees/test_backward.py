@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites._torch_private_compiled import counter
+
 from . import _torch_private as private
 from . import operators, trees
 from .trees import Counts, both_compilers, compiled, on_cuda, watched, whole_numbers, with_triton
@@ -60,7 +62,8 @@ def test_recording_of_forward_and_backward_is_one_path(marked: bool, compiler: s
 @pytest.mark.covers(f"{ROW}test_forward_backward_not_called", f"{ROW}test_warn_on_pending_backward")
 def test_recording_of_forwards_whose_backward_never_runs(compiler: str, device: torch.device) -> None:
     """Contract: as long as a backward may follow, forwards do not overwrite earlier ones: their outputs keep their
-    values, at the price of a path that grows; torch warns of that. Steps that are marked end it."""
+    values, at the price of a warm-up for each, and none is replayed; torch warns of that. Steps that are marked end
+    it."""
     with watched() as watch:
         fast = compiled(cubed, compiler)
         with warnings.catch_warnings(record=True) as caught:
@@ -69,6 +72,7 @@ def test_recording_of_forwards_whose_backward_never_runs(compiler: str, device: 
             outputs = [fast(x) for x in inputs]
         wanted = [cubed(x).detach() for x in inputs]
         trees.assert_same(trees.values(outputs), wanted, "forwards without a backward")
+        assert watch.counts() == Counts(warm_ups=6)
         del outputs
         assert any(PENDING_BACKWARD.search(str(warning.message)) for warning in caught)
         for number in range(5):
@@ -113,9 +117,10 @@ def test_recording_of_a_forward_whose_backward_cannot_be(partition: bool, device
             x = whole_numbers(16, device=device, start=step).requires_grad_()
             y = fast(x)
             trees.assert_same(trees.values(y), [x.detach() * 6], f"step {step}")
-            y.sum().backward()
+            weights = whole_numbers(16, device=device, start=2 * step + 1)
+            y.backward(weights)
             assert x.grad is not None
-            trees.assert_same([x.grad], [torch.full_like(x, 6.0)], f"gradient of step {step}")
+            trees.assert_same([x.grad], [6 * weights], f"gradient of step {step}")
         counts = watch.counts()
         assert counts.replays >= 4
         if not partition:
@@ -134,16 +139,19 @@ def test_recording_of_code_from_the_inductor_cache(device: torch.device) -> None
     backward, whether it is found there too or compiled for the first time."""
     with private.fresh_cache():
         settings = {"fx_graph_cache": True, "fx_graph_remote_cache": False}
-        with watched(**settings):
+        with watched(**settings) as watch:
             fast = compiled(cubed, trees.INDUCTOR)
             for number in range(3):  # only the forward is called and compiled
                 x = whole_numbers(16, device=device, start=number).requires_grad_()
                 torch.compiler.cudagraph_mark_step_begin()
                 trees.assert_same(trees.values(fast(x)), [cubed(x).detach()], f"forward {number}")
-        for _ in range(2):  # the backward is new, and then known
+            assert watch.counts() == Counts(warm_ups=1, recordings=1, replays=1)
+        for known in (1, 2):  # the forward is known and the backward is new, and then both are known
             with watched(**settings) as watch:
+                before = counter("inductor", "fxgraph_cache_hit")
                 train(compiled(cubed, trees.INDUCTOR), device, 5)
                 assert watch.counts() == Counts(warm_ups=2, recordings=2, replays=6)
+                assert counter("inductor", "fxgraph_cache_hit") - before == known
 
 
 @both_compilers
@@ -151,7 +159,8 @@ def test_recording_of_code_from_the_inductor_cache(device: torch.device) -> None
 def test_recorded_backward_accumulates_in_memory_of_the_program(compiler: str, device: torch.device) -> None:
     """Contract: gradients that a program has allocated itself grow by each replayed backward as by an eager one."""
     weight = whole_numbers(16, device=device).requires_grad_()
-    weight.grad = torch.zeros_like(weight)
+    weight.grad = own = torch.zeros_like(weight)
+    memory = own.data_ptr()
     with watched() as watch:
         fast = compiled(lambda w, x: (w * x).sum(), compiler)
         total = torch.zeros(16, device=device)
@@ -161,6 +170,8 @@ def test_recorded_backward_accumulates_in_memory_of_the_program(compiler: str, d
             fast(weight, x).backward()
             total += x
             trees.assert_same([weight.grad], [total], f"step {step}")
+            assert weight.grad is own, f"step {step} has put another gradient in place of the program's"
+        assert own.data_ptr() == memory
         assert watch.counts().replays >= 8
 
 
@@ -184,6 +195,7 @@ def test_recorded_grad_that_was_overwritten_is_an_error(compiler: str, device: t
             kept + 1
         if torch.__version__ >= (2, 13):
             assert "gradient" in str(caught.value)
+            assert "set .grad to None before each backward" in str(caught.value)
         del kept, caught
         gc.collect()
 
@@ -211,10 +223,12 @@ def test_recordings_of_a_cached_forward_on_a_second_device(device: torch.device)
     forward and backward, from the cache as well."""
     second = torch.device(device.type, 1)
     with private.fresh_cache():
-        for _ in range(2):
+        for known in (0, 4):  # a forward and a backward for each device
             with watched(fx_graph_cache=True, fx_graph_remote_cache=False) as watch:
+                before = counter("inductor", "fxgraph_cache_hit")
                 fast = compiled(cubed, trees.INDUCTOR)
                 for where in (device, second):
                     train(fast, where, 4)
-                    assert private.manager(where) is not None
+                    assert private.descendants(where) == [1]
+                assert counter("inductor", "fxgraph_cache_hit") - before == known
                 assert watch.counts() == Counts(warm_ups=4, recordings=4, replays=8)

@@ -12,7 +12,7 @@ import torch
 from suites.reaching import reach
 
 from . import trees
-from .trees import CUDAGRAPHS, compiled, on_cuda, watched
+from .trees import CUDAGRAPHS, Counts, compiled, on_cuda, watched
 
 pytestmark = pytest.mark.timeout(trees.LIMIT)
 
@@ -84,13 +84,26 @@ def test_cudagraphs_backend_skips_indexing_without_a_gpu(name: str) -> None:
 @pytest.mark.covers("test_cudagraph_trees::TestCudagraphIndexingOps::test_cudagraph_indexing_ops")
 def test_cudagraphs_backend_records_indexing(name: str, device: torch.device) -> None:
     """Contract: each sample has the results of an eager run when it is warmed up, recorded and replayed; what cannot
-    be captured (a mask as index) is skipped with the reason, not captured wrongly."""
+    be captured (a mask as index) is skipped with the reason, not captured wrongly, and nothing else is."""
+    skipped = 0
     with watched() as watch:
         for number, (operator, arguments, keywords) in enumerate(samples(name, device)):
             check(operator, arguments, keywords, f"{name}, sample {number}", calls=4)
             torch.compiler.reset()
-        counts = watch.counts()
-        assert counts.replays > 0 or counts.skips > 0
+            counts = watch.counts()
+            skipped += counts.skips
+            if not masked(arguments, keywords) or counts.skips == 0:
+                assert counts == Counts(warm_ups=1, recordings=1, replays=2), f"{name}, sample {number}"
+            else:
+                assert counts == Counts(skips=1), f"{name}, sample {number}"
+                assert "incompatible op" in watch.reasons()[-1]
+        assert len(watch.reasons()) == skipped
+
+
+def masked(arguments: list[Any], keywords: dict[str, Any]) -> bool:
+    """Whether a mask is among them."""
+    leaves = torch.utils._pytree.tree_leaves((arguments, keywords))
+    return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in leaves)
 
 
 def check(operator: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], where: str, calls: int) -> None:

@@ -41,7 +41,12 @@ def test_dynamic_sizes_are_recorded_one_by_one(device: torch.device) -> None:
     [
         pytest.param([(4,), (6,), (9,)], (4, 9), 2, id="one_dimension"),
         # A size of several dimensions is a tuple whose order torch does not tell: that of its names for them.
-        pytest.param([(4, 3), (6, 3), (4, 7), (6, 7)], ((4, 3), (3, 4), (6, 7), (7, 6)), 2, id="two_dimensions"),
+        pytest.param(
+            [(4, 3), (6, 3), (4, 7), (6, 7)],
+            ((4, 3), (3, 4), (6, 7), (7, 6), (4, 7), (7, 4)),  # three of four: as many others would be one
+            3,
+            id="two_dimensions",
+        ),
         pytest.param([(4,), (6,)], (5,), 0, id="none_of_them"),
     ],
 )

@@ -81,11 +81,20 @@ def test_cudagraph_skip_of_a_graph_with_an_operation_that_cannot_be_captured(nam
         assert __file__ in reason
 
 
-@pytest.mark.parametrize("name", ["item", "nonzero", "unsafe"])
+#: That back end is given an operator that changes its argument within another one.
+TAG_UNSEEN = pytest.mark.xfail(
+    raises=AssertionError,
+    reason="the tag of an operator that changes its argument is not seen through `auto_functionalized`: it is recorded "
+    "(get_first_incompatible_cudagraph_node; seen with torch 2.13, not reported yet)",
+)
+
+
+@pytest.mark.parametrize("name", ["item", "nonzero", "unsafe", pytest.param("unsafe_change", marks=TAG_UNSEEN)])
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_incompatible_cudagraph_ops_nonzero_backend")
 def test_cudagraphs_backend_skips_what_cannot_be_captured(name: str, device: torch.device) -> None:
-    """Contract: the same for the back end "cudagraphs", which records torch's operators."""
+    """Contract: the same for the back end "cudagraphs", which records torch's operators; its reason names the operation
+    alone."""
     one = INCOMPATIBLE[name]
     capture = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
     with private.dynamo_config(**capture), watched() as watch:
@@ -94,6 +103,7 @@ def test_cudagraphs_backend_skips_what_cannot_be_captured(name: str, device: tor
         assert counts == Counts(skips=1)
         (reason,) = watch.reasons()
         assert "incompatible op" in reason
+        assert one.names in reason
 
 
 @on_cuda
@@ -115,9 +125,7 @@ def test_graph_break_leaves_the_rest_to_be_recorded(compiler: str, device: torch
     with private.dynamo_config(**capture), watched() as watch:
         calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 5)
         counts = trees.compare(work, calls, compiler, watch)
-    assert counts.skips == 0
-    assert counts.recordings >= 2
-    assert counts.replays >= 2 * counts.recordings
+    assert counts == Counts(warm_ups=2, recordings=2, replays=6)
 
 
 @with_triton
@@ -170,15 +178,18 @@ def test_cudagraph_skip_names_a_cpu_tensor_among_those_of_the_gpu(device: torch.
     """Contract: a graph that also computes on the host is skipped, and the reason names the line of that."""
 
     def work(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x + 1, y + 2
+        first = x + 1
+        second = y + 2
+        return first, second
 
-    with watched() as watch:
-        host = torch.device("cpu")
-        calls = repeated(lambda n: [whole_numbers(8, device=d, start=n) for d in (device, host)], 3)
-        assert trees.compare(work, calls, CUDAGRAPHS, watch) == Counts(skips=1)
-        (reason,) = watch.reasons()
-        assert "cpu device" in reason
-        assert "y + 2" in reason
+    host = torch.device("cpu")
+    for devices, line in (((device, host), "second = y + 2"), ((host, device), "first = x + 1")):
+        with watched() as watch:
+            calls = repeated(lambda n, on=devices: [whole_numbers(8, device=d, start=n) for d in on], 3)  # type: ignore[misc]
+            assert trees.compare(work, calls, CUDAGRAPHS, watch) == Counts(skips=1)
+            (reason,) = watch.reasons()
+            assert "cpu device" in reason
+            assert line in reason
 
 
 @pytest.mark.requires(device="cuda", devices=2)
@@ -192,6 +203,7 @@ def test_cudagraph_skip_names_two_gpus(compiler: str, device: torch.device) -> N
         assert trees.compare(lambda x, y: (x + 1, y + 2), calls, compiler, watch) == Counts(skips=1)
         (reason,) = watch.reasons()
         assert "multiple devices" in reason
+        assert "index=0" in reason
         assert "index=1" in reason
 
 

@@ -22,11 +22,14 @@ def test_map_location_cpu_takes_everything_to_the_cpu(device: torch.device, wher
     """Contract: with the host for a location, as text, device or by a function that leaves storages on it, all tensors
     are loaded there, with their values and what they share."""
     x = torch.arange(10.0, device=device)
+    other = torch.tensor([7.0, -2.0], device=device)
 
-    values = loaded(saved({"whole": x, "part": x[3:], "other": [torch.ones(2, device=device)]}), map_location=where)
+    values = loaded(saved({"whole": x, "part": x[3:], "other": [other]}), map_location=where)
 
     assert {t.device.type for t in (values["whole"], values["part"], values["other"][0])} == {"cpu"}
     assert values["whole"].tolist() == list(range(10))
+    assert values["part"].tolist() == list(range(3, 10))
+    assert values["other"][0].tolist() == [7, -2]
     values["whole"].zero_()
     assert values["part"].eq(0).all()
 
@@ -44,17 +47,18 @@ def test_map_location_takes_cpu_tensors_to_the_device(device: torch.device, how:
         "function": lambda storage, _: torch.UntypedStorage(storage.nbytes(), device=device).copy_(storage),
     }
 
-    back = loaded(saved([torch.arange(5.0), torch.ones(2, dtype=torch.int16)]), map_location=places[how])
+    back = loaded(saved([torch.arange(5.0), torch.tensor([7, -2], dtype=torch.int16)]), map_location=places[how])
 
     assert [x.device for x in back] == [device, device]
     assert back[0].tolist() == [0, 1, 2, 3, 4]
-    assert back[1].tolist() == [1, 1]
+    assert back[1].tolist() == [7, -2]
+    assert [x.dtype for x in back] == [torch.float32, torch.int16]
 
 
 def test_map_location_function_is_told_where_each_storage_was(device: torch.device) -> None:
     """Contract: a function for a location is called once for each storage, with the storage on the host and the name
     of where it was; where it gives None the default holds, and the storage goes back there."""
-    x, y = torch.arange(4.0, device=device), torch.ones(3)
+    x, y = torch.arange(4.0, device=device), torch.arange(7.0, 10.0)
     told: list[tuple[str, str]] = []
 
     def place(storage: torch.UntypedStorage, location: str) -> None:
@@ -64,14 +68,15 @@ def test_map_location_function_is_told_where_each_storage_was(device: torch.devi
 
     assert sorted(told) == sorted([("cpu", "cpu" if device.type == "cpu" else str(device)), ("cpu", "cpu")])
     assert [t.device for t in back] == [device, device, torch.device("cpu")]
-    assert torch.equal(back[0], x)
+    assert all(torch.equal(found, wanted) for found, wanted in zip(back, (x, x[1:], y), strict=True))
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
 @pytest.mark.parametrize("name", ["cuda0", "nonsense", "cuda:", "cuda:-1"])
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def test_map_location_with_a_malformed_device_is_refused_and_quoted(name: str, zipped: bool) -> None:
-    """Contract: a malformed name for a location is an error that quotes it, before anything is loaded."""
+    """Contract: a malformed name for a location is an error that quotes it, and says that it is about a device or
+    location."""
     data = saved([torch.nn.Parameter(torch.randn(10, 10))], _use_new_zipfile_serialization=zipped)
 
     with pytest.raises(RuntimeError) as refusal:
@@ -85,10 +90,10 @@ def test_map_location_with_a_malformed_device_is_refused_and_quoted(name: str, z
 def test_map_location_past_the_last_device_is_refused(device: torch.device) -> None:
     """Contract: a location on a device that is not there is a RuntimeError that says so, and nothing is loaded
     elsewhere in its stead."""
-    beyond = f"{device.type}:{torch.accelerator.device_count()}"
+    count = torch.accelerator.device_count()
 
-    with pytest.raises(RuntimeError, match=r"(?i)device"):
-        loaded(saved(torch.ones(3)), map_location=beyond)
+    with pytest.raises(RuntimeError, match=rf"device {count} but torch\.\w+\.device_count\(\) is {count}\b"):
+        loaded(saved(torch.ones(3)), map_location=f"{device.type}:{count}")
 
 
 @pytest.mark.timeout(150)
@@ -132,7 +137,7 @@ def test_map_location_meta_gives_shapes_without_memory() -> None:
 @pytest.mark.parametrize("how", ["default", "dictionary", "text", "bare"])
 def test_map_location_for_tensors_of_two_devices(device: torch.device, how: str) -> None:
     """Contract: by default each tensor goes back to its own device; a dictionary swaps them, text takes all to one, and
-    a type without an index to the current device."""
+    a type without an index to the current device, whichever that is."""
     other = torch.device(device.type, 1)
     x, y = torch.arange(3, device=device), torch.arange(3, 6, device=other)
     wanted: dict[str, tuple[Any, list[torch.device]]] = {
@@ -147,3 +152,8 @@ def test_map_location_for_tensors_of_two_devices(device: torch.device, how: str)
 
     assert [t.device for t in back] == places
     assert [t.tolist() for t in back] == [[0, 1, 2], [3, 4, 5]]
+    if how == "bare":
+        with torch.accelerator.device_index(1):
+            back = loaded(saved([x, y]), map_location=where)
+        assert [t.device for t in back] == [other, other]
+        assert [t.tolist() for t in back] == [[0, 1, 2], [3, 4, 5]]

@@ -13,7 +13,7 @@ from .files import loaded, saved, through_a_file
 
 
 def model(device: torch.device) -> nn.Sequential:
-    """A small model with parameters, buffers and a dropout, made from a fixed seed."""
+    """A small model with parameters and buffers, made from a fixed seed."""
     generator = torch.Generator().manual_seed(5)
     made = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     for parameter in made.parameters():
@@ -50,8 +50,11 @@ def test_load_state_dict_into_another_module(device: torch.device) -> None:
     assert (outcome.missing_keys, outcome.unexpected_keys) == ([], [])
     assert same(source, target)
     assert {value.device for value in state.values()} == {device}
+    assert {name: value.dtype for name, value in state.items()} == {
+        name: value.dtype for name, value in source.state_dict().items()
+    }
     assert {name: value.data_ptr() for name, value in target.state_dict().items()} == before
-    x = torch.ones(3, 4, device=device)
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(6)).to(device)
     assert torch.equal(source.eval()(x), target.eval()(x))
 
 
@@ -110,17 +113,20 @@ def test_load_state_dict_of_a_checkpoint_goes_on_training(device: torch.device, 
 
     assert got == expected
     assert same(straight, resumed)
-    for state in second.state.values():
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor) and name != "step":
-                assert value.device == device
+    assert optimiser.state
+    for state, original in zip(second.state.values(), optimiser.state.values(), strict=True):
+        assert state.keys() == original.keys()
+        for name, value in original.items():
+            if isinstance(value, torch.Tensor):
+                assert state[name].device == value.device, name
 
 
 def test_load_state_dict_refuses_a_state_that_does_not_fit(device: torch.device) -> None:
     """Contract: a state with a name too few, one too many or a wrong shape is an error that tells which; what could be
-    loaded is told by `strict=False`."""
-    target = model(device)
-    state = through_a_file(target.state_dict())
+    loaded is with `strict=False`, which tells what was missing and what nobody wanted."""
+    source, target = model(device), model(device)
+    step(source, torch.optim.SGD(source.parameters(), lr=0.1), device, 1)
+    state = through_a_file(source.state_dict())
     wrong = copy.copy(state)
     wrong["0.weight"] = torch.zeros(3, 3, device=device)
     missing = {name: value for name, value in state.items() if name != "3.bias"}
@@ -131,8 +137,13 @@ def test_load_state_dict_refuses_a_state_that_does_not_fit(device: torch.device)
         target.load_state_dict(missing)
     with pytest.raises(RuntimeError, match=r"(?s)Unexpected key.*extra"):
         target.load_state_dict({**state, "extra": torch.zeros(1)})
+    target = model(device)
+    bias = target[3].bias.detach().clone()
     outcome = target.load_state_dict({**missing, "extra": torch.zeros(1)}, strict=False)
     assert (outcome.missing_keys, outcome.unexpected_keys) == (["3.bias"], ["extra"])
+    for name, value in target.state_dict().items():
+        assert torch.equal(value, bias if name == "3.bias" else state[name]), name
+    assert not torch.equal(bias, state["3.bias"])
 
 
 def test_state_dict_saves_shared_parameters_once(device: torch.device) -> None:
@@ -154,6 +165,7 @@ def test_load_mmap_maps_a_file_instead_of_reading(device: torch.device, tmp_path
 
     mapped = torch.load(path, weights_only=True, mmap=True)
     on_device = torch.load(path, weights_only=True, mmap=True, map_location=device)
+    assert all(torch.equal(mapped[name], state[name]) for name in state)
     for value in mapped.values():
         value.zero_()
 
@@ -168,6 +180,8 @@ def test_deepcopy_of_a_module_is_what_save_and_load_give(device: torch.device) -
     source = model(device)
     copied = copy.deepcopy(source)
     assert same(source, copied)
+    memories = [{value.data_ptr() for value in each.state_dict().values()} for each in (source, copied)]
+    assert memories[0].isdisjoint(memories[1])
 
     step(copied, torch.optim.SGD(copied.parameters(), lr=0.1), device, 1)
 

@@ -78,6 +78,7 @@ def test_load_weights_only_takes_plain_values(device: torch.device) -> None:
 
     assert torch.equal(back.pop("tensor"), value.pop("tensor"))
     assert back == value
+    assert [type(one) for one in back["list"]] == [int, float, bool, type(None), str, bytes, complex]
     assert [type(one) for one in back["tuple"]] == [torch.dtype, torch.device, torch.Size]
 
 

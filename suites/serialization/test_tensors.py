@@ -34,7 +34,7 @@ def test_load_brings_every_dtype_back_bit_by_bit(device: torch.device, dtype: to
 def test_load_keeps_shared_storages_shared(device: torch.device) -> None:
     """Contract: what shares memory when it is saved shares it when it is loaded, the same tensor twice, a view, and the
     storage; what did not share does not. Types and devices are kept."""
-    x, y = torch.randn(5, 5, device=device), torch.zeros(10, dtype=torch.uint8, device=device)
+    x, y = torch.randn(5, 5, device=device), torch.arange(10, dtype=torch.uint8, device=device)
 
     first, second, again, view, storage = through_a_file([x, y, x, x[1:, ::2], y.untyped_storage()])
 
@@ -45,7 +45,7 @@ def test_load_keeps_shared_storages_shared(device: torch.device) -> None:
     first.fill_(5)
     assert (again == 5).all()
     assert (view == 5).all()
-    assert (second == 0).all()
+    assert second.tolist() == list(range(10))
     second.fill_(10)
     assert torch.empty(0, dtype=torch.uint8, device=device).set_(storage.untyped()).tolist() == [10] * 10
     assert (x != 5).any()
@@ -61,6 +61,7 @@ def test_load_brings_a_typed_storage_back(device: torch.device) -> None:
     tensor, back = through_a_file([x, storage])
 
     assert isinstance(back, torch.storage.TypedStorage)
+    assert (back.dtype, back.device) == (torch.int32, device)
     assert torch.equal(tensor, x)
     assert torch.equal(torch.empty(0, dtype=torch.int32, device=device).set_(back.untyped()), x)
 
@@ -68,11 +69,15 @@ def test_load_brings_a_typed_storage_back(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_serialization_array_with_empty")
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)], ids=str)
 def test_load_brings_tensors_without_elements_back(device: torch.device, shape: tuple[int, ...]) -> None:
-    """Contract: a tensor without elements, beside one that has some, keeps its shape, type and device."""
-    full, empty = through_a_file([torch.ones(4, 4, device=device), torch.empty(shape, device=device)])
+    """Contract: a tensor without elements, before or behind one that has some, keeps its shape, type and device."""
+    empties = [torch.empty(shape, dtype=dtype, device=device) for dtype in (torch.float16, torch.int64)]
+    some = torch.arange(16.0, device=device).view(4, 4)
 
-    assert (empty.shape, empty.device, empty.dtype) == (torch.Size(shape), device, torch.float32)
-    assert torch.equal(full, torch.ones(4, 4, device=device))
+    before, full, empty = through_a_file([empties[0], some, empties[1]])
+
+    assert (before.shape, before.device, before.dtype) == (torch.Size(shape), device, torch.float16)
+    assert (empty.shape, empty.device, empty.dtype) == (torch.Size(shape), device, torch.int64)
+    assert torch.equal(full, some)
     assert full.get_device() == empty.get_device() == torch.empty(0, device=device).get_device()
 
 
@@ -103,8 +108,8 @@ def test_load_brings_strides_and_offsets_back(
 
 def test_load_brings_parameters_requires_grad_and_conj_back(device: torch.device) -> None:
     """Contract: a parameter is loaded as one, with `requires_grad` as it was; conjugate views stay conjugate."""
-    frozen = torch.nn.Parameter(torch.ones(3, device=device), requires_grad=False)
-    free = torch.nn.Parameter(torch.ones(3, device=device))
+    frozen = torch.nn.Parameter(torch.arange(3.0, device=device), requires_grad=False)
+    free = torch.nn.Parameter(torch.arange(3.0, 6.0, device=device))
     leaf = torch.ones(2, device=device, requires_grad=True)
     conjugate = torch.tensor([1 + 2j, 3 - 1j]).to(device).conj()
 
@@ -112,6 +117,7 @@ def test_load_brings_parameters_requires_grad_and_conj_back(device: torch.device
 
     assert [type(one) for one in (a, b, c)] == [torch.nn.Parameter, torch.nn.Parameter, torch.Tensor]
     assert [one.requires_grad for one in (a, b, c)] == [False, True, True]
+    assert [one.tolist() for one in (a, b, c)] == [[0, 1, 2], [3, 4, 5], [1, 1]]
     assert d.is_conj()
     assert torch.equal(d.cpu(), torch.tensor([1 - 2j, 3 + 1j]))
 
@@ -124,6 +130,7 @@ def test_save_of_a_view_writes_the_whole_storage_unless_cloned(device: torch.dev
     part, clone = saved(x[:10]), saved(x[:10].clone())
 
     assert len(part) - len(clone) > 90_000
+    assert loaded(part).untyped_storage().nbytes() == 100_000
     assert loaded(clone).untyped_storage().nbytes() == 10
 
 

@@ -26,6 +26,7 @@ def test_nvtx_range_push_and_range_pop_tell_their_depth() -> None:
         assert popped == pushed[::-1]
     else:
         assert set(pushed) == {pushed[0]}
+        assert all(depth < 0 for depth in popped)
 
 
 @cuda
@@ -46,24 +47,40 @@ def test_nvtx_range_start_and_range_end_may_overlap() -> None:
 
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
-def test_nvtx_range_is_a_context_and_a_decorator() -> None:
+def test_nvtx_range_is_a_context_and_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: `torch.cuda.nvtx.range` marks a block or a function, formats its text, and lets exceptions through,
     ending its range: the depth after it is what it was."""
     nvtx = torch.cuda.nvtx
     before = nvtx.range_push("probe")
     nvtx.range_pop()
+    calls: list[str] = []  # where no tool listens, depths tell nothing
+    push, pop = nvtx.range_push, nvtx.range_pop
+
+    def told_push(text: str) -> int:
+        calls.append(text)
+        return push(text)
+
+    def told_pop() -> int:
+        calls.append("pop")
+        return pop()
+
+    monkeypatch.setattr(nvtx, "range_push", told_push)
+    monkeypatch.setattr(nvtx, "range_pop", told_pop)
 
     @nvtx.range("function")
     def double(x: int) -> int:
+        calls.append("call")
         return 2 * x
 
     def block() -> None:
         with nvtx.range("block {} of {}", 1, 2):
+            calls.append("block")
             raise LookupError
 
     assert double(21) == 42
     with pytest.raises(LookupError):
         block()
+    assert calls == ["function", "call", "pop", "block 1 of 2", "block", "pop"]
     assert nvtx.range_push("probe") == before
     nvtx.range_pop()
 

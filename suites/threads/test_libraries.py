@@ -22,7 +22,10 @@ THREADS, ROUNDS = 4, 3
 
 
 def in_threads(device: torch.device, steps: int, start: Callable[[int], Any], step: Callable[[int, Any], Any]) -> None:
-    """Run `steps` steps in each thread on a stream of its own, a few times; each must give what it gives alone."""
+    """Run `steps` steps in each thread on a stream of its own, a few times; each must give what it gives alone.
+
+    Thread n starts with n + 1 everywhere, and a step adds one: that is what it must give alone.
+    """
     if device.type != "cpu":
         calibrate(device)
     expected = []
@@ -30,6 +33,7 @@ def in_threads(device: torch.device, steps: int, start: Callable[[int], Any], st
         x = start(number)
         for _ in range(steps):
             x = step(number, x)
+        assert (x == number + 1 + steps).all()
         expected.append(x.cpu())
 
     def work(number: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ _theme = broken = Theme()
 _on_cuda = functools.partial(_theme, device="simcuda")
 
 _POOLS, _GRAPH_POOLS = "suites/allocator/test_pools.py", "suites/graphs/test_pools.py"
+_CASTS = "suites/cudagraph_trees/test_outputs.py::test_autocast_keeps_no_casts_in_a_graphs_pool[cudagraphs]"
 _CAPTURE, _REGISTER = "suites/graphs/test_capture.py", "suites/transfers/test_cuda_register.py"
 _CALLABLES, _NO_CUDA = "suites/graphs/test_graphed_callables.py", "suites/graphs/test_without_cuda.py"
 
@@ -425,3 +426,28 @@ def _captured_step() -> object:
     except RuntimeError as error:
         return "Attempting" in str(error)
     return None
+
+
+@_on_cuda(
+    "Autocast keeps the cast of what a replay gave, though the next replay writes to the same memory.",
+    _CASTS,
+    shows=lambda: _cast_again(),
+)
+def autocast_keeps_casts_of_replayed_outputs() -> None:
+    import torch
+
+    for name in ("_add_cached_tensor", "_remove_cached_tensor"):
+        replace(torch._C, name, lambda _: lambda tensor: None)
+
+
+def _cast_again() -> object:
+    torch = _torch()
+    x, one = torch.ones(2, 2, device="cuda", requires_grad=True), torch.ones(2, 2, device="cuda")
+    torch._C._set_cached_tensors_enabled(True)
+    torch._C._add_cached_tensor(x)
+    with torch.autocast("cuda", dtype=torch.float16):
+        found = [(x @ one).tolist()]
+        x.detach().add_(1)
+        found.append((x @ one).tolist())
+    torch._C._remove_cached_tensor(x)
+    return found
