@@ -49,7 +49,7 @@ def test_memory_profile_before_the_run_is_an_error() -> None:
     """Contract: asked of a profile that has not started, it is an error: not an empty answer."""
     prof = profile(activities=[ProfilerActivity.CPU], **dict.fromkeys(NEEDED, True))
 
-    with pytest.raises((AssertionError, RuntimeError)):
+    with pytest.raises((AssertionError, RuntimeError), match="must be initialized"):
         private.memory_profile(prof)
 
 

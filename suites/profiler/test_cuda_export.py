@@ -56,18 +56,23 @@ def test_export_chrome_trace_kernel_correlates_with_one_launch_and_operator(trac
         launched.append(operator.name)
 
     assert sorted(launched) == ["aten::sub"] * STREAMS + ["aten::tanh"] * STREAMS
+    assert len({kernel.args["External id"] for kernel in trace.of("kernel")}) == len(launched)
+    assert len({kernel.args["correlation"] for kernel in trace.of("kernel")}) == len(launched)
 
 
 def test_export_chrome_trace_arrows_lead_from_launches_to_kernels(trace: Trace) -> None:
-    """Contract: each kernel has one arrow to it, which starts at its launch."""
+    """Contract: each kernel has one arrow to it, which starts at its launch and ends where the kernel begins."""
     calls = {str(call.args["correlation"]): call for call in trace.of("cuda_runtime", "cuda_driver")}
     starts = {m.arrow: m for m in trace.moments if m.category == "ac2g" and m.phase == "s"}
-    ends = [m.arrow for m in trace.moments if m.category == "ac2g" and m.phase == "f"]
+    ends = [m for m in trace.moments if m.category == "ac2g" and m.phase == "f"]
 
     for kernel in trace.of("kernel"):
         correlation = str(kernel.args["correlation"])
-        assert ends.count(correlation) == 1
-        assert starts[correlation].line == calls[correlation].line
+        (end,) = [moment for moment in ends if moment.arrow == correlation]
+        start, call = starts[correlation], calls[correlation]
+        assert start.line == call.line
+        assert call.start_ns <= start.at_ns <= call.end_ns
+        assert (end.line, end.at_ns) == (kernel.line, kernel.start_ns)
 
 
 def test_export_chrome_trace_kernels_of_a_stream_do_not_overlap(trace: Trace) -> None:

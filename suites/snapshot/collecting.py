@@ -15,11 +15,30 @@ def noop() -> None:
     """A call, which is when an observer gets its turn after a collection."""
 
 
-def collect() -> None:
-    """Collect everything, and give an observer its turn."""
-    gc.collect()
+def collect(generation: int = 2) -> None:
+    """Collect everything, or what is young only, and give an observer its turn."""
+    gc.collect(generation)
     noop()
     noop()
+
+
+class Watched:
+    """A tensor over memory of Python's, which tells whether the tensor is still there.
+
+    A weak reference would not tell: the collector clears it when it finds the cycle, also where it then saves it.
+    """
+
+    def __init__(self) -> None:
+        self._memory = bytearray(12)
+        self._unheld = sys.getrefcount(self._memory)
+
+    def tensor(self) -> torch.Tensor:
+        """Three numbers in this memory."""
+        return torch.frombuffer(self._memory, dtype=torch.float32)
+
+    def is_held(self) -> bool:
+        """Whether a tensor has this memory."""
+        return sys.getrefcount(self._memory) > self._unheld
 
 
 @contextmanager

@@ -60,10 +60,12 @@ def test_cpp_snapshot_is_a_plain_pickle(native: ModuleType) -> None:
 @pytest.mark.parametrize("with_stacks", [False, True])
 def test_cpp_snapshot_recording_has_the_stacks(native: ModuleType, device: torch.device, with_stacks: bool) -> None:
     """Contract: recorded from C++, a live block has its bytes, the last event is its allocation, and its stack goes
-    through the operator, TorchScript and Python, if stacks were asked for; no more entries are kept than that."""
+    through the operator and then the Python that called it, and has TorchScript, if stacks were asked for; no more
+    entries are kept than were asked for."""
     compiled = torch.jit.script(scripts.filled_by_a_script)
     native.recording(True, with_stacks)
     try:
+        others = [torch.empty(512 * (number + 1), device=device) for number in range(12)]
         tensor = compiled(ROWS, COLUMNS, device)
         snapshot: dict[str, Any] = plain.load(native.taken())
     finally:
@@ -73,25 +75,48 @@ def test_cpp_snapshot_recording_has_the_stacks(native: ModuleType, device: torch
     block = block_at(snapshot["segments"], tensor.untyped_storage().data_ptr())
     assert block is not None
     assert (block.state, block.requested) == (LIVE, ROWS * COLUMNS * 4)
-    names = " ".join(frame["name"] for frame in block.frames)
-    for word in ("::rand", "filled_by_a_script", "test_cpp_snapshot_recording_has_the_stacks"):
-        assert (word in names) == with_stacks
-    last = snapshot["device_traces"][device.index][-1]
-    assert (last["action"], last["size"], last["addr"]) == ("alloc", block.requested, block.address)
-    assert len(snapshot["device_traces"][device.index]) <= 10
+    names = [frame["name"] for frame in block.frames]
+    if with_stacks:
+        assert any("filled_by_a_script" in name for name in names)
+        caller = names.index("test_cpp_snapshot_recording_has_the_stacks")
+        assert any("::rand" in name for name in names[:caller])
+        assert not any("::rand" in name for name in names[caller:])
+    else:
+        assert names == []
+    trace = snapshot["device_traces"][device.index]
+    assert (trace[-1]["action"], trace[-1]["size"], trace[-1]["addr"]) == ("alloc", block.requested, block.address)
+    assert len(trace) == 10
+    assert others
     assert faults(snapshot["segments"]) == []
 
 
 @pytest.mark.requires(device="cuda")
 def test_cpp_snapshot_and_python_snapshot_see_the_same(native: ModuleType, device: torch.device) -> None:
-    """Contract: taken one after the other, both snapshots have the same segments and blocks."""
+    """Contract: taken one after the other, both snapshots have the same segments and blocks: those of a stream and of
+    a pool of their own among them."""
     tensors = [torch.empty(size, device=device) for size in (10, 100_000, 5_000_000)]
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        tensors.append(torch.empty(1000, device=device))
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool, device):
+        tensors.append(torch.empty(1000, device=device))
 
     ours, theirs = private.snapshot()["segments"], plain.load(native.taken())["segments"]
 
     def told(segments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         return sorted((each.address, each.size, each.requested, each.state) for each in blocks(segments))
 
+    def described(segments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [
+            (
+                *(each["address"], each["total_size"], each["stream"], each["device"], each["segment_type"]),
+                tuple(each["segment_pool_id"]),
+            )
+            for each in segments
+        ]
+
     assert told(ours) == told(theirs)
-    assert [each["segment_pool_id"] for each in ours] == [tuple(each["segment_pool_id"]) for each in theirs]
-    assert tensors
+    assert described(ours) == described(theirs)
+    assert len({each["stream"] for each in ours}) == len({each["segment_pool_id"] for each in ours}) == 2
+    tensors.clear()
+    del pool

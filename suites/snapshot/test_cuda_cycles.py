@@ -43,7 +43,10 @@ def test_observe_tensor_cycles_shows_where_gpu_memory_comes_from(device: torch.d
 
     page = shown[-1]
     text = pages.structure(page).scripts[1].text
-    for word in ("torch.Tensor", "torch.Size([3, 4])", "cell_contents", "again", "test_observe_tensor_cycles"):
+    for word in (
+        *("torch.Tensor", "torch.Size([3, 4])", "cell_contents", "again"),
+        "test_observe_tensor_cycles_shows_where_gpu_memory_comes_from",
+    ):
         assert word in text, f"the page does not tell of {word!r}"
     assert torch.cuda.memory_allocated(device) == before
 
@@ -53,6 +56,9 @@ def test_observe_tensor_cycles_shows_no_cycle_without_gpu_memory() -> None:
     shown: list[str] = []
     disarm = private.observe_tensor_cycles(shown.append)
     leave_a_cycle(torch.empty(3, 4))
+    table: dict[str, object] = {}
+    table["itself"] = table
+    del table
 
     collect()
     disarm()

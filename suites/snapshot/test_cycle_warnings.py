@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from . import _torch_private as private
 from . import pages
-from .collecting import collect, leave_a_cycle, on_demand
+from .collecting import Watched, collect, leave_a_cycle, on_demand
 
 pytestmark = pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cycles")
 
@@ -37,16 +38,20 @@ def test_observe_tensor_cycles_makes_a_page_of_a_cycle(taken_for_a_gpus: list[An
     tensor, what holds it, and where it was allocated; the tensor is freed."""
     shown: list[str] = []
     disarm = private.observe_tensor_cycles(shown.append)
-    leave_a_cycle(torch.empty(3, 4))
+    watched = Watched()
+    leave_a_cycle(watched.tensor())
+    assert watched.is_held()
 
     collect()
     disarm()
 
+    assert not watched.is_held()
     ((each, options),) = taken_for_a_gpus
     assert (each, set(options)) == ((), {"max_entries"})
+    assert 0 < options["max_entries"] < sys.maxsize
     (page,) = shown
     text = pages.structure(page).scripts[1].text
-    for word in ("torch.Tensor", "torch.Size([3, 4])", "cell_contents", "again", ORIGIN):
+    for word in ("torch.Tensor", "torch.Size([3])", "cell_contents", "again", ORIGIN):
         assert word in text, f"the page does not tell of {word!r}"
 
 

@@ -6,6 +6,7 @@ torch does with it is seen; the recordings themselves are in `test_history`.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,15 +90,22 @@ def test_augment_with_fx_traces_marks_frames_of_generated_code(
     }
     monkeypatch.setitem(reach("torch.fx.traceback._FX_METADATA_REGISTRY"), file, metadata)
     frames = given[0]["segments"][0]["blocks"][0]["frames"]
-    frames[:] = [builder.frame("forward", 3, file)]
+    dump = tmp_path / "dump"
 
-    private.snapshot()
-    assert set(frames[0]) == {"filename", "line", "name"}
-    reach(f"{private.MEMORY}._dump_snapshot")(str(tmp_path / "dump"), augment_with_fx_traces=True)
+    def frame_in(snapshot: Snapshot) -> dict[str, Any]:
+        (found,) = snapshot["segments"][0]["blocks"][0]["frames"]
+        return dict(found)
 
-    written = plain.load((tmp_path / "dump").read_bytes())
-    (marked,) = written["segments"][0]["blocks"][0]["frames"]
-    assert (marked["fx_node_name"], marked["fx_node_op"], marked["fx_node_target"]) == ("n", "o", "t")
+    def dumped(**options: bool) -> Snapshot:
+        reach(f"{private.MEMORY}._dump_snapshot")(str(dump), **options)
+        written: Snapshot = plain.load(dump.read_bytes())
+        return written
+
+    for take in (private.snapshot, dumped):
+        frames[:] = [builder.frame("forward", 3, file)]
+        assert set(frame_in(take())) == {"filename", "line", "name"}
+        marked = frame_in(take(augment_with_fx_traces=True))
+        assert (marked["fx_node_name"], marked["fx_node_op"], marked["fx_node_target"]) == ("n", "o", "t")
 
 
 # What recording is told to the allocator by
@@ -128,6 +136,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]] = {
         {"clear_history": True, "compile_context": True, "skip_actions": ["alloc", "oom"]},
         {"clear_history": True, "compile_context": True, "skip_actions": ["alloc", "oom"]},
     ),
+    "clear": ((), {"clear_history": True}, {"clear_history": True}),
     "annotations": ((), {"global_record_annotations": True}, {"global_record_annotations": True}),
     "a_device": ((), {"device": "cuda:3"}, {}),
     "nothing_skipped": ((), {"skip_actions": None}, {}),
@@ -152,10 +161,28 @@ def test_record_memory_history_passes_each_option_on(
     assert passed == [tuple((DEFAULTS | changed).values())]
 
 
+#: What the error calls each option, and the words that it knows.
+KNOWN = {
+    "enabled": ("state", {"state", "all", "None"}),
+    "context": ("context", {"state", "alloc", "all", "None"}),
+    "stacks": ("stacks", {"python", "all"}),
+}
+
+
 @pytest.mark.requires(cuda=True)
 @pytest.mark.parametrize("option", ["enabled", "context", "stacks"])
 def test_record_memory_history_refuses_an_unknown_option(option: str) -> None:
     """Contract: a word that an option does not know is an error that lists those it does, before anything is
     recorded. It needs a build for CUDA and no GPU."""
-    with pytest.raises(RuntimeError, match=r"expected (state|context|stacks) to be .*'all'"):
-        private.record(**{option: "sometimes"})
+    name, words = KNOWN[option]
+    try:
+        with pytest.raises(RuntimeError, match=rf"expected {name} to be ") as refused:
+            private.record(**{option: "sometimes"})
+        if torch.cuda.is_available():
+            assert torch.ones(4, device="cuda").tolist() == [1] * 4
+            assert all(trace == [] for trace in private.snapshot()["device_traces"])
+    finally:
+        private.record(None)
+
+    listed = str(refused.value).splitlines()[0].partition(" to be ")[2]
+    assert set(re.findall(r"\w+", listed)) - {"or"} == words

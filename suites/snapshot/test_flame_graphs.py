@@ -59,7 +59,14 @@ INTERNAL = [
     frame("__libc_start_main", filename="libc.so"),
     frame("call", filename="/src/ATen/core/boxing/KernelFunction.h"),
     frame("wrapper", filename="/build/RegisterCUDA.cpp"),
+    frame("redispatch", filename="/build/RedispatchFunctions.h"),
     frame("cfunction_call", filename="/src/Objects/methodobject.c"),
+    frame("vectorcall", filename="/src/Objects/call.c"),
+    frame("run_mod", filename="/src/Python/pythonrun.c"),
+    frame("pymain_run_python", filename="/src/Modules/main.c"),
+    frame("frame_evaluation", filename="/src/Python/ceval.c"),
+    frame("PyFunction_Vectorcall", filename="python"),
+    frame("_start", filename="python"),
 ]
 
 

@@ -106,8 +106,9 @@ def test_augment_memory_snapshot_tells_modules_apart() -> None:
 
     found = private.with_fx_nodes(with_stacks([ours[0], others[0]]))
 
-    told = [marked(block["frames"])[0]["fx_node_name"] for block in found["segments"][0]["blocks"][:2]]
-    assert told == ["probe", "renamed"]
+    frames = [marked(block["frames"])[0] for block in found["segments"][0]["blocks"][:2]]
+    assert [frame["fx_node_name"] for frame in frames] == ["probe", "renamed"]
+    assert len({frame["filename"] for frame in frames}) == 2
 
 
 def test_augment_memory_snapshot_leaves_unknown_code_unmarked() -> None:

@@ -54,7 +54,7 @@ def test_profile_plot_has_a_trace_of_each_device(device: torch.device) -> None:
 
 def test_profile_plot_tells_stack_and_category_of_every_tensor(device: torch.device) -> None:
     """Contract: each allocation of the size of the work's tensors names a category, and the calls that led to it, this
-    case's function among them."""
+    case's function among them. Where nothing tells one the category is "unknown"; a gradient's is "gradient"."""
     profile, _ = profiled(device)
 
     trace = shown(profile)["device_traces"][on(device)]
@@ -65,6 +65,14 @@ def test_profile_plot_tells_stack_and_category_of_every_tensor(device: torch.dev
     inside = [entry for entry in made if any("multiplied_and_added" in each["name"] for each in entry["frames"])]
     assert len(inside) == 3
     assert all(any("test_profile_plot.py" in each["name"] for each in entry["frames"]) for entry in made)
+    layer = torch.nn.Linear(16, 3, bias=False, device=device)
+    with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
+        layer(torch.ones(5, 16, device=device)).sum().backward()
+    assert layer.weight.grad is not None
+    place = layer.weight.grad.untyped_storage().data_ptr()
+    made = [entry for entry in shown(profile)["device_traces"][on(device)] if entry["action"] == "alloc"]
+    assert [entry["category"] for entry in made if entry["addr"] == place][-1] == "gradient"
+    assert {"input", "activation"} <= {entry["category"] for entry in made}
 
 
 def test_profile_plot_trace_leads_to_what_is_left(device: torch.device) -> None:
@@ -104,8 +112,12 @@ def test_profile_plot_trace_leads_to_what_is_left(device: torch.device) -> None:
 def test_profile_plot_refuses_a_profile_without_what_it_takes() -> None:
     """Contract: a profile that did not record memory, shapes and stacks has no such page: an error that says what is
     missing."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        torch.rand(4)
+    needed = ("profile_memory", "record_shapes", "with_stack")
+    for missing in (*((each,) for each in needed), needed[1:], needed):
+        options: dict[str, Any] = {each: each not in missing for each in needed}
+        with torch.profiler.profile(**options) as profile:
+            torch.rand(4)
 
-    with pytest.raises(ValueError, match=r"record_shapes|with_stack"):
-        private.profile_plot(profile)
+        with pytest.raises(ValueError, match=r"memory") as refused:
+            private.profile_plot(profile)
+        assert [each for each in needed if f"{each}=" in str(refused.value)] == list(missing)

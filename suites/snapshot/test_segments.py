@@ -98,6 +98,8 @@ def test_memory_snapshot_agrees_with_memory_stats(device: torch.device) -> None:
     assert sum(1 for block in inside if block.state == LIVE) == now("allocation")
     assert sum(block.size for block in inside if block.state != FREE) == now("active_bytes")
     assert sum(1 for block in inside if block.state != FREE) == now("active")
+    assert sum(block.requested for block in inside) == now("requested_bytes")
+    assert now("requested_bytes") == sum(tensor.nbytes for tensor in tensors) < now("allocated_bytes")
 
 
 def test_memory_snapshot_small_and_large_pools_agree_with_memory_stats(device: torch.device) -> None:
@@ -109,8 +111,9 @@ def test_memory_snapshot_small_and_large_pools_agree_with_memory_stats(device: t
     for kind in ("small", "large"):
         held = sum(segment["total_size"] for segment in here if segment["segment_type"] == kind)
         assert held == statistics[f"reserved_bytes.{kind}_pool.current"]
-    assert {kind["segment_type"] for kind in here} == {"small", "large"}
-    assert tensors
+    for tensor, kind in zip(tensors, ("small", "small", "large", "large"), strict=True):
+        (home,) = [each for each in here if address(tensor) in {block.address for block in blocks([each])}]
+        assert home["segment_type"] == kind
 
 
 def test_memory_snapshot_after_empty_cache_has_only_segments_in_use(device: torch.device) -> None:
@@ -148,7 +151,7 @@ def test_memory_snapshot_stays_as_it_was(device: torch.device) -> None:
 def test_memory_snapshot_segments_are_of_a_stream(device: torch.device) -> None:
     """Contract: a segment says for which stream it is; memory of different streams is in different segments, and of
     one stream in segments of that stream."""
-    side = torch.Stream(device)
+    side = torch.cuda.Stream(device) if device.type == "cuda" else torch.Stream(device)
     mine = [made(1000, device) for _ in range(2)]
     with side:
         theirs = [made(1000, device) for _ in range(2)]
@@ -163,6 +166,8 @@ def test_memory_snapshot_segments_are_of_a_stream(device: torch.device) -> None:
 
     assert len(streams(mine)) == len(streams(theirs)) == 1
     assert streams(mine) != streams(theirs)
+    if isinstance(side, torch.cuda.Stream):
+        assert streams(theirs) == {side.cuda_stream}
 
 
 def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) -> None:
@@ -178,12 +183,14 @@ def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) ->
         sleep_on(side)
         tensor.record_stream(side)
         del tensor
-        block = block_at(segments_of(device), place)
+        here = segments_of(device)
+        block = block_at(here, place)
         assert block is not None
+        assert faults(here) == []  # a block that waits is active in its segment, and not allocated
         side.synchronize()
         made(512, device)  # the allocator looks for streams that are done when it is asked for memory
         after = block_at(segments_of(device), place)
-        assert after is None or after.state != PENDING
+        assert after is None or after.state == FREE
         return block.state == PENDING
 
     assert ever(seen_pending)
@@ -196,7 +203,9 @@ def test_memory_snapshot_segsum_adds_up(device: torch.device) -> None:
     text = private.segsum({"segments": segments_of(device)})
 
     reserved = torch.accelerator.memory_reserved(device)
+    asked = torch.accelerator.memory_stats(device)["requested_bytes.all.current"]
     assert f"total_reserved: {reserved / MIB:.1f}MiB\n" in text
+    assert f"total_allocated: {asked / MIB:.1f}MiB\n" in text
     assert f"segments: {len(segments_of(device))}\n" in text
     assert tensors
 

@@ -79,14 +79,15 @@ def test_segsum_sums_are_right(seed: int) -> None:
     share = f" ({rounding / (reserved - asked):.1%} internal)" if reserved > asked else ""
     assert total(text, "total_free") == spelled(reserved - asked) + share
     large = [segment for segment in snapshot["segments"] if segment["total_size"] >= PAGE]
-    drawn = pictures(text)
-    assert sorted(len(found["picture"]) for found in drawn) == sorted(-(-each["total_size"] // PAGE) for each in large)
-    assert sorted(int(found["stream"] or 0) for found in drawn) == sorted(each["stream"] for each in large)
+    drawn = [(len(found["picture"]), found["size"], int(found["stream"] or 0)) for found in pictures(text)]
+    assert sorted(drawn) == sorted(
+        (-(-each["total_size"] // PAGE), spelled(each["total_size"]), each["stream"]) for each in large
+    )
 
 
 def test_segsum_picture_tells_what_is_where() -> None:
     """Contract: a place with one block in it has the block's letter, one with several a digit for how full it is, an
-    empty one a blank."""
+    empty one a blank. Beside it is what the segment has free, and how much of that is lost by rounding."""
     paper = Paper()
     paper.reserve(0x1000_0000, 8 * PAGE)
     paper.take(0x1000_0000, 2 * PAGE, *stack("a"))
@@ -96,11 +97,18 @@ def test_segsum_picture_tells_what_is_where() -> None:
     paper.take(0x1000_0000, PAGE // 2, *stack("e"))
     paper.take(0x1000_0000, PAGE // 4, *stack("f"))
     paper.take(0x1000_0000, PAGE // 4, *stack("g"))
+    rest = paper.take(0x1000_0000, PAGE // 2, *stack("rest"))
+    paper.take(0x1000_0000, PAGE - 256, *stack("h"))
     paper.give_back(hole)
+    paper.give_back(rest)
+    paper.reserve(0x8000_0000, 2 * PAGE)
 
-    (found,) = pictures(private.segsum(paper.snapshot()))
+    empty, found = sorted(pictures(private.segsum(paper.snapshot())), key=lambda each: len(each["picture"]))
 
-    assert found["picture"] == "aa *5   "
+    assert found["picture"] == "aa *5g  "
+    free = 2 * PAGE + PAGE + PAGE // 2 + 256
+    assert (found["size"], found["free"]) == ("160.0MiB", f"{spelled(free)} ({256 / free:.1%} internal)")
+    assert (empty["picture"], empty["free"]) == ("  ", "40.0MiB (0.0% internal)")
 
 
 def test_segsum_has_no_picture_of_small_segments() -> None:

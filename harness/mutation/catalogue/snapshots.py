@@ -8,8 +8,10 @@ from harness.mutation.breaks import Theme
 
 broken = Theme()
 
-_SUMMARIES, _FLAMES, _PAGES = (f"suites/snapshot/test_{name}.py" for name in ("summaries", "flame_graphs", "pages"))
-_VIZ = "torch.cuda._memory_viz"
+_SUMMARIES, _FLAMES, _PAGES, _CYCLES, _DUMPS = (
+    f"suites/snapshot/test_{name}.py" for name in ("summaries", "flame_graphs", "pages", "cycles", "dumps")
+)
+_VIZ, _OF_CYCLES = "torch.cuda._memory_viz", "torch.utils.viz._cycles"
 _MIB = 1 << 20
 
 
@@ -96,6 +98,11 @@ _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
         lambda: _mismatch(), _SUMMARIES,
     ),
     (
+        "summary_pictures_add_up", "Beside a picture is what is free in all segments so far.", "segsum",
+        "_report_free(seg_free_external, seg_free_internal)", "_report_free(free_external, free_internal)",
+        _summary, _SUMMARIES,
+    ),
+    (
         "sizes_are_in_thousands", "Sizes are told in units of a thousand.", "_format_size", "1024.0", "1000.0",
         _summary, _SUMMARIES,
     ),
@@ -138,6 +145,10 @@ _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
         "reverse=True", "reverse=False", lambda: _stack(), _FLAMES,
     ),
     (
+        "flames_show_the_dispatcher", "The stacks of a flame graph have calls of the dispatcher.", "_frame_filter",
+        '"/Redispatch",', "", lambda: _filter(), _FLAMES,
+    ),
+    (
         "flames_compare_before_only", "A comparison of snapshots leaves out what is new.", "compare",
         'if _seg_key(seg) not in before_segs:', "if False:", lambda: _compared(), _FLAMES,
     ),
@@ -161,6 +172,82 @@ _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
 
 for _name, _breaks, _of, _old, _new, _shows, _suite in _EDITS:
     broken.edit(_name, _breaks, f"{_VIZ}:{_of}", _old, _new, _suite, shows=_shows)
+
+
+broken.edit(
+    "cycles_are_kept", "What was seen of cycles is never freed.", f"{_OF_CYCLES}:observe_garbage",
+    "observer(gc.garbage)", "observer(gc.garbage); observe_garbage.kept = [*gc.garbage]",
+    _CYCLES, shows=lambda: _held(),
+)  # fmt: skip
+broken.edit(
+    "cycles_of_young_objects_are_missed", "Cycles are seen in full collections only.", f"{_OF_CYCLES}:observe_garbage",
+    "if not enabled:", "if not enabled or info['generation'] != 2:", _CYCLES, shows=lambda: _seen_young(),
+)  # fmt: skip
+broken.edit(
+    "cycles_have_no_labels", "The drawing of a cycle does not say by what objects refer to each other.",
+    f"{_OF_CYCLES}:to_dot", "escape(label)", 'escape("")', _CYCLES, shows=lambda: _drawn(),
+)  # fmt: skip
+broken.edit(
+    "history_clears_for_compile_context", "Two options of the record of memory are taken for each other.",
+    "torch.cuda.memory:_record_memory_history_impl",
+    "clear_history,\n        compile_context,", "compile_context,\n        clear_history,", _DUMPS,
+    shows=lambda: _asked_for(),
+)  # fmt: skip
+
+
+def _observed(generation: int) -> tuple[int, int]:
+    """How many objects of a cycle are seen, and how many references to what it held are left afterwards."""
+    import gc
+    import sys
+
+    from torch.utils.viz import _cycles
+
+    held, seen = bytearray(3), list[int]()
+    gc.disable()
+    gc.collect()
+    remove = _cycles.observe_garbage(lambda garbage: seen.append(sum(each[1:] == [held] for each in garbage)))
+    cycle: list[Any] = []
+    cycle += [cycle, held]
+    cycle = []
+    gc.collect(generation)
+    len(cycle)  # a call, which is when the observer gets its turn
+    len(cycle)
+    remove()
+    return sum(seen), sys.getrefcount(held)
+
+
+def _held() -> object:
+    return _observed(2)
+
+
+def _seen_young() -> object:
+    return _observed(0)
+
+
+def _drawn() -> object:
+    import torch
+    from torch.utils.viz import _cycles
+
+    held = {"key": torch.ones(2)}
+    nodes = _cycles.create_graph(
+        [held, held["key"]], context=lambda _: None, filter=lambda each: isinstance(each, torch.Tensor)
+    )
+    return _cycles.to_dot(nodes)
+
+
+def _asked_for() -> object:
+    import torch
+
+    told: list[object] = []
+    torch._C._cuda_record_memory_history = lambda *each: told.append(each)  # type: ignore[attr-defined]
+    torch.cuda.memory._record_memory_history(clear_history=True)
+    return told
+
+
+def _filter() -> object:
+    from torch.cuda import _memory_viz
+
+    return _memory_viz._frame_filter("call", "/build/RedispatchFunctions.h")
 
 
 def _mismatch() -> object:
