@@ -82,9 +82,10 @@ def test_wait_event_does_not_wait_for_work_given_after_it(api: Api, device: torc
 
 def test_wait_event_is_for_the_record_before_it(api: Api, device: torch.device) -> None:
     """Contract: a stream that waits for an event waits for its record as it was then: recorded again behind another
-    sleep afterwards, the event holds up nobody who waited before.
+    sleep afterwards, the event holds up nobody who waited before; recorded again on an idle stream, it lets nobody go.
 
-    The reader is seen to have gone on while the event, recorded again, is still pending.
+    The reader is seen to have gone on while the event, recorded again, is still pending. It never reads poison though
+    the event, recorded again, is done before the writer is.
     """
     writer, reader, other = (api.stream(device) for _ in range(3))
     calibrate(device)
@@ -100,7 +101,15 @@ def test_wait_event_is_for_the_record_before_it(api: Api, device: torch.device) 
         api.synchronize(device)
         return still_pending
 
+    def wait_and_record_again() -> None:
+        event = writer.record_event(api.event(device))
+        reader.wait_event(event)
+        other.record_event(event)
+
     assert ever(gone_on)
+    relay = Relay(writer, reader)
+    assert relay.shows_wrong_order(), NOT_SHOWN
+    assert relay.always_in_order(wait_and_record_again)
 
 
 def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: torch.device) -> None:
