@@ -167,7 +167,7 @@ def test_ipc_handle_of_an_event_without_interprocess_is_refused(device: torch.de
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
 
-    with pytest.raises(RuntimeError, match="(CUDA|HIP) error"):
+    with pytest.raises(RuntimeError, match=r"(CUDA|HIP) error"):
         event.ipc_handle()
     torch.cuda.synchronize(device)
 
@@ -177,6 +177,6 @@ def test_ipc_handle_of_an_event_with_enable_timing_is_refused(device: torch.devi
     its handle is asked for, and the device goes on."""
     event = torch.cuda.Event(enable_timing=True, interprocess=True)
 
-    with pytest.raises(RuntimeError, match="(CUDA|HIP) error"):
+    with pytest.raises(RuntimeError, match=r"(CUDA|HIP) error"):
         event.ipc_handle()
     assert torch.ones(3, device=device).sum().item() == 3

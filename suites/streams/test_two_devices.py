@@ -65,7 +65,7 @@ def test_copy_between_devices_waits_for_the_streams_of_both(
     """Contract: a copy from one device to another begins after what is on the current streams of both, and what follows
     on the target's current stream reads what was copied, with no synchronisation by the user.
 
-    In turns the source is written, or the target overwritten with poison, behind a sleep on its device's current stream.
+    In turns the source is written, or the target overwritten with poison, behind a sleep on its current stream.
     """
     for (here, there), late in product(((device, other), (other, device)), ("source", "target")):
         stream = api.stream(here if late == "source" else there)
