@@ -15,9 +15,9 @@ pytestmark = [
 
 
 def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device: torch.device) -> None:
-    """Contract: recorded behind a sleep an event is not done; after `synchronize` it is, always, and so is all the
-    work before it."""
-    stream = api.stream(device)
+    """Contract: recorded behind a sleep an event is not done, though other streams are; after `synchronize` it is,
+    always, and so is all the work before it."""
+    stream, idle = api.stream(device), api.current_stream(device)
     calibrate(device)
 
     def seen_pending() -> bool:
@@ -25,6 +25,7 @@ def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device:
         assert event.query()
         sleep_on(stream)
         event.record(stream)
+        idle.synchronize()
         pending = not event.query()
         event.synchronize()
         assert event.query()
@@ -36,7 +37,7 @@ def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device:
 
 def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: torch.device) -> None:
     """Contract: `record()` uses the stream that is current: behind its sleep it is pending, though others are idle."""
-    stream = api.stream(device)
+    stream, idle = api.stream(device), api.current_stream(device)
     calibrate(device)
     api.synchronize(device)
 
@@ -45,6 +46,7 @@ def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: to
         sleep_on(stream)
         with api.entered(stream):
             event.record()
+        idle.synchronize()
         pending = not event.query()
         stream.synchronize()
         return pending

@@ -96,14 +96,16 @@ def test_current_accelerator_is_the_cuda_device(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
 def test_generic_event_on_a_cuda_stream_is_done_after_synchronize(device: torch.device) -> None:
-    """Contract: a generic event recorded on a CUDA stream is pending behind its sleep, and done after `synchronize`."""
-    stream = torch.cuda.Stream(device)
+    """Contract: a generic event recorded on a CUDA stream is pending behind its sleep, though other streams are idle,
+    and done after `synchronize`."""
+    stream, idle = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     calibrate(device)
 
     def seen_pending() -> bool:
         event = torch.Event(device)
         sleep_on(stream)
         event.record(stream)
+        idle.synchronize()
         pending = not event.query()
         event.synchronize()
         assert event.query()
