@@ -149,9 +149,10 @@ def test_outofmemoryerror_spoils_nothing_that_is_under_way(short_of_memory: torc
 
     for value in range(3):
         sleep_on(stream, 20)
+        slept = stream.record_event()
         with stream:
             y = x * 2 + value
-        asleep.append(not stream.query())
+        asleep.append(not slept.query())
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(2 * LEFT, dtype=torch.uint8, device=device)
         stream.synchronize()
