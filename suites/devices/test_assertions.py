@@ -55,9 +55,24 @@ PROBABILITIES = {
 ZEROS = {"int": "0", "float": "0.0", "bool": "False", "complex": "0 + 0j"}
 
 
-def failed(device: torch.device, expression: str) -> children.Ended:
-    """The end of a process in which that expression must have made the device fail, and not at once."""
-    ended = children.run(f"{HARNESS}\ntell(lambda: {expression})", device)
+#: Uses the device in four ways, and tells of each what it raised.
+FURTHER = """
+for use in (torch.accelerator.synchronize, lambda: kept.cpu(), lambda: kept.add_(1), lambda: kept.copy_(kept + 1)):
+    try:
+        use()
+        print("went through", flush=True)
+    except RuntimeError as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def failed(device: torch.device, expression: str, further: str = "") -> children.Ended:
+    """The end of a process in which that expression must have made the device fail, and not at once.
+
+    `further` is what it does then; it has a tensor `kept`.
+    """
+    script = f"{HARNESS}\nkept = torch.ones(4, device=DEVICE)\ntell(lambda: {expression})\n{further}"
+    ended = children.run(script, device)
     said = ended.out.splitlines()
     assert TOLD.search(ended.text()), f"nothing tells of the check: {ended.text()[-2000:]!r}"
     assert "nothing" not in said, "the device was synchronised and had not failed"
@@ -95,11 +110,12 @@ def test_device_assert_passes_an_index_within_bounds(device: torch.device) -> No
 def test_device_assert_makes_every_further_use_fail(device: torch.device) -> None:
     """Contract: after the error every further use of the device in that process fails with the same kind of error: a
     program that went on would compute with garbage. The error is a torch.AcceleratorError and a RuntimeError."""
-    ended = failed(device, FAILING["index"])
+    ended = failed(device, FAILING["index"], FURTHER)
     if ended.status == 0:
-        last = ended.out.splitlines()[-1]
-        assert last.startswith("unusable AcceleratorError / "), last
-        assert any(line.startswith("raised AcceleratorError / ") for line in ended.out.splitlines())
+        said = ended.out.splitlines()
+        assert any(line.startswith("raised AcceleratorError / ") for line in said)
+        assert said[-5].startswith("unusable AcceleratorError / "), said
+        assert said[-4:] == ["AcceleratorError"] * 4
 
     unharmed(device)
 
@@ -124,7 +140,10 @@ tell(attempt)
     )
 
     assert TOLD.search(ended.text())
-    assert ended.out.splitlines()[0] == "launched"
+    said = ended.out.splitlines()
+    assert said[0] == "launched"
+    if ended.status == 0:
+        assert said[1].startswith("raised "), said
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_multinomial_invalid_probs_cuda")

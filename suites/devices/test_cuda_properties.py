@@ -104,10 +104,12 @@ def test_can_device_access_peer_is_the_same_both_ways(device: torch.device) -> N
 
 @pytest.mark.covers("test_cuda::TestCuda::test_hip_device_count")
 def test_device_count_honours_cuda_visible_devices() -> None:
-    """Contract: the count is that of the devices that the environment leaves visible."""
+    """Contract: the count is that of the devices that the environment leaves visible: all that this process sees, where
+    nothing is changed, and none."""
     from .. import children
 
     script = "import torch\nprint(torch.cuda.device_count())"
+    assert children.run(script).lines() == [str(torch.cuda.device_count())]
     names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if torch.version.hip else ("CUDA_VISIBLE_DEVICES",)
     for name in names:
         assert children.run(script, environ={name: ""}).lines() == ["0"]

@@ -31,14 +31,16 @@ def test_cudasetdevice_of_none_is_an_invalid_device(cuda: Runtime) -> None:
 
 
 def test_cudaeventelapsedtime_of_events_without_time_is_an_invalid_handle(cuda: Runtime) -> None:
-    """Contract: the time between events without timing is refused with cudaErrorInvalidResourceHandle."""
+    """Contract: the time between events of which one is without timing, the first, the second or both, is refused with
+    cudaErrorInvalidResourceHandle."""
     time_between = ctypes.c_float()
-    with cuda.event(WITHOUT_TIME) as begin, cuda.event(WITHOUT_TIME) as end:
-        for event in (begin, end):
+    with cuda.event(WITHOUT_TIME) as begin, cuda.event(WITHOUT_TIME) as end, cuda.event() as timed:
+        for event in (begin, end, timed):
             cuda.call("cudaEventRecord", event, None)
             cuda.call("cudaEventSynchronize", event)
-        assert cuda.code("cudaEventElapsedTime", ctypes.byref(time_between), begin, end) == INVALID_HANDLE
-        cuda.code("cudaGetLastError")
+        for one, other in ((begin, end), (begin, timed), (timed, end)):
+            assert cuda.code("cudaEventElapsedTime", ctypes.byref(time_between), one, other) == INVALID_HANDLE
+            cuda.code("cudaGetLastError")
 
 
 def test_cudagetlasterror_tells_the_last_error_once(cuda: Runtime) -> None:

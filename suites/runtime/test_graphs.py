@@ -13,6 +13,16 @@ pytestmark = pytest.mark.requires(device="cuda", rocm=False)
 SIZE = 256
 
 
+def needed(cuda: Runtime, node: int | None) -> list[int | None]:
+    """The nodes that a node of a graph of three needs. From CUDA 13 on the call has one parameter more."""
+    found, count = (ctypes.c_void_p * 3)(), ctypes.c_size_t(3)
+    version = ctypes.c_int()
+    cuda.call("cudaRuntimeGetVersion", ctypes.byref(version))
+    data = (None,) if version.value >= 13000 else ()
+    cuda.call("cudaGraphNodeGetDependencies", ctypes.c_void_p(node), found, *data, ctypes.byref(count))
+    return list(found)[: count.value]
+
+
 def test_cudastreamendcapture_has_each_piece_of_work_once(cuda: Runtime) -> None:
     """Contract: a capture of three pieces of work is a graph of three nodes, each of which needs the one before it."""
     with cuda.stream() as stream, cuda.memory(4 * SIZE) as x:
@@ -27,6 +37,11 @@ def test_cudastreamendcapture_has_each_piece_of_work_once(cuda: Runtime) -> None
             count = ctypes.c_size_t()
             cuda.call("cudaGraphGetNodes", graph, None, ctypes.byref(count))
             assert count.value == 3
+            nodes = (ctypes.c_void_p * 3)()
+            cuda.call("cudaGraphGetNodes", graph, nodes, ctypes.byref(count))
+            before = [needed(cuda, node) for node in nodes]
+            assert sorted(len(each) for each in before) == [0, 1, 1]
+            assert len({each[0] for each in before if each}) == 2  # no node is needed by both others: a chain
         finally:
             cuda.call("cudaGraphDestroy", graph)
         assert cuda.read(x, SIZE) == b"\0" * SIZE

@@ -158,9 +158,9 @@ def test_cudamemset_fills_all_and_nothing_else(cuda: Runtime) -> None:
         assert x.value is not None
         cuda.call("cudaMemset", ctypes.c_void_p(x.value + 10), 3, ctypes.c_size_t(100))
         cuda.call("cudaDeviceSynchronize")
-        cuda.call("cudaMemsetAsync", ctypes.c_void_p(x.value + 200), 5, ctypes.c_size_t(100), stream)
+        cuda.call("cudaMemsetAsync", ctypes.c_void_p(x.value + 200), 5, ctypes.c_size_t(90), stream)
         cuda.call("cudaStreamSynchronize", stream)
-        assert cuda.read(x, 300) == b"\0" * 10 + b"\x03" * 100 + b"\0" * 90 + b"\x05" * 100
+        assert cuda.read(x, 300) == b"\0" * 10 + b"\x03" * 100 + b"\0" * 90 + b"\x05" * 90 + b"\0" * 10
 
 
 @pytest.mark.requires(devices=2)

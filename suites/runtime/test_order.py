@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from ..streams.busy import calibrate, ever, sleep_on
-from .cudart import NON_BLOCKING, NOT_READY, SUCCESS, TO_HOST, WITHOUT_TIME, HostFunction, Runtime
+from .cudart import NON_BLOCKING, NOT_READY, SUCCESS, TO_DEVICE, TO_HOST, WITHOUT_TIME, HostFunction, Runtime
 
 pytestmark = pytest.mark.requires(device="cuda", rocm=False)
 
@@ -136,28 +137,40 @@ def test_cudalaunchhostfunc_runs_in_its_turn(cuda: Runtime, device: torch.device
 
 
 def test_cudamemcpyasync_to_pinned_memory_returns_at_once(cuda: Runtime, device: torch.device) -> None:
-    """Contract: cudaMemcpyAsync between a device and pinned memory is given to the stream and does not wait for it."""
+    """Contract: cudaMemcpyAsync between a device and pinned memory, either way, is given to the stream and does not
+    wait for it; once the stream is done, the values are there."""
     calibrate(device)
     host = cuda.pointer("cudaHostAlloc", ctypes.c_size_t(SIZE), 0)
     try:
         with cuda.stream() as stream, cuda.memory(SIZE) as x:
 
-            def trial() -> bool:
+            def trial(kind: int, target: ctypes.c_void_p, source: ctypes.c_void_p) -> bool:
+                cuda.call("cudaMemset", x, 3, ctypes.c_size_t(SIZE))
+                cuda.call("cudaDeviceSynchronize")
+                ctypes.memset(host, 5, SIZE)
                 busy(stream, device)
-                cuda.call("cudaMemcpyAsync", host, x, ctypes.c_size_t(SIZE), TO_HOST, stream)
-                return cuda.code("cudaStreamQuery", stream) == NOT_READY
+                cuda.call("cudaMemcpyAsync", target, source, ctypes.c_size_t(SIZE), kind, stream)
+                working = cuda.code("cudaStreamQuery", stream) == NOT_READY
+                cuda.code("cudaGetLastError")
+                cuda.call("cudaStreamSynchronize", stream)
+                value = b"\x03" if kind == TO_HOST else b"\x05"
+                assert ctypes.string_at(host, SIZE) == cuda.read(x, SIZE) == value * SIZE
+                return working
 
-            assert ever(trial)
+            assert ever(lambda: trial(TO_HOST, host, x))
+            assert ever(lambda: trial(TO_DEVICE, x, host))
     finally:
         cuda.call("cudaFreeHost", host)
 
 
 @pytest.mark.requires(devices=2)
 def test_cudasetdevice_makes_the_device_current(cuda: Runtime, device: torch.device) -> None:
-    """Contract: after cudaSetDevice, cudaGetDevice tells that device, in this thread."""
+    """Contract: after cudaSetDevice, cudaGetDevice tells that device, in this thread; a new thread has device 0."""
     try:
         for index in (1, 0, 1):
             cuda.call("cudaSetDevice", index)
+            with ThreadPoolExecutor(1) as thread:
+                assert thread.submit(cuda.integer, "cudaGetDevice").result() == 0
             assert cuda.integer("cudaGetDevice") == index
     finally:
         cuda.call("cudaSetDevice", device.index or 0)

@@ -128,6 +128,12 @@ def convert(
     return result, at_work
 
 
+def renew(source: torch.Tensor) -> None:
+    """Give the source other values, which memory that an earlier trial has used does not hold."""
+    source.neg_()
+    torch.accelerator.synchronize()
+
+
 def host_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
     """A pinned tensor, and the device to take it to."""
     return torch.randn(1_000_000).pin_memory(), device
@@ -154,6 +160,7 @@ def test_to_non_blocking_returns_while_the_stream_is_at_work(
     api.synchronize(device)
 
     def returned_early() -> bool:
+        renew(source)
         result, at_work = convert(api, stream, source, target, non_blocking=True)
         assert torch.equal(result.cpu(), source.cpu())
         assert result.is_pinned() == (target.type == "cpu")
@@ -175,6 +182,7 @@ def test_to_blocking_returns_when_the_stream_is_done(
     api.synchronize(device)
 
     for _ in range(TRIALS):
+        renew(source)
         result, at_work = convert(api, stream, source, target, non_blocking=False)
         assert not at_work
         assert torch.equal(result.cpu(), source.cpu())

@@ -28,11 +28,12 @@ def test_cuda_stream_that_is_new_is_not_the_default_stream(device: torch.device)
 
 
 def test_cuda_stream_none_leaves_the_current_stream(device: torch.device) -> None:
-    """Contract: `torch.cuda.stream(None)` leaves the current stream as it is."""
+    """Contract: `torch.cuda.stream(None)` leaves the current stream as it is, within its block and after it."""
     with torch.cuda.stream(torch.cuda.Stream(device)):
         chosen = torch.cuda.current_stream(device)
         with torch.cuda.stream(None):
             assert torch.cuda.current_stream(device) == chosen
+        assert torch.cuda.current_stream(device) == chosen
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_repr")

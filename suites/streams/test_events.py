@@ -15,9 +15,9 @@ pytestmark = [
 
 
 def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device: torch.device) -> None:
-    """Contract: recorded behind a sleep an event is not done; after `synchronize` it is, always, and so is all the
-    work before it."""
-    stream = api.stream(device)
+    """Contract: recorded behind a sleep an event is not done, though other streams are; after `synchronize` it is,
+    always, and so is all the work before it."""
+    stream, idle = api.stream(device), api.current_stream(device)
     calibrate(device)
 
     def seen_pending() -> bool:
@@ -25,6 +25,7 @@ def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device:
         assert event.query()
         sleep_on(stream)
         event.record(stream)
+        idle.synchronize()
         pending = not event.query()
         event.synchronize()
         assert event.query()
@@ -36,7 +37,7 @@ def test_event_query_is_false_until_the_work_before_it_is_done(api: Api, device:
 
 def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: torch.device) -> None:
     """Contract: `record()` uses the stream that is current: behind its sleep it is pending, though others are idle."""
-    stream = api.stream(device)
+    stream, idle = api.stream(device), api.current_stream(device)
     calibrate(device)
     api.synchronize(device)
 
@@ -45,6 +46,7 @@ def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: to
         sleep_on(stream)
         with api.entered(stream):
             event.record()
+        idle.synchronize()
         pending = not event.query()
         stream.synchronize()
         return pending
@@ -82,9 +84,10 @@ def test_wait_event_does_not_wait_for_work_given_after_it(api: Api, device: torc
 
 def test_wait_event_is_for_the_record_before_it(api: Api, device: torch.device) -> None:
     """Contract: a stream that waits for an event waits for its record as it was then: recorded again behind another
-    sleep afterwards, the event holds up nobody who waited before.
+    sleep afterwards, the event holds up nobody who waited before; recorded again on an idle stream, it lets nobody go.
 
-    The reader is seen to have gone on while the event, recorded again, is still pending.
+    The reader is seen to have gone on while the event, recorded again, is still pending. It never reads poison though
+    the event, recorded again, is done before the writer is.
     """
     writer, reader, other = (api.stream(device) for _ in range(3))
     calibrate(device)
@@ -100,7 +103,15 @@ def test_wait_event_is_for_the_record_before_it(api: Api, device: torch.device) 
         api.synchronize(device)
         return still_pending
 
+    def wait_and_record_again() -> None:
+        event = writer.record_event(api.event(device))
+        reader.wait_event(event)
+        other.record_event(event)
+
     assert ever(gone_on)
+    relay = Relay(writer, reader)
+    assert relay.shows_wrong_order(), NOT_SHOWN
+    assert relay.always_in_order(wait_and_record_again)
 
 
 def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: torch.device) -> None:

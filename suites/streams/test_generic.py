@@ -19,20 +19,23 @@ def test_stream_query_is_true_for_a_new_stream(device: torch.device) -> None:
 
 def test_event_query_is_true_before_its_first_record(device: torch.device) -> None:
     """Contract: an event stands for the work before its record; without one it is done and holds up nobody."""
-    event = torch.Event(device)
+    event, stream = torch.Event(device), torch.Stream(device)
 
     assert event.query()
     event.synchronize()
-    event.wait(torch.Stream(device))
+    event.wait(stream)
+    stream.synchronize()
+    assert stream.query()
     assert event.query()
 
 
 @CLASSES
 def test_stream_and_event_device_type_is_the_one_asked_for(make: type, device: torch.device) -> None:
-    """Contract: a stream or event is on the type of device asked for, by position, by keyword, as text or as object."""
-    made = [make(device), make(device=device), make(str(device)), make(device=str(device))]
-
-    assert {one.device.type for one in made} == {device.type}
+    """Contract: a stream or event is on the type of device asked for, by position, by keyword, as text or as object,
+    though that is not the accelerator's."""
+    for asked in (device, torch.device("meta")):
+        made = [make(asked), make(device=asked), make(str(asked)), make(device=str(asked))]
+        assert {one.device.type for one in made} == {asked.type}
 
 
 def test_stream_equals_itself_and_hashes_so(device: torch.device) -> None:
@@ -57,6 +60,7 @@ def test_streams_of_different_device_types_differ(device: torch.device) -> None:
 
     assert elsewhere.stream_id == stream.stream_id
     assert elsewhere != stream
+    assert (elsewhere == stream) is False
 
 
 def test_stream_as_a_context_gives_itself(device: torch.device) -> None:
@@ -116,9 +120,13 @@ def test_stream_and_event_of_an_unknown_option_are_a_typeerror(make: type) -> No
 
 
 def test_elapsed_time_needs_enable_timing(device: torch.device) -> None:
-    """Contract: between events made without `enable_timing`, the default, there is no time: the error names it."""
-    with pytest.raises(ValueError, match="enable_timing"):
-        torch.Event(device).elapsed_time(torch.Event(device))
+    """Contract: where one of two events was made without `enable_timing`, the default, there is no time between them:
+    the error names it."""
+    timed, first, second = torch.Event(device, enable_timing=True), torch.Event(device), torch.Event(device)
+
+    for one, other in ((first, second), (timed, first), (first, timed)):
+        with pytest.raises(ValueError, match="enable_timing"):
+            one.elapsed_time(other)
 
 
 def test_elapsed_time_needs_both_events_recorded(device: torch.device) -> None:
@@ -133,8 +141,9 @@ def test_elapsed_time_needs_events_of_one_device_type(device: torch.device) -> N
     """Contract: between events of different types of device there is no time; the error names the mismatch."""
     here, elsewhere = torch.Event(device, enable_timing=True), torch.Event("meta", enable_timing=True)
 
-    with pytest.raises(RuntimeError, match="does not match"):
-        here.elapsed_time(elsewhere)
+    for one, other in ((here, elsewhere), (elsewhere, here)):
+        with pytest.raises(RuntimeError, match="does not match"):
+            one.elapsed_time(other)
 
 
 def test_current_accelerator_device_count_and_is_available_agree() -> None:

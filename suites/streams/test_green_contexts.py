@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from .busy import calibrate, sleep_on
+
 pytestmark = [
     pytest.mark.requires(device="cuda", not_={"rocm": True}, compute_capability=">=9.0", cuda_driver=">=12.8"),
     pytest.mark.timeout(300),
@@ -97,19 +99,22 @@ def test_greencontext_brings_the_stream_back_when_left(device: torch.device) -> 
     for before in (torch.cuda.default_stream(device), side):
         with torch.cuda.stream(before):
             with current(context):
-                assert torch.cuda.current_stream(device) != side
+                assert torch.cuda.current_stream(device) == torch.cuda.default_stream(device) != side
             assert torch.cuda.current_stream(device).cuda_stream == before.cuda_stream
 
 
 def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
     """Contract: entering and leaving a context orders work: what was launched before is seen inside, and what was
-    launched inside is seen after, with no synchronisation by the program."""
+    launched inside is seen after, with no synchronisation by the program. Both are behind a sleep."""
     context = green(device, num_sms=FEW)
     x = torch.zeros(1 << 24, dtype=torch.int32, device=device)
+    calibrate(device)
 
     for turn in range(10):
+        sleep_on(torch.cuda.current_stream(device), 5)
         x.fill_(turn)
         with current(context):
+            sleep_on(torch.cuda.current_stream(device), 5)
             x.mul_(3).add_(1)
         x.add_(5)
         assert (x == 3 * turn + 6).all()
@@ -188,14 +193,14 @@ def test_greencontext_max_workqueue_concurrency_can_be_limited(device: torch.dev
             with current(context):
                 x = torch.arange(100_000, device=device)
                 assert (x + 1 - x == 1).all()
-    with pytest.raises((RuntimeError, ValueError)):
+    with pytest.raises((RuntimeError, ValueError), match="workqueue_scope"):
         torch.cuda.green_contexts.GreenContext.create(workqueue_concurrency_limit=1, device_id=device.index)
 
 
 @pytest.mark.parametrize("count", [0, -8, 100_000])
 def test_greencontext_of_a_missing_part_is_refused(device: torch.device, count: int) -> None:
     """Contract: no multiprocessors, or more than the device has, is an error, and the device works on."""
-    with pytest.raises((RuntimeError, ValueError, TypeError, OverflowError)):
+    with pytest.raises((RuntimeError, ValueError, TypeError, OverflowError), match=r"number of SMs|incompatible"):
         green(device, num_sms=count)
 
     assert torch.ones(4, device=device).sum().item() == 4

@@ -58,7 +58,7 @@ def test_wait_event_keeps_a_thousand_streams_in_order(api: Api, device: torch.de
 def test_stream_that_is_dropped_leaves_its_work(api: Api, device: torch.device) -> None:
     """Contract: dropping a stream's object does not cancel what was given to it: behind a sleep the work is still done,
     a hundred times in a row."""
-    values = torch.zeros(100, dtype=torch.int64, device=device)
+    values = torch.full((100,), -1, dtype=torch.int64, device=device)
     calibrate(device)
     api.synchronize(device)
 

@@ -60,20 +60,24 @@ def test_current_stream_is_a_streams_within_its_block_alone(api: Api, device: to
 
 def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -> None:
     """Contract: what is called within a stream's block runs on that stream: behind its sleep it leaves the stream at
-    work, while the stream that was current before stays idle."""
+    work and nothing is written yet, while the stream that was current before stays idle."""
     stream, before = api.stream(device), api.current_stream(device)
     x = torch.zeros(16, device=device)
     calibrate(device)
     api.synchronize(device)
 
     def seen() -> bool:
+        x.zero_()
+        api.synchronize(device)
         sleep_on(stream)
         with api.entered(stream):
             x.add_(1)
             mark = api.current_stream(device).record_event()
         idle, at_work = before.query(), not mark.query()
+        unwritten = not bool(x.any())  # read on the stream before, which waits for nothing
         api.synchronize(device)
-        return idle and at_work
+        assert (x == 1).all()
+        return idle and at_work and unwritten
 
     assert ever(seen)
 
@@ -102,7 +106,7 @@ def test_stream_query_tells_whether_work_is_left(api: Api, device: torch.device)
 def test_stream_query_is_not_changed_by_work_on_another_stream(api: Api, device: torch.device) -> None:
     """Contract: streams are independent: while one sleeps another is idle, and takes and finishes work.
 
-    Seen by the sleeping stream being still at work after the other was synchronised.
+    Seen by the sleeping stream being still at work after the other was synchronised and its result was read.
     """
     sleeping, other = api.stream(device), api.stream(device)
     x = torch.zeros(16, device=device)
@@ -110,11 +114,14 @@ def test_stream_query_is_not_changed_by_work_on_another_stream(api: Api, device:
     api.synchronize(device)
 
     def overtaken() -> bool:
+        x.zero_()
+        api.synchronize(device)
         sleep_on(sleeping)
         idle = other.query()
         with api.entered(other):
             x.add_(1)
         other.synchronize()
+        assert x.tolist() == [1] * 16
         still_asleep = not sleeping.query()
         api.synchronize(device)
         return idle and still_asleep

@@ -24,15 +24,17 @@ def other(device: torch.device) -> torch.device:
 
 def test_current_stream_of_each_device_is_its_own(api: Api, device: torch.device, other: torch.device) -> None:
     """Contract: selecting a stream on one device makes that device current, leaves the other's stream alone, and
-    leaving the block restores all three."""
+    leaving the block restores all three. A stream made without a device is on the current one."""
     for index, (left, chosen) in product(range(2), ((device, other), (other, device))):
         with torch.accelerator.device_index(index):
             before = [api.current_stream(d) for d in (left, chosen)], torch.accelerator.current_device_index()
             stream = api.stream(chosen)
             assert torch.accelerator.current_device_index() == before[1] == index
 
+            assert api.stream().device.index == index
             with api.entered(stream):
                 assert torch.accelerator.current_device_index() == chosen.index
+                assert api.stream().device == chosen
                 assert api.current_stream(chosen).stream_id == stream.stream_id
                 assert api.current_stream(left) == before[0][0]
 
@@ -60,31 +62,38 @@ def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.devi
 def test_copy_between_devices_waits_for_the_streams_of_both(
     api: Api, device: torch.device, other: torch.device
 ) -> None:
-    """Contract: a copy from one device to another begins after what is on the source's current stream, and what follows
+    """Contract: a copy from one device to another begins after what is on the current streams of both, and what follows
     on the target's current stream reads what was copied, with no synchronisation by the user.
 
-    The source is written behind a sleep on its device's current stream.
+    In turns the source is written, or the target overwritten with poison, behind a sleep on its current stream.
     """
-    for here, there in ((device, other), (other, device)):
-        stream = api.stream(here)
+    for (here, there), late in product(((device, other), (other, device)), ("source", "target")):
+        stream = api.stream(here if late == "source" else there)
         source = torch.zeros(1 << 16, dtype=torch.int32, device=here)
         target = torch.zeros(1 << 16, dtype=torch.int32, device=there)
-        calibrate(here)
+        calibrate(stream.device)
 
         def trial(
-            value: int, stream: torch.Stream = stream, source: torch.Tensor = source, target: torch.Tensor = target
+            value: int,
+            late: str = late,
+            stream: torch.Stream = stream,
+            source: torch.Tensor = source,
+            target: torch.Tensor = target,
         ) -> bool:
-            source.fill_(POISON)
+            source.fill_(POISON if late == "source" else value)
             target.fill_(POISON)
             for each in (device, other):
                 api.synchronize(each)
             with api.entered(stream):
                 sleep_on(stream)
-                source.fill_(value)
+                if late == "source":
+                    source.fill_(value)
+                else:
+                    target.fill_(POISON)
                 target.copy_(source, non_blocking=True)
                 at_work = not stream.query()
-            after = target + 0
-            assert (after == value).all()
+                after = target + 0
+                assert (after == value).all()
             return at_work
 
         assert seen_in_trials(trial), NOT_SHOWN
@@ -129,6 +138,6 @@ def test_elapsed_time_between_events_of_two_devices_is_refused(
 
     chosen = torch.accelerator.current_device_index()
     for first, second in (events, events[::-1]):
-        with pytest.raises((ValueError, RuntimeError)):
+        with pytest.raises((ValueError, RuntimeError), match=r"(?i)device|handle"):
             first.elapsed_time(second)
     torch.accelerator.set_device_index(chosen)  # a generic event leaves the device of the refused call current

@@ -90,15 +90,24 @@ def test_cudahostregister_twice_is_refused_with_712() -> None:
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister")
 def test_pinned_use_cuda_host_register_pins(device: torch.device) -> None:
-    """Contract: with `pinned_use_cuda_host_register` the allocator pins by registering plain memory, in several threads
-    of its own: small and large blocks are pinned and hold their values."""
-    ended = children.run(
-        f"{PINNING}pin()\nprint('pinned')",
-        device,
-        environ=settings("pinned_use_cuda_host_register:True,pinned_num_register_threads:8"),
-    )
+    """Contract: with `pinned_use_cuda_host_register` the allocator pins by registering plain memory, in as many threads
+    as it is told: small and large blocks are pinned and hold their values. A block can be unregistered and registered
+    again by hand, which without the setting is refused (713, not registered)."""
+    script = f"""{PINNING}
+pin()
+runtime, x = torch.cuda.cudart(), torch.arange(1 << 20).pin_memory()
+undone = int(runtime.cudaHostUnregister(x.data_ptr()))
+if undone == 0:
+    assert not x.is_pinned()
+    assert int(runtime.cudaHostRegister(x.data_ptr(), x.nbytes, 0)) == 0
+print("pinned", undone, torch.equal(x, torch.arange(1 << 20)))
+"""
+    told = [
+        children.run(script, device, environ=settings(text)).lines()[-1]
+        for text in ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", "")
+    ]
 
-    assert ended.lines()[-1] == "pinned"
+    assert told == ["pinned 0 True", "pinned 713 True"]
 
 
 @pytest.mark.timeout(150)
@@ -127,8 +136,8 @@ print("failures", failures)
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_use_background_threads")
 def test_pinned_use_background_threads_frees_blocks(device: torch.device) -> None:
-    """Contract: with `pinned_use_background_threads` a thread of the allocator's own makes blocks free when their
-    copies are done: one that was dropped behind a sleeping copy is used again, and the copy was right."""
+    """Contract: with `pinned_use_background_threads` blocks are free when their copies are done: one that was dropped
+    behind a sleeping copy is used again, and the copy was right."""
     script = """
 import time, torch
 x = torch.full((1 << 20,), 7, dtype=torch.uint8).pin_memory()

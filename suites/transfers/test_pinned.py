@@ -44,7 +44,8 @@ def test_pin_memory_keeps_every_bit(dtype: torch.dtype) -> None:
     pinned = x.pin_memory()
 
     assert pinned.dtype == dtype
-    assert torch.equal(bits(pinned), bits(x))
+    assert torch.equal(bits(pinned), bits(bit_patterns(dtype)))
+    assert torch.equal(bits(x), bits(bit_patterns(dtype)))
     assert pinned.data_ptr() != x.data_ptr()
     assert not x.is_pinned()
 
@@ -130,7 +131,7 @@ def test_pin_memory_blocks_do_not_overlap() -> None:
 def test_dataloader_pin_memory_gives_whole_batches(device: torch.device) -> None:
     """Contract: a DataLoader that pins gives pinned batches of any nesting, and what they hold is right on the
     device."""
-    data = [{"x": torch.full((3,), float(number)), "y": (torch.tensor(number),)} for number in range(8)]
+    data = [{"x": torch.arange(3.0) + 10 * number, "y": (torch.tensor(number + 1),)} for number in range(8)]
     loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)  # type: ignore[arg-type]
 
     batches = list(loader)
@@ -139,5 +140,7 @@ def test_dataloader_pin_memory_gives_whole_batches(device: torch.device) -> None
     for number, batch in enumerate(batches):
         assert batch["x"].is_pinned()
         assert batch["y"][0].is_pinned()
-        there = batch["x"].to(device, non_blocking=True)
-        assert there.cpu()[:, 0].tolist() == [4 * number + part for part in range(4)]
+        places = range(4 * number, 4 * number + 4)
+        there = batch["x"].to(device, non_blocking=True), batch["y"][0].to(device, non_blocking=True)
+        assert there[0].tolist() == [[10 * place, 10 * place + 1, 10 * place + 2] for place in places]
+        assert there[1].tolist() == [place + 1 for place in places]

@@ -141,16 +141,19 @@ def test_empty_host_cache_leaves_pinned_memory_in_use(device: torch.device) -> N
 
 def test_pinned_block_refilled_for_a_chain_of_copies_stays_in_order(device: torch.device) -> None:
     """Contract: one pinned block, filled and sent a hundred times with a wait for the event of the copy before each
-    refill, brings each value once: the staging loop of every training program."""
+    refill, brings each value once: the staging loop of every training program. Some copies are behind a sleep."""
     stream = torch.Stream(device)
     block = torch.empty(4096, dtype=torch.int32).pin_memory()
-    arrived = torch.zeros(100, 4096, dtype=torch.int32, device=device)
+    arrived = torch.full((100, 4096), POISON, dtype=torch.int32, device=device)
+    calibrate(device)
     torch.accelerator.synchronize(device)
     event = stream.record_event()
 
     for value in range(100):
         event.synchronize()
         block.fill_(value)
+        if value % 20 == 0:
+            sleep_on(stream, 10)
         with stream:
             arrived[value].copy_(block, non_blocking=True)
         event = stream.record_event()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ..streams.busy import calibrate, sleep_on
+from ..streams.busy import NOT_SHOWN, calibrate, sleep_on
 
 pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(600)]
 
@@ -66,7 +66,7 @@ def test_one_stream_reuses_its_memory_in_order(short_of_memory: torch.device) ->
     device = short_of_memory
     calibrate(device)
     stream = torch.Stream(device)
-    sums = torch.zeros(100, dtype=torch.int64, device=device)
+    sums = torch.full((100,), -1, dtype=torch.int64, device=device)
     torch.accelerator.synchronize(device)
 
     with stream:
@@ -89,7 +89,7 @@ def test_record_stream_hands_memory_between_streams_when_it_is_safe(short_of_mem
     device = short_of_memory
     calibrate(device)
     maker, reader = torch.Stream(device), torch.Stream(device)
-    sums = torch.zeros(60, dtype=torch.int64, device=device)
+    sums = torch.full((60,), -1, dtype=torch.int64, device=device)
     torch.accelerator.synchronize(device)
 
     for number in range(60):
@@ -114,7 +114,7 @@ def test_non_blocking_copies_under_memory_pressure_are_whole(short_of_memory: to
     tensors comes back as it went."""
     device = short_of_memory
     streams = [torch.Stream(device) for _ in range(2)]
-    back = [torch.zeros(SIZE // 4, dtype=torch.int32).pin_memory() for _ in range(4)]
+    back = [torch.full((SIZE // 4,), -1, dtype=torch.int32).pin_memory() for _ in range(4)]
     events: list[torch.Event | None] = [None] * 4
     wrong = []
 
@@ -134,26 +134,31 @@ def test_non_blocking_copies_under_memory_pressure_are_whole(short_of_memory: to
     torch.accelerator.synchronize(device)
 
     assert wrong == []
-    assert [int(x[-1]) for x in back] == [36, 37, 38, 39]
+    assert all(bool((x == number).all()) for number, x in enumerate(back, start=36))
 
 
 def test_outofmemoryerror_spoils_nothing_that_is_under_way(short_of_memory: torch.device) -> None:
-    """Contract: a request that fails for want of memory, while a stream is asleep before its work, changes neither that
-    work's operands nor its result, and the next request that fits is served."""
+    """Contract: a request that fails for want of memory, while a stream is asleep before its work (which must once be
+    seen), changes neither that work's operands nor its result, and the next request that fits is served."""
     device = short_of_memory
     calibrate(device)
     stream = torch.Stream(device)
     x = filled(3, device)
     torch.accelerator.synchronize(device)
+    asleep = []
 
     for value in range(3):
         sleep_on(stream, 20)
+        slept = stream.record_event()
         with stream:
             y = x * 2 + value
+        asleep.append(not slept.query())
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(2 * LEFT, dtype=torch.uint8, device=device)
         stream.synchronize()
         assert (y == 6 + value).all()
         del y
 
+    assert any(asleep), NOT_SHOWN
+    assert (x == 3).all()
     assert (filled(9, device) == 9).all()

@@ -451,3 +451,158 @@ def _cast_again() -> object:
         found.append((x @ one).tolist())
     torch._C._remove_cached_tensor(x)
     return found
+
+
+@_on_cuda(
+    "A stream that is to wait for an event waits, once it is given work, for what the event stands for by then.",
+    "suites/streams/test_events.py",
+    shows=lambda: _recorded_again(),
+)
+def cuda_waits_are_for_the_latest_record() -> None:
+    import torch
+
+    wait = torch.cuda.Stream.wait_event
+    waiting: dict[int, list[Any]] = {}
+
+    def remember(self: Any, event: Any) -> None:
+        waiting.setdefault(self.cuda_stream, []).append(event)
+
+    def around(enter: Any) -> Any:
+        def enters(self: Any) -> Any:
+            for event in waiting.pop(self.cuda_stream, []):
+                wait(self, event)
+            return enter(self)
+
+        return enters
+
+    replace(torch.cuda.Stream, "wait_event", lambda _: remember)
+    replace(torch.cuda.Stream, "__enter__", around)
+
+
+def _recorded_again() -> object:
+    torch = _torch()
+    writer, reader, idle = (torch.cuda.Stream() for _ in range(3))
+    x, event = torch.zeros(4, device="cuda"), torch.cuda.Event()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(writer):
+        torch.cuda._sleep(50_000_000)
+        x.fill_(1)
+    writer.record_event(event)
+    reader.wait_event(event)
+    idle.record_event(event)
+    with reader:
+        found = x + 0
+    torch.cuda.synchronize()
+    return found.tolist()
+
+
+@_on_cuda(
+    "After a block of stream(None) the default stream is current.",
+    "suites/streams/test_cuda_streams.py",
+    shows=lambda: _after_none(),
+)
+def cuda_stream_none_leaves_the_default_stream() -> None:
+    import torch
+
+    def around(leave: Any) -> Any:
+        def leaves(self: Any, *error: Any) -> None:
+            leave(self, *error)
+            if self.stream is None:
+                torch.cuda.set_stream(torch.cuda.default_stream())
+
+        return leaves
+
+    replace(torch.cuda.StreamContext, "__exit__", around)
+
+
+def _after_none() -> object:
+    torch = _torch()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(None):
+            pass
+        return torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+@_on_cuda(
+    "The block of an external stream selects no stream.",
+    "suites/streams/test_cuda_external.py",
+    shows=lambda: _external(),
+)
+def cuda_external_blocks_select_nothing() -> None:
+    import torch
+
+    for name in ("__enter__", "__exit__"):
+        replace(torch.cuda.ExternalStream, name, lambda _: lambda self, *error: None)
+
+
+def _external() -> object:
+    torch = _torch()
+    stream = torch.cuda.Stream()
+    with torch.cuda.ExternalStream(stream.cuda_stream):
+        return torch.cuda.current_stream().cuda_stream == stream.cuda_stream
+
+
+@_on_cuda(
+    "A stream that is made without a device is on the first one.",
+    "suites/streams/test_two_devices.py",
+    shows=lambda: _on_the_second(lambda torch: torch.cuda.Stream()),
+)
+def cuda_streams_are_on_the_first_device() -> None:
+    import torch
+
+    def around(new: Any) -> Any:
+        def makes(cls: Any, device: Any = None, *arguments: Any, **named: Any) -> Any:
+            return new(cls, "cuda:0" if device is None and not named else device, *arguments, **named)
+
+        return makes
+
+    replace(torch.cuda.Stream, "__new__", around)
+
+
+@_on_cuda(
+    "A clone is on the current device, and not on the tensor's.",
+    "suites/devices/test_selection.py",
+    shows=lambda: _on_the_second(lambda torch: torch.ones(2, device="cuda:0").clone()),
+)
+def cuda_clones_are_on_the_current_device() -> None:
+    import torch
+
+    def around(clone: Any) -> Any:
+        def clones(self: Any, **named: Any) -> Any:
+            made = clone(self, **named)
+            return made.to(torch.cuda.current_device()) if made.is_cuda else made
+
+        return clones
+
+    replace(torch.Tensor, "clone", around)
+
+
+def _on_the_second(make: Any) -> object:
+    torch = _torch()
+    with torch.cuda.device(1):
+        return make(torch).device.index
+
+
+@_on_cuda(
+    "A sum of tensors of two devices is taken on the first one's if that is the second device.",
+    "suites/devices/test_selection.py",
+    shows=lambda: _sum_of_two_devices(),
+)
+def cuda_operands_of_the_first_device_are_copied() -> None:
+    import torch
+
+    def around(add: Any) -> Any:
+        def adds(a: Any, b: Any, **named: Any) -> Any:
+            return add(a, b.to(a.device) if a.device == torch.device("cuda", 1) else b, **named)
+
+        return adds
+
+    replace(torch, "add", around)
+
+
+def _sum_of_two_devices() -> object:
+    torch = _torch()
+    try:
+        return torch.add(torch.ones(2, device="cuda:1"), torch.ones(2, device="cuda:0")).tolist()
+    except RuntimeError:
+        return "refused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.mutation.breaks import Theme, replace_kernel
+from harness.mutation.breaks import Theme, replace, replace_kernel
 
 broken = Theme()
 
@@ -247,3 +247,25 @@ def conversion_of_negative_integers_is_positive() -> None:
     import torch
 
     _change_conversion(lambda x, to: x.abs() if x.dtype == torch.int32 and to.is_floating_point() else x)
+
+
+@broken(
+    "A copy of a matrix by `to` lies in memory row by row, however the matrix does.", _TRIPS, shows=lambda: _strides()
+)
+def to_loses_the_order_of_dimensions() -> None:
+    import torch
+
+    def around(to: Any) -> Any:
+        def moves(self: Any, *arguments: Any, **named: Any) -> Any:
+            made = to(self, *arguments, **named)
+            return made.contiguous() if made is not self and made.dim() == 2 else made
+
+        return moves
+
+    replace(torch.Tensor, "to", around)
+
+
+def _strides() -> object:
+    import torch
+
+    return torch.arange(6.0).view(2, 3).t().to("cpu", copy=True).stride()
