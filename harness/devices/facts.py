@@ -256,6 +256,10 @@ def triton(_: Subject) -> Detected:
     return software.triton()
 
 
+def cuda_toolkit(_: Subject) -> Detected:
+    return software.cuda_toolkit()
+
+
 def cpp_compiler(_: Subject) -> Detected:
     return software.cpp_compiler()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from harness.devices import shared_library
 from harness.devices.detected import Detected, Version
 
+_CUDA_HOME = Path("/usr/local/cuda")
 _PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 
 
@@ -147,6 +148,20 @@ def _wheel(name: str) -> Detected:
     if found.value is None:
         return Detected(None, f"{found.detail}; a version bundled with torch is unknown until it is loaded")
     return found
+
+
+def cuda_toolkit() -> Detected:
+    """Whether torch finds a CUDA toolkit, whose headers it gives to NVRTC.
+
+    Source: `_find_cuda_home` of torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
+    """
+    if named := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
+        return Detected(True, named)
+    if nvcc := shutil.which("nvcc"):
+        return Detected(True, str(Path(nvcc).parents[1]))
+    if _CUDA_HOME.exists():
+        return Detected(True, str(_CUDA_HOME))
+    return Detected(False, f"$CUDA_HOME is not set, $PATH has no nvcc, and there is no {_CUDA_HOME}")
 
 
 def cpp_compiler() -> Detected:

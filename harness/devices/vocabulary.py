@@ -232,6 +232,13 @@ VOCABULARY: Mapping[str, Capability] = {
         ValueKind.VERSION, "torchvision", "metadata of the distribution", _NO_IMPORT, facts.torchvision
     ),
     "triton": Capability(ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, facts.triton),
+    "cuda_toolkit": Capability(
+        ValueKind.BOOL,
+        "whether torch finds a CUDA toolkit, which compiling a kernel from its text needs",
+        "$CUDA_HOME, $CUDA_PATH, nvcc in $PATH, /usr/local/cuda",
+        _NO_IMPORT,
+        facts.cuda_toolkit,
+    ),
     "cpp_compiler": Capability(
         ValueKind.VERSION,
         "the C++ compiler that torch would run",

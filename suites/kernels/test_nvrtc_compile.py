@@ -11,7 +11,7 @@ import pytest
 from . import _torch_private as private
 
 pytestmark = [
-    pytest.mark.requires(cuda=True, platform="linux-*"),
+    pytest.mark.requires(cuda=True, cuda_toolkit=True, platform="linux-*"),
     pytest.mark.covers("test_cuda::TestCompileKernel::test_compile_kernel"),
 ]
 

@@ -12,7 +12,9 @@ from ..streams.busy import calibrate, sleep_on
 from . import _torch_private as private
 from .operators import ADDED, added, shape
 
-pytestmark = pytest.mark.requires(device="cuda", silicon=True, not_={"rocm": True}, platform="linux-*")
+pytestmark = pytest.mark.requires(
+    device="cuda", silicon=True, not_={"rocm": True}, cuda_toolkit=True, platform="linux-*"
+)
 
 ROW = "test_cuda::TestCompileKernel::"
 

@@ -135,7 +135,7 @@ def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
         device accelerator accelerator_graphs model devices device_count compute_capability memory free_memory
         peer_access nvlink mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
-        nccl silicon torch torchvision triton cpp_compiler cpu_bf16 python numpy platform
+        nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpu_bf16 python numpy platform
     """
     assert sorted(VOCABULARY) == sorted(names.split())
 
@@ -477,6 +477,35 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     expected = "$CXX is not set, and $PATH has none of c++, g++, clang++"
     assert software.cpp_compiler() == Detected(None, expected)
+
+
+@pytest.mark.parametrize(
+    ("found", "where"),
+    [
+        ({"CUDA_HOME", "CUDA_PATH", "nvcc", "usual"}, "home"),
+        ({"CUDA_PATH", "nvcc", "usual"}, "path"),
+        ({"nvcc", "usual"}, "toolkit"),
+        ({"usual"}, "usual"),
+        (set(), ""),
+    ],
+)
+def test_cuda_toolkit_is_where_torch_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: set[str], where: str
+) -> None:
+    for name, folder in (("CUDA_HOME", "home"), ("CUDA_PATH", "path")):
+        monkeypatch.setenv(name, str(tmp_path / folder) if name in found else "")
+    nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    if "nvcc" in found:
+        nvcc.write_text("")
+        nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(nvcc.parent))
+    monkeypatch.setattr(software, "_CUDA_HOME", tmp_path / "usual")
+    if "usual" in found:
+        (tmp_path / "usual").mkdir()
+    detected = software.cuda_toolkit()
+    missing = f"$CUDA_HOME is not set, $PATH has no nvcc, and there is no {tmp_path / 'usual'}"
+    assert detected == (Detected(True, str(tmp_path / where)) if found else Detected(False, missing))
 
 
 @pytest.mark.parametrize(
