@@ -283,25 +283,6 @@ def _after_none() -> object:
 
 
 @_on_cuda(
-    "The block of an external stream selects no stream.",
-    "suites/streams/test_cuda_external.py",
-    shows=lambda: _external(),
-)
-def cuda_external_blocks_select_nothing() -> None:
-    import torch
-
-    for name in ("__enter__", "__exit__"):
-        replace(torch.cuda.ExternalStream, name, lambda _: lambda self, *error: None)
-
-
-def _external() -> object:
-    torch = _torch()
-    stream = torch.cuda.Stream()
-    with torch.cuda.ExternalStream(stream.cuda_stream):
-        return torch.cuda.current_stream().cuda_stream == stream.cuda_stream
-
-
-@_on_cuda(
     "A stream that is made without a device is on the first one.",
     "suites/streams/test_two_devices.py",
     shows=lambda: _on_the_second(lambda torch: torch.cuda.Stream()),
