@@ -234,6 +234,14 @@ def cuda_waits_are_for_the_latest_record() -> None:
 
         return enters
 
+    def idle(synchronize: Any) -> Any:
+        def waits(device: Any = None) -> None:
+            synchronize(device)
+            waiting.clear()
+
+        return waits
+
+    replace(torch.cuda, "synchronize", idle)
     replace(torch.cuda.Stream, "wait_event", lambda _: remember)
     replace(torch.cuda.Stream, "__enter__", around)
 
@@ -297,24 +305,6 @@ def cuda_streams_are_on_the_first_device() -> None:
         return makes
 
     replace(torch.cuda.Stream, "__new__", around)
-
-
-@_on_cuda(
-    "A clone is on the current device, and not on the tensor's.",
-    "suites/devices/test_selection.py",
-    shows=lambda: _on_the_second(lambda torch: torch.ones(2, device="cuda:0").clone()),
-)
-def cuda_clones_are_on_the_current_device() -> None:
-    import torch
-
-    def around(clone: Any) -> Any:
-        def clones(self: Any, **named: Any) -> Any:
-            made = clone(self, **named)
-            return made.to(torch.cuda.current_device()) if made.is_cuda else made
-
-        return clones
-
-    replace(torch.Tensor, "clone", around)
 
 
 def _on_the_second(make: Any) -> object:
