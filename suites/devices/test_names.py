@@ -118,9 +118,10 @@ def test_torch_device_equality_and_hash_go_by_type_and_index() -> None:
     assert one == same
     assert hash(one) == hash(same)
     assert len({one, same, other, bare, torch.device("cpu:1")}) == 4
-    for made in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
-        assert made == one
-        assert type(made) is torch.device
+    for device in (one, bare):
+        for made in (copy.copy(device), copy.deepcopy(device), pickle.loads(pickle.dumps(device))):
+            assert made == device
+            assert type(made) is torch.device
 
 
 def test_torch_device_is_a_context_for_what_is_made() -> None:
@@ -158,7 +159,9 @@ def test_set_default_device_holds_until_it_is_reset() -> None:
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_get_device_index")
-@pytest.mark.parametrize(("given", "index"), [("cuda:3", 3), (5, 5), (torch.device("cuda", 2), 2)], ids=str)
+@pytest.mark.parametrize(
+    ("given", "index"), [("cuda:3", 3), (5, 5), (torch.device("cuda", 2), 2), ("cuda:0", 0), (0, 0)], ids=str
+)
 def test_get_device_index_reads_text_number_and_device(given: object, index: int) -> None:
     """Contract: torch.cuda takes a text, a number and a device, and each gives the index it has."""
     assert get_device_index()(given) == index

@@ -32,7 +32,7 @@ def test_event_query_is_true_before_its_first_record(device: torch.device) -> No
 @CLASSES
 def test_stream_and_event_device_type_is_the_one_asked_for(make: type, device: torch.device) -> None:
     """Contract: a stream or event is on the type of device asked for, by position, by keyword, as text or as object,
-    though that is not the accelerator's."""
+    whatever the accelerator is."""
     for asked in (device, torch.device("meta")):
         made = [make(asked), make(device=asked), make(str(asked)), make(device=str(asked))]
         assert {one.device.type for one in made} == {asked.type}

@@ -30,8 +30,8 @@ def test_current_stream_of_each_device_is_its_own(api: Api, device: torch.device
             before = [api.current_stream(d) for d in (left, chosen)], torch.accelerator.current_device_index()
             stream = api.stream(chosen)
             assert torch.accelerator.current_device_index() == before[1] == index
-
             assert api.stream().device.index == index
+
             with api.entered(stream):
                 assert torch.accelerator.current_device_index() == chosen.index
                 assert api.stream().device == chosen

@@ -87,12 +87,12 @@ def test_cudahostregister_twice_is_refused_with_712() -> None:
     assert torch.equal(x.pin_memory().to("cuda", non_blocking=True).cpu(), x)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(270)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister")
 def test_pinned_use_cuda_host_register_pins(device: torch.device) -> None:
     """Contract: with `pinned_use_cuda_host_register` the allocator pins by registering plain memory, in as many threads
     as it is told: small and large blocks are pinned and hold their values. A block can be unregistered and registered
-    again by hand, which without the setting is refused (713, not registered)."""
+    again by hand, which is refused without the setting."""
     script = f"""{PINNING}
 pin()
 runtime, x = torch.cuda.cudart(), torch.arange(1 << 20).pin_memory()
@@ -100,14 +100,14 @@ undone = int(runtime.cudaHostUnregister(x.data_ptr()))
 if undone == 0:
     assert not x.is_pinned()
     assert int(runtime.cudaHostRegister(x.data_ptr(), x.nbytes, 0)) == 0
-print("pinned", undone, torch.equal(x, torch.arange(1 << 20)))
+print("registered", undone == 0, torch.equal(x, torch.arange(1 << 20)))
 """
     told = [
         children.run(script, device, environ=settings(text)).lines()[-1]
         for text in ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", "")
     ]
 
-    assert told == ["pinned 0 True", "pinned 713 True"]
+    assert told == ["registered True True", "registered False True"]
 
 
 @pytest.mark.timeout(150)

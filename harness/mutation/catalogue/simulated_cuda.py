@@ -475,6 +475,14 @@ def cuda_waits_are_for_the_latest_record() -> None:
 
         return enters
 
+    def idle(synchronize: Any) -> Any:
+        def waits(device: Any = None) -> None:
+            synchronize(device)
+            waiting.clear()
+
+        return waits
+
+    replace(torch.cuda, "synchronize", idle)
     replace(torch.cuda.Stream, "wait_event", lambda _: remember)
     replace(torch.cuda.Stream, "__enter__", around)
 
@@ -524,25 +532,6 @@ def _after_none() -> object:
 
 
 @_on_cuda(
-    "The block of an external stream selects no stream.",
-    "suites/streams/test_cuda_external.py",
-    shows=lambda: _external(),
-)
-def cuda_external_blocks_select_nothing() -> None:
-    import torch
-
-    for name in ("__enter__", "__exit__"):
-        replace(torch.cuda.ExternalStream, name, lambda _: lambda self, *error: None)
-
-
-def _external() -> object:
-    torch = _torch()
-    stream = torch.cuda.Stream()
-    with torch.cuda.ExternalStream(stream.cuda_stream):
-        return torch.cuda.current_stream().cuda_stream == stream.cuda_stream
-
-
-@_on_cuda(
     "A stream that is made without a device is on the first one.",
     "suites/streams/test_two_devices.py",
     shows=lambda: _on_the_second(lambda torch: torch.cuda.Stream()),
@@ -557,24 +546,6 @@ def cuda_streams_are_on_the_first_device() -> None:
         return makes
 
     replace(torch.cuda.Stream, "__new__", around)
-
-
-@_on_cuda(
-    "A clone is on the current device, and not on the tensor's.",
-    "suites/devices/test_selection.py",
-    shows=lambda: _on_the_second(lambda torch: torch.ones(2, device="cuda:0").clone()),
-)
-def cuda_clones_are_on_the_current_device() -> None:
-    import torch
-
-    def around(clone: Any) -> Any:
-        def clones(self: Any, **named: Any) -> Any:
-            made = clone(self, **named)
-            return made.to(torch.cuda.current_device()) if made.is_cuda else made
-
-        return clones
-
-    replace(torch.Tensor, "clone", around)
 
 
 def _on_the_second(make: Any) -> object:
