@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -66,8 +67,32 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "acceptance: it starts whole runs, compilers, or interpreters that import torch, and takes seconds",
         f"nightly: it takes long; `pytest tests/` leaves it out unless {NIGHTLY} is set",
+        "ways(names, values, ids): parametrize, and mark all values but one as nightly; the test's name says which",
     ):
         config.addinivalue_line("markers", line)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The mark ``ways``: of the ways to run a test, one is tried on each change, and all of them each night."""
+    for mark in metafunc.definition.iter_markers("ways"):
+        names, values = mark.args
+        kept = zlib.crc32(f"{metafunc.definition.nodeid} {names}".encode()) % len(values)
+        several = not isinstance(names, str)
+        metafunc.parametrize(
+            names,
+            [
+                pytest.param(*(value if several else [value]), marks=[] if place == kept else pytest.mark.nightly)
+                for place, value in enumerate(values)
+            ],
+            **mark.kwargs,
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """More workers than cores: a third of the time of these tests is spent waiting."""
+    cores = len(os.sched_getaffinity(0))
+    return None if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else cores + (cores + 1) // 2
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -241,7 +241,7 @@ def _said(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith("harness: not active")]
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.ways("workers", ["-n0", "-n2"])
 @pytest.mark.parametrize("strict", [(), ("--strict-markers",)])
 def test_marks_without_the_harness_are_told_once(
     project: pytest.Pytester, workers: str, strict: tuple[str, ...]

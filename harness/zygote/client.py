@@ -97,9 +97,11 @@ class ZygoteProcess:
             raise ZygoteError(f"the zygote ended at once, see {log}") from error
 
     def close(self) -> None:
-        """End it and all its executors."""
+        """End it and all its executors. One that still collects is ended at once, with what it has started."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)  # once it serves, it ignores this; executors have other groups
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:

@@ -105,7 +105,8 @@ class ForkServer:
             self._orphans.sweep(_ignore)  # imports before the restart may have left processes
 
     def serve(self) -> NoReturn:
-        """Serve until the controller closes the life line."""
+        """Serve until the controller closes the life line. SIGTERM ends this process only before: while it collects."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not self.over:
             self.turn()
         os._exit(0)

@@ -1,9 +1,14 @@
 // Autograd functions of every kind that compiled autograd treats otherwise: traceable and not, with values of every
 // type saved. Their gradients tell what they were given, so that a value that is lost or stale shows in a number.
 
-#include <torch/script.h>
+#include <ATen/Tensor.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
-using torch::Tensor;
+using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
@@ -144,13 +149,13 @@ struct DataDependent : public Function<DataDependent> {
 struct HostScalar : public Function<HostScalar> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext* ctx, const Tensor& x) {
-    ctx->save_for_backward({x, torch::tensor(2)});
+    ctx->save_for_backward({x, at::scalar_tensor(2, at::kLong)});
     ctx->saved_data["number"] = 3;
     return x.clone();
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    return {grads[0] * torch::ones_like(saved[0]) * saved[1] * ctx->saved_data["number"].toInt()};
+    return {grads[0] * at::ones_like(saved[0]) * saved[1] * ctx->saved_data["number"].toInt()};
   }
 };
 

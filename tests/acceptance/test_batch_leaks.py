@@ -48,14 +48,14 @@ def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
     return last
 
 
-@pytest.mark.parametrize("spread", SPREAD)
+@pytest.mark.ways("spread", SPREAD)
 def test_a_case_that_leaks_a_little_each_time(make_project: MakeProject, spread: str) -> None:
     result = make_project("batch_malloc").run(spread)
     expect_one_leaks(result, MALLOC, HEAP)
     assert len(result.verdicts) == 24
 
 
-@pytest.mark.parametrize("spread", SPREAD)
+@pytest.mark.ways("spread", SPREAD)
 def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, spread: str) -> None:
     result = make_project("batch_mapping").run(spread)
     last = expect_one_leaks(
@@ -96,7 +96,7 @@ def test_two_cases_that_leak_together(make_project: MakeProject, spread: tuple[s
     assert [*pasted.verdicts] == [*PAIR]
 
 
-@pytest.mark.parametrize("spread", SPREAD)
+@pytest.mark.ways("spread", SPREAD)
 def test_caches_and_first_uses_are_suspected_and_acquitted(make_project: MakeProject, spread: str) -> None:
     result = make_project("batch_innocents").run(spread)
     assert set(result.verdicts.values()) == {"passed"}, result.tail()

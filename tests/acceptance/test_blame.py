@@ -12,7 +12,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare_junit, expected
 from tests.acceptance.project import Result, paste
 
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 def finish(result: Result, name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result
 
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 #: Writes down which processes of the run import the tests.
 HEAVY = """\

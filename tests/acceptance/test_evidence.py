@@ -68,7 +68,7 @@ def verify(project: Project, *arguments: str) -> tuple[int, str]:
     return command(project, "verify", "evidence.zip", *arguments)
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_a_red_run_is_packed_and_verified(project: Project, spread: str) -> None:
     result = project.run(spread, "--waivers=known", "--must-pass=core", "--repeat=2")
     assert result.status == 1, result.tail()

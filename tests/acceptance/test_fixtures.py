@@ -50,7 +50,7 @@ def test_scopes_in_batch(make_project: MakeProject) -> None:
     assert last == [f"+{scope}" for scope in SCOPES] + [f"-{scope}" for scope in reversed(SCOPES)]
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_scopes_alone(make_project: MakeProject, spread: str) -> None:
     """A case in a process of its own has fixtures of its own, whatever their scope."""
     project = make_project("fixtures")
@@ -84,7 +84,7 @@ def test_scopes_without_isolation(make_project: MakeProject) -> None:
     assert [Counter(lines)[f"+{scope}"] for scope in SCOPES] == [1, 1, 1, 3, 4]
 
 
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_unittest(make_project: MakeProject, mode: str) -> None:
     """Set-up and tear-down of unittest's modules and classes, once each in a process that runs their cases."""
     project = make_project("fixtures")

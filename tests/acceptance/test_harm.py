@@ -7,7 +7,7 @@ import pytest
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare, compare_junit, expected
 
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 @SPREADS

@@ -19,7 +19,7 @@ from tests.acceptance.expected import Expected, check_journal, compare, compare_
 from tests.acceptance.project import Project, Result, Running
 
 WAITS = "::test_waits"
-STARTS = pytest.mark.parametrize("spread", ["-n0", "-n2", "--start=cold"])
+STARTS = pytest.mark.ways("spread", ["-n0", "-n2", "--start=cold"])
 
 Start = Callable[..., Running]
 

@@ -105,7 +105,7 @@ def _nothing_runs_after_a_leak(result: Result) -> None:
             assert following["executor"] != line["executor"], following["case"]
 
 
-@pytest.mark.parametrize(("mode", "spread"), WAYS)
+@pytest.mark.ways(("mode", "spread"), WAYS)
 def test_each_contamination_is_told_with_new_and_old_value(make_project: MakeProject, mode: str, spread: str) -> None:
     project = make_project("contaminations")
     result = run(project, mode, spread)
@@ -118,7 +118,7 @@ def test_each_contamination_is_told_with_new_and_old_value(make_project: MakePro
         _nothing_runs_after_a_leak(result)
 
 
-@pytest.mark.parametrize(("mode", "spread"), WAYS)
+@pytest.mark.ways(("mode", "spread"), WAYS)
 def test_no_innocent_is_accused(make_project: MakeProject, mode: str, spread: str) -> None:
     project = make_project("innocents")
     result = run(project, mode, spread)
@@ -183,7 +183,7 @@ def test_what_a_case_says_it_keeps_is_not_looked_at(make_project: MakeProject, l
     assert kinds(result) == []
 
 
-@pytest.mark.parametrize(("mode", "spread"), WAYS)
+@pytest.mark.ways(("mode", "spread"), WAYS)
 def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProject, mode: str, spread: str) -> None:
     """Its second run dies or hangs: the case keeps the verdict of its first."""
     project = make_project("unconfirmed")

@@ -28,7 +28,7 @@ def test_last(number): print("printed")
 TERMINAL = {"TERM": "xterm-256color", "COLUMNS": None, "LINES": None}
 #: So wide that no path of a run directory needs two lines.
 WIDE = 250
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 @pytest.fixture

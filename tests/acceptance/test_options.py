@@ -12,7 +12,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import RED, Expected, check_journal, compare, compare_junit, expected
 from tests.acceptance.project import Project, Result
 
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 def stopped_early(result: Result, wanted: Expected) -> dict[str, str]:

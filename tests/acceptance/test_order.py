@@ -13,7 +13,7 @@ from tests.acceptance.expected import check_journal, compare, expected
 from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import configure, refused, waive
 
-MODES = pytest.mark.parametrize("mode", ["batch", "case"])
+MODES = pytest.mark.ways("mode", ["batch", "case"])
 NAMES = [f"suites/{letter}/test_{letter}.py::test_many[{n}]" for letter in "abc" for n in range(4)]
 
 
@@ -279,7 +279,7 @@ def test_gated(): pass
 
 
 @MODES
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_verify(make_project: MakeProject, mode: str, spread: str) -> None:
     """What keeps state, what comes and goes and what crashes is found; loops in one process, then fresh ones."""
     project = make_project()

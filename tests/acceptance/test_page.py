@@ -10,7 +10,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.reporting.page import browser as browsers
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_the_page_of_a_run_follows_from_its_run_directory(make_project: MakeProject, spread: str) -> None:
     result = make_project("verdicts").run(spread)
     path = result.run_dir / report.FILE_NAME

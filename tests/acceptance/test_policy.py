@@ -13,7 +13,7 @@ from tests.acceptance.expected import compare, expected
 from tests.acceptance.project import Project
 from tests.acceptance.rules import command, configure, kinds, refused, waive
 
-MODES = pytest.mark.parametrize("mode", ["batch", "case"])
+MODES = pytest.mark.ways("mode", ["batch", "case"])
 RAW = {
     "test_fails": "failed",
     "test_setup_fails": "error",
@@ -24,7 +24,7 @@ RAW = {
 }
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 @MODES
 def test_waived_cases_are_green(make_project: MakeProject, mode: str, spread: str) -> None:
     """Whatever is known of a case, and no more; the journal keeps what it came to and says which waiver it was."""
@@ -138,7 +138,7 @@ def test_a_waiver_is_not_blamed_for_what_the_run_was_told_to_leave_out(make_proj
     assert kinds(first) == kinds(second) == []
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_a_profile_selects(make_project: MakeProject, spread: str) -> None:
     project = two_suites(make_project)
     wanted = {"suites": ["b"], "cases": ["suites/a/*::test_one"], "exclude": ["*::test_slow"]}
@@ -195,7 +195,7 @@ def test_skips(): pytest.skip("not today")
 """
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_a_profile_is_strict(make_project: MakeProject, spread: str) -> None:
     """Gates that are not allowed, skips, and fewer cases than there must be, each with its words."""
     project = make_project()
@@ -218,7 +218,7 @@ def test_a_gate_that_is_not_allowed_is_red_without_isolation(make_project: MakeP
     assert verdicts["suites/strict/test_strict.py::test_gated_for_size"] == "gated"
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_a_profile_that_leaves_nothing_is_red(make_project: MakeProject, spread: str) -> None:
     project = two_suites(make_project)
     configure(project, "profiles/none", description="none", exclude=["suites/*"])
@@ -380,7 +380,7 @@ def test_gated(): pass
 """
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
     """Each case must have run and passed, whatever else became of it; the hash says which list that was."""
     project = make_project()

@@ -11,7 +11,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result, open_gate
 
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 FILE = "suites/slow/test_slow.py"
 #: The second case waits until somebody opens the other end of a pipe.
 CASES = """

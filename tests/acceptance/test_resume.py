@@ -17,7 +17,7 @@ from tests.acceptance.project import Project, Result, Running, interrupt
 from tests.acceptance.rules import command, configure
 
 WAITS = "::test_waits"
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 SUITE = """
 import os
 import signal
@@ -125,7 +125,7 @@ def attempts(result: Result, name: str) -> list[tuple[int, str, bool]]:
 
 
 @SPREADS
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.ways("mode", ["batch", "case"])
 def test_a_killed_run_goes_on(project: Project, begun: list[Running], spread: str, mode: str) -> None:
     """Each case has one verdict, none that had one runs again, and the case in flight has an attempt that was lost."""
     cut = cut_off(project, begun, spread, f"--isolation={mode}", "--seed=5")

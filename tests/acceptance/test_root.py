@@ -219,8 +219,8 @@ def _plain_ids(project: Project, layout: Layout) -> set[str]:
     ("name", "options"),
     [
         *((name, ("-n0",)) for name in LAYOUTS),
-        *((name, ("-n2",)) for name in SPREAD),
-        *((name, ("-n0", "--start=cold")) for name in COLD),
+        *(pytest.param(name, ("-n2",), marks=pytest.mark.nightly) for name in SPREAD),
+        *(pytest.param(name, ("-n0", "--start=cold"), marks=pytest.mark.nightly) for name in COLD),
     ],
 )
 def test_every_process_has_the_root_folder_of_the_first(

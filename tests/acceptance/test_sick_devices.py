@@ -84,7 +84,7 @@ def test_pair():
     assert shares(result) == {GPU[1]: {"gw0", "gw1"} if spread == "-n2" else {"main"}}
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_without_a_healthy_device_no_case_runs_and_each_says_why(machine: Machine, spread: str) -> None:
     machine.sicken(0, "crashes")
     machine.sicken(1, "crashes")

@@ -63,7 +63,7 @@ def told(lines: list[str]) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_the_report_names_what_grows_over_repetitions_and_nothing_else(make_project: MakeProject, spread: str) -> None:
     project = make_project("growing")
     result = project.run(spread, f"--repeat={TIMES}", env={"PYTHONIOENCODING": "utf-8"})

@@ -20,7 +20,7 @@ from tests.acceptance.expected import check_journal, compare_junit
 from tests.acceptance.project import PATIENCE, Project, Result, Running, interrupt, journal_lines
 
 WAITS = "::test_waits"
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 
 Start = Callable[..., Running]

@@ -46,7 +46,7 @@ def test_second(request):
     request.getfixturevalue("tmp_path")
     (PROBE / "asked").touch()
 """
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result, Running
 
 WAITS = "::test_waits"
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2", "--isolation=none"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2", "--isolation=none"])
 CASES = "import pytest\n@pytest.mark.parametrize('n', range(300))\ndef test_it(n): pass\n"
 
 
@@ -138,7 +138,7 @@ def test_the_report(make_project: MakeProject, spread: str, name: str) -> None:
     assert report(result.run_dir).returncode == 3
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_the_log_of_the_zygote(make_project: MakeProject, spread: str) -> None:
     project = make_project("plain")
     (project.folder / "run").mkdir()

@@ -16,7 +16,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result, Running
 
-SPREADS = pytest.mark.parametrize("spread", ["-n0", "-n2"])
+SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 STARTS = pytest.mark.parametrize("start", ["fork", "cold"])
 
 #: Makes the first forks of a zygote fail, and has supervisors lose patience early.

@@ -216,7 +216,7 @@ def test_without_scripts_the_summary_is_there(browser: Browser, path: Path) -> N
         expect(page.get_by_text("Show in the matrix").first).to_be_hidden()
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.ways("text", HOSTILE)
 def test_hostile_texts_do_nothing(browser: Browser, tmp_path: Path, text: str) -> None:
     found = tmp_path / "matrix.html"
     found.write_text(hostile(tmp_path / "runs", text))

@@ -89,7 +89,11 @@ def _check_control(tools: Toolchain, variant: Variant, folder: Path) -> None:
         pytest.skip(f"{flags[0]} does not work on this machine: {output.strip()[-300:]!r} of a faulty program")
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=lambda variant: variant.name)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each, marks=[pytest.mark.nightly] if each.name == "thread" else []) for each in VARIANTS],
+    ids=lambda variant: variant.name,
+)
 def program(request: pytest.FixtureRequest, compiler: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The core with its tests, compiled in one of the ways."""
     variant: Variant = request.param

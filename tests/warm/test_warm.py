@@ -128,7 +128,7 @@ def pytest_configure(config):
 """
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_each_process_of_a_run_is_what_it_is_in_a_cold_one(tmp_path: Path, spread: str) -> None:
     project = Project(tmp_path / "project")
     project.write("suites/a/test_a.py", "def test_a(): pass\n")

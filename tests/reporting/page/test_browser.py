@@ -202,7 +202,7 @@ def test_without_scripts_the_verdict_can_be_read(browser: Browser, red: Path) ->
         assert page.locator("button:visible").count() == 0
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, "x" * 1_000_000], ids=lambda text: ascii(text[:20]))
+@pytest.mark.ways("text", [*HOSTILE, "x" * 1_000_000], ids=lambda text: ascii(text[:20]))
 def test_hostile_texts_do_nothing(browser: Browser, tmp_path: Path, text: str) -> None:
     path = runs.write(tmp_path, *hostile_run(text))
     for width in (1280, 375):
