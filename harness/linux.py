@@ -11,9 +11,11 @@ import time
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
-#: A flag of a task in <linux/sched.h>: the task was forked and has not called exec.
+#: Flags of a task in <linux/sched.h>: it is ending; it was forked and has not called exec.
+_PF_EXITING = 0x4
 _PF_FORKNOEXEC = 0x40
 #: The inode of the pid namespace that a machine starts with: PROC_PID_INIT_INO in <linux/proc_ns.h>.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
@@ -34,6 +36,26 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def expect_end_of_parent() -> None:
+    """Return, unless the parent of this process is ending and the kernel kills this process with it: then wait for it.
+
+    The descriptors of a process are closed a moment before its children are killed.
+    """
+    number = ctypes.c_int(0)
+    if _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0) == 0 and number.value == signal.SIGKILL:
+        while is_ending(os.getppid()):
+            time.sleep(0.01)
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has begun to end, or is a zombie. False if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+            return bool(int(file.read().rpartition(")")[2].split()[6]) & _PF_EXITING)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def adopt_orphans() -> None:

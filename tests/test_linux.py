@@ -109,6 +109,33 @@ def test_a_process_ends_with_its_parent() -> None:
     assert done.stdout == "ended\n", done.stderr
 
 
+def test_a_zombie_is_ending_and_a_process_that_runs_is_not() -> None:
+    assert not linux.is_ending(os.getpid())
+    assert not linux.is_ending(1 << 22)
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert linux.is_ending(pid)
+    os.waitpid(pid, 0)
+
+
+def test_nothing_is_waited_for_while_the_parent_lives() -> None:
+    done = _run(
+        "import os, threading\n"
+        "from harness import linux\n"
+        "linux.expect_end_of_parent()\n"
+        "print('no child of ours', flush=True)\n"
+        "parent = os.getpid()\n"
+        "if os.fork() == 0:\n"
+        "    linux.die_with_parent(parent)\n"
+        "    linux.expect_end_of_parent()\n"
+        "    print('the parent lives', flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    assert done.stdout == "no child of ours\nthe parent lives\n", done.stderr
+
+
 def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
     done = _run("from harness import linux; linux.die_with_parent(1 << 22); print('alive')")
     assert (done.stdout, done.returncode) == ("", 1)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from harness import linux
 from harness.collection import description
 from harness.errors import HarnessError, WriteError, writing
 from harness.protocol.wire import Channel, Message, ProtocolError
@@ -321,4 +322,5 @@ class ZygoteClient:
                 return bool(ready)
 
     def _gone(self) -> ZygoteError:
+        linux.expect_end_of_parent()  # the end of the run's controller ends the zygote, but is no fault of the zygote
         return ZygoteError(f"the zygote is gone, see {self._log}" if self._ready else ended_early(self._log))

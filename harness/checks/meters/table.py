@@ -282,9 +282,14 @@ class Meters:
         if self._tier == "full":
             collect_garbage()
         reading = self._take()
-        if self._tier == "fast" and self._last is not None and suspicions(growths(self._last, reading)):
-            collect_garbage()
-            reading = self._take()
+        if self._tier == "fast" and self._last is not None:
+            for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage; mostly one collection explains all
+                if not suspicions(growths(self._last, reading)):
+                    break
+                found = collect_once()
+                reading = self._take()
+                if not found:
+                    break
         self._last = reading
         return reading
 
@@ -369,9 +374,14 @@ def read_devices(
 
 def collect_garbage() -> None:
     """Free what is only waiting to be freed: reference cycles, and the last exception, which is kept for a debugger."""
+    for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage
+        if not collect_once():
+            return
+
+
+def collect_once() -> int:
+    """As `collect_garbage`, but not what finalizers have made meanwhile. Returns how many objects were garbage."""
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
-    for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage
-        if not gc.collect():
-            return
+    return gc.collect()
