@@ -88,6 +88,7 @@ def held(machine: Machine) -> Iterator[Callable[[str], Running]]:
         running.kill_all()
 
 
+@pytest.mark.nightly
 def test_who_waited_for_a_device_that_was_drained_meanwhile_does_not_use_it(
     machine: Machine, held: Callable[[str], Running]
 ) -> None:
@@ -105,6 +106,7 @@ def test_who_waited_for_a_device_that_was_drained_meanwhile_does_not_use_it(
     assert looks(result)[-1][1:] == ("drained", "after suites/gpu/test_a.py::test_holds crashed")
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_in_its_turn_does_not_keep_the_device(
     machine: Machine, held: Callable[[str], Running]
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_red_run_is_packed_and_verified(project: Project, spread: str) -> None
     assert (status, output.count("\n  - ")) == (1, 2), output
 
 
+@pytest.mark.nightly
 def test_isolation_none_and_verification(project: Project) -> None:
     for arguments in (["--isolation=none"], ["--verify=2"], ["--shuffle", "--isolation=case"]):
         result = project.run("-n0", "--deselect", f"{FILE}::test_crashes", "--waivers=known", *arguments)

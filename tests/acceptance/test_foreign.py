@@ -43,7 +43,8 @@ def _started(result: Result) -> list[dict[str, Any]]:
     return [line for line in result.lines if line["event"] == "executor" and line["state"] == "started"]
 
 
-@pytest.mark.parametrize(("mode", "workers"), [pytest.param("batch", 2, marks=pytest.mark.nightly), ("case", 0)])
+@pytest.mark.nightly
+@pytest.mark.parametrize(("mode", "workers"), [("batch", 2), ("case", 0)])
 def test_a_file_that_starts_a_pool_when_imported(make_project: MakeProject, mode: str, workers: int) -> None:
     """The pool's threads would be lost in a fork; each process imports the file instead, and all else is as ever."""
     project = make_project("foreign")
@@ -69,9 +70,8 @@ def test_asked_to_fork_it_is_refused(make_project: MakeProject) -> None:
     assert set(result.verdicts.values()) == {"not_run"}
 
 
-@pytest.mark.parametrize(
-    ("topic", "workers"), [("deaths", 2), ("verdicts", 0), pytest.param("leftovers", 0, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("topic", "workers"), [("deaths", 2), ("verdicts", 0), ("leftovers", 0)])
 def test_cold_executors_come_to_the_same_verdicts(make_project: MakeProject, topic: str, workers: int) -> None:
     project = make_project(topic)
     result = project.run("--start=cold", f"-n{workers}")

@@ -22,8 +22,14 @@ TOPICS = (
 IN_ORDER = (("company", "poison"),)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("mode", ["batch", "case"])
+@pytest.mark.parametrize(
+    ("mode", "workers"),
+    [
+        ("batch", 2),
+        ("case", 0),
+        *(pytest.param(*way, marks=pytest.mark.nightly) for way in (("batch", 0), ("case", 2))),
+    ],
+)
 @pytest.mark.parametrize("topics", TOPICS, ids="+".join)
 def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode: str, workers: int) -> None:
     project = make_project(*topics)

@@ -146,6 +146,7 @@ def test_checks_can_be_switched_off(make_project: MakeProject) -> None:
     assert confirmations(result) == {}
 
 
+@pytest.mark.nightly
 def test_contaminations_are_not_looked_for_either(make_project: MakeProject) -> None:
     project = make_project("contaminations")
     result = run(project, "case", "-n2", "--leak-check=off")
@@ -154,6 +155,7 @@ def test_contaminations_are_not_looked_for_either(make_project: MakeProject) -> 
     assert told == {"suites/contaminations/test_process_state.py::test_working_folder"}, result.tail()
 
 
+@pytest.mark.nightly
 def test_small_leaks_are_found_by_the_full_check_at_once(make_project: MakeProject) -> None:
     """The fast one finds them in what the process has grown by, where they have company."""
     project = make_project("small_leaks")
@@ -193,7 +195,8 @@ def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProjec
     assert kinds(result) == []
 
 
-@pytest.mark.parametrize("mode", ["batch", pytest.param("case", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["batch", "case"])
 def test_a_zygote_that_dies_during_a_confirmation(make_project: MakeProject, mode: str) -> None:
     """Nothing is said of the case but a note; the run goes on under a new zygote."""
     project = make_project("unconfirmed_zygote")

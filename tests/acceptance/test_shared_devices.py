@@ -107,6 +107,7 @@ def test_two(n): time.sleep(0.05)
     assert len(executors) <= 8 + 6
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_leaves_its_devices_to_the_other(machine: Machine) -> None:
     machine.suite(
         """

@@ -337,6 +337,7 @@ def test_ends_badly(n):
     assert "the case that causes this was not found: 1 healthy devices wanted, 0 left" in found["executor_exit"]
 
 
+@pytest.mark.nightly
 def test_a_zygote_that_dies_while_a_device_is_examined_is_replaced(machine: Machine) -> None:
     machine.sicken(0, "hangs")
     machine.suite(PLAIN)
@@ -371,6 +372,7 @@ def test_after(): fares("xid", 79)
 _QUICK = "--timeout-multiplier=0.1"
 
 
+@pytest.mark.nightly
 def test_an_nvml_that_does_not_answer_any_more_is_told_and_the_run_goes_on(machine: Machine) -> None:
     """The device is examined, as is one with any other sign that worries; nothing more is heard of it, and of no other.
 

@@ -36,6 +36,7 @@ def page(tmp_path: Path) -> dict[str, object]:
     return made
 
 
+@pytest.mark.nightly
 def test_green_from_the_plan_to_the_page(tmp_path: Path) -> None:
     """Two parts of a run on the CPU are merged, and a run on the software device is put beside them."""
     night = workflow(tmp_path, "nightly weekly")

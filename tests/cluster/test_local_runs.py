@@ -90,6 +90,7 @@ def test_a_killed_agent(project: Project) -> None:
     is_evidence(running)
 
 
+@pytest.mark.nightly
 def test_a_silent_agent(project: Project) -> None:
     """It counts as lost; when it wakes up, what it says changes nothing."""
     running = slow(project, cases=30)

@@ -78,7 +78,8 @@ def test_what_no_node_has_is_refused_at_once(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [pytest.param("killed_agent", marks=pytest.mark.nightly), "killed_node"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["killed_agent", "killed_node"])
 def test_a_lost_node(name: str, tmp_path: Path) -> None:
     """Its cases in flight are lost once, and run elsewhere."""
     ended = played(name, tmp_path)

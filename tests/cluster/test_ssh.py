@@ -79,6 +79,7 @@ def test_a_run_by_ssh(ssh_config: Path, tmp_path: Path) -> None:
     assert "Connection refused" in finding.message
 
 
+@pytest.mark.nightly
 def test_a_cut_connection(ssh_config: Path, tmp_path: Path) -> None:
     """The agent at its other end stops, and the cases run elsewhere."""
     project = Project(tmp_path / "project")

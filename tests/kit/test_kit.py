@@ -62,6 +62,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env" / "bin" / "python"
 
 
+@pytest.mark.nightly
 def test_what_is_in_a_kit(kit: Path) -> None:
     with tarfile.open(kit) as tar:
         names = tar.getnames()

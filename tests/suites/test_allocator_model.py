@@ -124,6 +124,7 @@ def explore(bug: Bug | None) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_toy_that_is_right_passes_what_hypothesis_makes_up() -> None:
     explore(None)
 
@@ -134,6 +135,7 @@ def test_hypothesis_finds_each_mistake(bug: Bug) -> None:
         explore(bug)
 
 
+@pytest.mark.nightly
 def test_a_toy_that_is_right_passes_random_programs() -> None:
     check(maker(None), number=0, programs=150, steps=40)
     run_random(Program(Toy()), number=0, steps=3000)

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 #: Writes what supervisors look at in items, and ends the session after its first case.
@@ -56,6 +58,7 @@ def _listed(folder: Path, *arguments: str) -> dict[str, Any]:
     return listed
 
 
+@pytest.mark.nightly
 def test_described_items_are_those_of_a_local_collection(tmp_path: Path) -> None:
     """Ids, order, marks, keywords and locations; and the supervisor has not imported torch."""
     (tmp_path / "local").mkdir()

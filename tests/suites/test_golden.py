@@ -134,6 +134,7 @@ def test_a_tree_that_is_none_is_refused_with_those_there_are(copy: Path) -> None
     assert not copy.exists()
 
 
+@pytest.mark.nightly
 def test_accepting_writes_one_file_shows_it_and_is_done_the_second_time(copy: Path) -> None:
     file = copy / golden.file_name("torch_dispatch", golden.running_minor())
 

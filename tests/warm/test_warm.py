@@ -184,6 +184,7 @@ def test_a_run_comes_to_the_same(tmp_path: Path, isolation: str) -> None:
     assert _journal(warm) == _journal(cold)
 
 
+@pytest.mark.nightly
 def test_a_run_with_workers_comes_to_the_same(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     project.write("suites/all/test_all.py", _SUITE)
