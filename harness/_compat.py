@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import sys
 import threading
 import weakref
 from _signal import getsignal  # type: ignore[import-not-found]
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -77,3 +78,10 @@ def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[No
 
     context: AbstractContextManager[None] = compiled_autograd._enable(compiler)
     return context
+
+
+def kept_by_dynamo() -> Sequence[object]:
+    """What TorchDynamo keeps of the graph that it compiled last, until it compiles another one: streams and events."""
+    inputs = sys.modules.get("torch._dynamo.graph_bytecode_inputs")
+    kept = getattr(inputs, "keep_alive", None)
+    return kept if type(kept) is list else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,3 +137,15 @@ def test_compiled_autograd_hands_each_backward_pass_to_the_compiler() -> None:
     torch.compiler.reset()
     assert captured == 1
     assert len(graphs) == captured
+
+
+def test_dynamo_keeps_streams_and_events_of_the_last_graph_alone() -> None:
+    import torch
+    from torch._dynamo import graph_bytecode_inputs
+
+    thing = SimpleNamespace()
+    graph_bytecode_inputs.stash_graph_created_object(thing)
+    assert [each for each in _compat.kept_by_dynamo() if each is thing]
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert not [each for each in _compat.kept_by_dynamo() if each is thing]
+    torch.compiler.reset()

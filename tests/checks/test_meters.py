@@ -317,6 +317,20 @@ def test_storages_are_counted_once_and_only_on_the_cpu() -> None:
     assert (found.tensors, found.tensor_bytes) == (6, 4000 + 8 + 12)
 
 
+def test_streams_that_dynamo_keeps_of_its_last_graph_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from torch._dynamo import graph_bytecode_inputs
+
+    class Stream:
+        pass
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    streams, tensor = [Stream(), Stream(), Stream()], torch.zeros(2)
+    monkeypatch.setattr(graph_bytecode_inputs, "keep_alive", [streams[0], tensor])
+    found = count_objects([*streams, tensor], torch)
+    assert (found.streams, found.tensors) == (2, 1)
+
+
 def test_a_copy_on_write_storage_is_not_copied_by_being_counted() -> None:
     import torch
 

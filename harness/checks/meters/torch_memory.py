@@ -14,6 +14,8 @@ from itertools import compress
 from types import ModuleType
 from typing import Any
 
+from harness import _compat
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectCounts:
@@ -46,9 +48,12 @@ def count_objects(objects: Sequence[object], torch: ModuleType | None) -> Object
         return ObjectCounts()
     counts = dict.fromkeys(("tensors", "storages", "streams", "events", "graphs", "mempools"), 0)
     sizes: dict[int, int] = {}
+    kept = set(map(id, _compat.kept_by_dynamo()))  # it depends on the last graph, and does not grow
     with torch._C.DisableTorchFunctionSubclass():
         for thing in compress(objects, map(kinds.__contains__, map(type, objects))):
             name = kinds[type(thing)]
+            if id(thing) in kept and name not in ("tensors", "storages"):
+                continue
             counts[name] += 1
             if name in ("tensors", "storages"):
                 _add_storage(thing if name == "storages" else _storage(thing), sizes)
