@@ -12,6 +12,7 @@ from tests.acceptance.gpu_machine import GPU, PLAIN, Machine, checked, finishes,
 from tests.acceptance.project import Running
 
 
+@pytest.mark.nightly
 def test_cases_for_two_devices_do_not_collide_with_the_other_worker(machine: Machine) -> None:
     machine.suite(
         """

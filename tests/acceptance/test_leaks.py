@@ -105,7 +105,8 @@ def _nothing_runs_after_a_leak(result: Result) -> None:
             assert following["executor"] != line["executor"], following["case"]
 
 
-@pytest.mark.ways(("mode", "spread"), WAYS)
+@pytest.mark.nightly  # each in a process of its own: tests/checks/test_state_table.py
+@pytest.mark.parametrize(("mode", "spread"), WAYS)
 def test_each_contamination_is_told_with_new_and_old_value(make_project: MakeProject, mode: str, spread: str) -> None:
     project = make_project("contaminations")
     result = run(project, mode, spread)

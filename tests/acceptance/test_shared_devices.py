@@ -85,6 +85,7 @@ def test_two_runs_never_use_a_device_at_the_same_time(eight: Machine) -> None:
     assert most_at_once(results) == 1
 
 
+@pytest.mark.nightly
 def test_cases_for_two_devices_run_in_few_workers(eight: Machine) -> None:
     """Otherwise each of them takes a device from another worker, and both start an executor for each case."""
     eight.suite(

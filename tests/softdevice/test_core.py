@@ -91,7 +91,7 @@ def _check_control(tools: Toolchain, variant: Variant, folder: Path) -> None:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(each, marks=[pytest.mark.nightly] if each.name == "thread" else []) for each in VARIANTS],
+    params=[pytest.param(each, marks=pytest.mark.nightly if each.sanitizer else []) for each in VARIANTS],
     ids=lambda variant: variant.name,
 )
 def program(request: pytest.FixtureRequest, compiler: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
