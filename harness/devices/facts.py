@@ -264,6 +264,10 @@ def cpp_compiler(_: Subject) -> Detected:
     return software.cpp_compiler()
 
 
+def cpp_extensions(_: Subject) -> Detected:
+    return software.cpp_extensions()
+
+
 def cpu_bf16(subject: Subject) -> Detected:
     return subject.prober.ask(Question.PROCESSOR)["cpu_bf16"]
 

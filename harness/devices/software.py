@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -167,6 +168,21 @@ def cuda_toolkit() -> Detected:
 def cpp_compiler() -> Detected:
     """The version of the C++ compiler that torch would run: ``$CXX``, or else c++, g++ or clang++ in ``$PATH``."""
     return _cpp_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+def cpp_extensions() -> Detected:
+    """Whether torch can build extensions in C++, for which it needs a compiler, ninja and Python's headers.
+
+    Source: torch/utils/cpp_extension.py, the same in torch 2.11 to 2.15.
+    """
+    compiler, header = cpp_compiler(), Path(sysconfig.get_path("include"), "Python.h")
+    if compiler.value is None:
+        return Detected(False, compiler.detail)
+    if not shutil.which("ninja"):
+        return Detected(False, "$PATH has no ninja; the package ninja-build or `pip install ninja` brings it")
+    if not header.exists():
+        return Detected(False, f"there is no {header}; the package python3-dev brings it")
+    return Detected(True)
 
 
 def cpp_command(cxx: str, path: str) -> list[str] | str:

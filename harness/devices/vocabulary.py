@@ -246,6 +246,13 @@ VOCABULARY: Mapping[str, Capability] = {
         "compiling anything",
         facts.cpp_compiler,
     ),
+    "cpp_extensions": Capability(
+        ValueKind.BOOL,
+        "whether torch can build extensions in C++",
+        "the C++ compiler, ninja in $PATH, and Python.h",
+        "compiling anything",
+        facts.cpp_extensions,
+    ),
     "cpu_bf16": Capability(
         ValueKind.BOOL,
         "whether torch can multiply and convolve BF16 on the host's processor without a crash; results are not checked",

@@ -25,7 +25,7 @@ from harness.matrix.words import When
 SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
 #: Releases of torch that the cases are written for, oldest first.
 TORCH = ("2.11", "2.12", "2.13", "2.14", "2.15")
-PYTHON = ("3.11", "3.12", "3.13")
+PYTHON = ("3.11", "3.12", "3.13", "3.14")
 #: Stands for the job's driver in labels, tags and Slurm options.
 DRIVER = "{driver}"
 _MOST_SHARDS = 256

@@ -13,7 +13,7 @@ from .engines import LIST, Engine, Known, waived
 from .functions import apply
 
 # What is imported with the first dual number of a process.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
 
 ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 

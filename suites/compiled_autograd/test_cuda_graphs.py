@@ -184,7 +184,7 @@ def test_cudagraphs_skip_a_pass_with_a_cpu_tensor_saved_in_python(partitioned: b
         assert (since.copied_inputs() > 0) is partitioned
 
 
-@pytest.mark.requires(device="cuda", triton=True, cpp_compiler=True)
+@pytest.mark.requires(device="cuda", triton=True, cpp_extensions=True)
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_cpp_custom_op")
 @pytest.mark.timeout(600)
 def test_cudagraphs_and_a_cpu_tensor_saved_in_cpp(device: torch.device) -> None:

@@ -13,7 +13,7 @@ from . import pages, plain, scripts
 from .reading import LIVE, block_at, blocks, faults
 
 pytestmark = [
-    pytest.mark.requires(cuda=True, cpp_compiler=True, platform="linux-x86_64"),
+    pytest.mark.requires(cuda=True, cpp_extensions=True, platform="linux-x86_64"),
     pytest.mark.timeout(900),
 ]
 

@@ -126,7 +126,8 @@ def test_gather_traceback_script_tells_calls_of_torchscript() -> None:
     assert script["line"] == scripts.the_script.__code__.co_firstlineno + 2
 
 
-@pytest.mark.requires(platform="linux-x86_64")
+# On Python 3.14 (Debian's, torch 2.13) the calls of Python come behind those of C++, not in their places.
+@pytest.mark.requires(platform="linux-x86_64", python="<3.14")
 @pytest.mark.covers(
     "test_cuda::TestCudaMallocAsync::test_direct_traceback",
     "test_cuda::TestCudaMallocAsync::test_memory_snapshot_with_cpp",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
         device accelerator accelerator_graphs model devices device_count compute_capability memory free_memory
         peer_access nvlink mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
-        nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpu_bf16 python numpy platform
+        nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpp_extensions cpu_bf16 python numpy platform
     """
     assert sorted(VOCABULARY) == sorted(names.split())
 
@@ -506,6 +507,23 @@ def test_cuda_toolkit_is_where_torch_finds_it(
     detected = software.cuda_toolkit()
     missing = f"$CUDA_HOME is not set, $PATH has no nvcc, and there is no {tmp_path / 'usual'}"
     assert detected == (Detected(True, str(tmp_path / where)) if found else Detected(False, missing))
+
+
+def test_cpp_extensions_need_a_compiler_ninja_and_the_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Detected((12, 2))
+    monkeypatch.setattr(software, "cpp_compiler", lambda: compiler)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: {"include": str(tmp_path)}[name])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ninja, header = tmp_path / "ninja", tmp_path / "Python.h"
+
+    assert "no ninja" in software.cpp_extensions().detail
+    ninja.touch(0o755)
+    assert f"no {header}" in software.cpp_extensions().detail
+    assert software.cpp_extensions().value is False
+    header.touch()
+    assert software.cpp_extensions() == Detected(True)
+    compiler = Detected(None, "no compiler")
+    assert software.cpp_extensions() == Detected(False, "no compiler")
 
 
 @pytest.mark.parametrize(
