@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ACCEPTANCE, LONGEST, NIGHTLY, leaves_out
+from tests.conftest import ACCEPTANCE, LONGEST, NIGHTLY, chosen_way, leaves_out
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,3 +46,19 @@ def test_what_is_left_out(arguments: list[str], marks: str, left_out: bool, monk
     assert leaves_out(arguments, marks) is left_out
     monkeypatch.setenv(NIGHTLY, "1")
     assert not leaves_out(arguments, marks)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_each_way_is_that_of_some_tests(count: int) -> None:
+    names = [f"tests/acceptance/test_a.py::test_{number} spread" for number in range(60)]
+    chosen = [chosen_way(name, count) for name in names]
+    assert set(chosen) == set(range(count))
+    assert chosen == [chosen_way(name, count) for name in names]
+
+
+@pytest.mark.ways(("first", "second"), [(1, "one"), (2, "two"), (3, "three")])
+def test_one_way_is_for_each_change(request: pytest.FixtureRequest, first: int, second: str) -> None:
+    """All ways are there where the file is named, and those that are not chosen have the mark of the night."""
+    chosen = chosen_way(f"{request.node.nodeid.partition('[')[0]} {('first', 'second')}", 3) + 1
+    assert (first, second) in [(1, "one"), (2, "two"), (3, "three")]
+    assert (request.node.get_closest_marker("nightly") is None) is (first == chosen)

@@ -121,7 +121,7 @@ def test_a_zombie_is_ending_and_a_process_that_runs_is_not() -> None:
 
 def test_nothing_is_waited_for_while_the_parent_lives() -> None:
     done = _run(
-        "import os, threading\n"
+        "import os\n"
         "from harness import linux\n"
         "linux.expect_end_of_parent()\n"
         "print('no child of ours', flush=True)\n"
@@ -134,6 +134,36 @@ def test_nothing_is_waited_for_while_the_parent_lives() -> None:
         "os.wait()\n"
     )
     assert done.stdout == "no child of ours\nthe parent lives\n", done.stderr
+
+
+def test_a_parent_that_is_ending_is_waited_for() -> None:
+    """The main thread of the parent has ended, as in the midst of the parent's end, and another thread holds it up."""
+    done = _run(
+        "import ctypes, os, select, signal, threading, warnings\n"
+        "from harness import linux\n"
+        "warnings.simplefilter('ignore')\n"
+        "reading, writing = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    parent = os.getpid()\n"
+        "    def fork():\n"
+        "        if os.fork() == 0:\n"
+        "            linux.die_with_parent(parent)\n"
+        "            while not linux.is_ending(parent):\n"
+        "                pass\n"
+        "            os.write(writing, b'expects ')\n"
+        "            linux.expect_end_of_parent()\n"
+        "            os.write(writing, b'goes on')\n"
+        "            os._exit(0)\n"
+        "        signal.pause()\n"
+        "    threading.Thread(target=fork).start()\n"
+        "    ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\n"  # exit of one thread
+        "os.close(writing)\n"
+        "print(os.read(reading, 100).decode())\n"
+        "print(select.select([reading], [], [], 1.0)[0])\n"
+        "os.kill(int(open('/proc/self/task/%d/children' % os.getpid()).read().split()[0]), signal.SIGKILL)\n"
+        "print(os.read(reading, 100))\n"
+    )
+    assert done.stdout == "expects \n[]\nb''\n", done.stderr
 
 
 def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:

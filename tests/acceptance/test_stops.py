@@ -217,13 +217,17 @@ def test_while_the_zygote_collects(project: Project) -> None:
         running.kill_all()
     assert result.status == 2, result.tail()
     assert [line["event"] for line in result.lines] == ["run", "stopped", "end"]
+    assert "terminated" in project.probe_names(), "the zygote was waited for, and then killed"
 
 
 ZYGOTE_WAITS = """
 import os, pathlib, signal, sys
 if "harness.zygote" in " ".join(sys.orig_argv):
-    (pathlib.Path(os.environ["PROBE_DIR"]) / "zygote").touch()
-    signal.pause()
+    probe = pathlib.Path(os.environ["PROBE_DIR"])
+    signal.signal(signal.SIGTERM, lambda *_: ((probe / "terminated").touch(), os._exit(1)))
+    (probe / "zygote").touch()
+    while True:
+        signal.pause()
 """
 
 

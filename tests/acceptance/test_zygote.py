@@ -58,6 +58,17 @@ def _finish(result: Result, case: str) -> dict[str, Any]:
     return next(line for line in _lines(result, "finish") if line["final"] and line["case"].endswith(case))
 
 
+def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject) -> None:
+    """Slurm sends it to all processes of a step, and the running cases have a grace."""
+    project = make_project()
+    text = "import os, signal\ndef test_a(): os.kill(os.getppid(), signal.SIGTERM)\ndef test_b(): pass\n"
+    project.write("suites/plain/test_plain.py", text)
+    result = project.run("-n0", "--isolation=case")
+    assert result.status == 0, result.tail()
+    assert set(result.verdicts.values()) == {"passed"}
+    check_journal(result)
+
+
 @SPREADS
 def test_a_fork_that_fails_for_a_while_is_waited_for(make_project: MakeProject, spread: str) -> None:
     project = make_project()
