@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import select
 import signal
@@ -19,6 +20,30 @@ _PF_EXITING = 0x4
 _PF_FORKNOEXEC = 0x40
 #: The inode of the pid namespace that a machine starts with: PROC_PID_INIT_INO in <linux/proc_ns.h>.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
+
+
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class SharedMemory:
+    """The begin of a file, mapped into this process. Unlike Python's own mmap it keeps no descriptor."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Raises OSError."""
+        flags = mmap.PROT_READ | mmap.PROT_WRITE
+        self._address = _libc.mmap(None, size, flags, mmap.MAP_SHARED, descriptor, 0)
+        if self._address == ctypes.c_void_p(-1).value:
+            code = ctypes.get_errno()
+            raise OSError(code, f"mmap of {size} bytes: {os.strerror(code)}")
+        self._size = size
+        self.bytes = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
+
+    def close(self) -> None:
+        """Unmap it."""
+        self.bytes.release()
+        _libc.munmap(self._address, self._size)
 
 
 def _prctl(option: int, argument: int) -> None:

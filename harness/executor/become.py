@@ -22,6 +22,7 @@ from harness.executor.session import CollectedSession
 from harness.interposer import front
 from harness.native import provider
 from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
+from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message
 
 
@@ -37,7 +38,8 @@ def become_executor(
 ) -> NoReturn:
     """Turn this detached process into the executor that `order` describes, serve, and exit.
 
-    `descriptors`: the socket to the supervisor, standard output, standard error, the file of stacks, the file of facts.
+    `descriptors`: the socket to the supervisor, standard output, standard error, the file of stacks, the file of facts,
+    the page of phases.
     State of the zygote that must not be shared is replaced: standard streams, session, process group, temporary folder,
     signal handlers. A `cold` executor has collected by itself, and sends a message when it is ready.
     """
@@ -55,7 +57,9 @@ def _become(
 ) -> Executor:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    out, err, stacks, facts = files
+    out, err, stacks, facts, phases = files
+    page = PhasePage(phases)
+    os.close(phases)
     streams.replace(out, err)
     for name, value in order["env"].items():
         if value is None:
@@ -79,6 +83,7 @@ def _become(
         collected,
         channel,
         (stacks, facts),
+        page,
         backend=BACKENDS[order["kind"]],
         leak_check=order["leak_check"],
         snapshots=None if order["snapshots"] is None else Path(order["snapshots"]),

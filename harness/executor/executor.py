@@ -35,11 +35,13 @@ from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode
 from harness.text import counted
 
 #: Seconds after which no further case of one request begins. Meanwhile the supervisor hears nothing.
-BURST = 0.01
+BURST = 0.05
+_ALL_PHASES = [*range(len(PHASES))]
 
 
 class Executor:
@@ -50,25 +52,32 @@ class Executor:
         collected: CollectedSession,
         channel: Channel,
         files: tuple[int, int],
+        page: PhasePage,
         *,
         backend: Backend,
         leak_check: LeakCheck,
         snapshots: Path | None,
     ) -> None:
-        """`files`: the descriptors for stacks and facts. `snapshots`: where those of the allocator go, if wanted."""
+        """`files`: the descriptors for stacks and facts. `page`: for the phases that have passed.
+
+        `snapshots`: where those of the allocator go, if wanted.
+        """
         self._collected = collected
         self._channel = channel
         self._facts = files[1]
+        self._page = page
         self._backend = backend
         self._pid = os.getpid()
         self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
         self._state = process.capture((0, 1, 2, channel.fileno(), *files))
         self._limits = self._state.limits
+        #: The descriptors that what is written down goes to. A case may have closed or replaced them.
+        self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
         self._streams = (sys.stdout, sys.stderr)
         self._has_subtests = False
-        #: What the reports of the current case are, in order: the name of a phase that has passed, or "".
-        self._phases: list[str] = []
+        #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
+        self._is_plain = True
         self._children: list[int] = []
         self._inspector = Inspector(collected.guard, leak_check)
         self._poisoned = False
@@ -125,9 +134,9 @@ class Executor:
         self._guarded(lambda: _write(self._facts, encode(message)))
 
     def _on_report(self, report: pytest.TestReport) -> None:
-        """Write each phase to the file of facts when it ends, so that the report survives a later crash.
+        """Write each phase down when it ends, so that the report survives a later crash: to the page or as a fact.
 
-        A message would wake the supervisor; a file does not.
+        A message would wake the supervisor; these do not.
         """
         config = self._collected.session.config
         if report.failed and self._snapshots is not None and self._snapshots_made < allocator_snapshot.MOST:
@@ -137,12 +146,17 @@ class Executor:
         if self._has_subtests and report.when == "call":
             # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
-        message = reports.pack(config, report, self._location)
-        self._location = report.location
         self._flush_output()
         streams.expect_room(self._streams)
-        self._phases.append(message["when"] if message["op"] == "pass" else "")
-        message["out"] = [_size(1), _size(2)]
+        sizes = _size(1), _size(2)
+        if reports.is_bare_pass(report, self._location):
+            self._expect_own_process()
+            times = float(report.duration), float(report.start), float(report.stop)
+            if self._page.add(PassedPhase(PHASES.index(report.when), *times, *sizes)):
+                return
+        self._is_plain = False
+        message = reports.pack(config, report, self._location)
+        message |= {"after": len(self._page.written), "out": sizes}
         self._guarded(lambda: _write(self._facts, encode(message)))
 
     def _run(self, message: Message) -> None:
@@ -150,23 +164,24 @@ class Executor:
         cases = [message, *message.get("more", ())]
         over = monotonic() + BURST
         for place, case in enumerate(cases, start=1):
+            self._page.begin(message["number"] + place - 1)
             end = self._run_case(case)
-            plain = len(end) == 1 and self._phases == ["setup", "call", "teardown"]
-            if place == len(cases) or not plain or monotonic() >= over:
+            plain = len(end) == 1 and self._is_plain and [phase.when for phase in self._page.written] == _ALL_PHASES
+            if place == len(cases) or not plain or self._page.held or monotonic() >= over:
                 self._send(end)
                 return
             self._note_begin(cases[place]["case"])
 
     def _note_begin(self, case: str) -> None:
-        """Write down that the next case begins, and so that nothing is to say of the last one."""
+        """Write down that the next case begins. So the last one has passed, and there is nothing else to say of it."""
         self._flush_output()
-        message = {"op": "begun", "case": case, "t": wall_clock(), "out": [_size(1), _size(2)]}
+        sizes = _size(1), _size(2)
+        message = {"op": "begun", "case": case, "t": wall_clock(), "out": sizes, "passed": self._page.written}
         self._guarded(lambda: _write(self._facts, encode(message)))
 
     def _run_case(self, message: Message) -> Message:
         """Run a case and check the process. Returns the message about its end."""
-        self._has_subtests = False
-        self._phases.clear()
+        self._has_subtests, self._is_plain = False, True
         item = self._collected.items.get(message["case"])
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
@@ -241,7 +256,7 @@ class Executor:
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
         """Have pytest run the case under the watchdog, which keeps running. Returns the error that aborted it or {}."""
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
-        self._location = None
+        self._location = item.location
         item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
         seeding.seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])
@@ -347,12 +362,15 @@ class Executor:
 
     def _expect_own_channel(self) -> None:
         """Return if this is the executor's own process and its channel is intact. Otherwise exit or wait."""
+        self._expect_own_process()
+        for number, what in self._own.items():
+            if process.identity(number) != what:
+                os._exit(EXIT_CHANNEL_GONE)
+
+    def _expect_own_process(self) -> None:
         while os.getpid() != self._pid:
             # A case forked this copy and left it. It waits, so that the check finds it as a child process left running.
             signal.pause()
-        for number in (self._channel.fileno(), self._facts):
-            if process.identity(number) != self._state.descriptors[number]:
-                os._exit(EXIT_CHANNEL_GONE)
 
     def _flush_output(self) -> None:
         """Flush all output to the files. Their sizes then separate the output of one phase from that of the next."""

@@ -22,9 +22,9 @@ _PHASES = ("setup", "call", "teardown")
 
 
 def pack(config: pytest.Config, report: Report, location: object = None) -> Message:
-    """Returns a report as a message. Of a plain pass, the most frequent report, only unknown facts are sent.
+    """Returns a report as a message. Of a plain pass only unknown facts are sent.
 
-    `location` is that of the case's last report, which the receiver knows.
+    `location` is that of the case, which the receiver knows.
     """
     if is_plain_pass(report):
         message: Message = {
@@ -48,24 +48,17 @@ def pack(config: pytest.Config, report: Report, location: object = None) -> Mess
 def unpack(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
     """Returns the reports of `item` in `messages`. Raises ProtocolError for a message without a valid report."""
     keywords = dict.fromkeys(item.keywords, 1)
-    location: Location | None = None
-    unpacked: list[Report] = []
     try:
-        for message in messages:
-            unpacked.append(_unpacked(item, keywords, message, location))
-            location = unpacked[-1].location
-        return unpacked
+        return [_unpacked(item, keywords, message) for message in messages]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the executor sent an invalid report ({error!r})") from error
 
 
-def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message, last: Location | None) -> Report:
+def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> Report:
     if message["op"] == "pass":
-        # From the executor, since computing it here would be too expensive; once for all reports of a case.
-        location = last if "location" not in message and last is not None else _location(message["location"])
         return pytest.TestReport(
             nodeid=item.nodeid,
-            location=location,
+            location=_location(message["location"]) if "location" in message else item.location,
             keywords=keywords,
             outcome="passed",
             longrepr=None,
@@ -84,6 +77,12 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message, las
     if isinstance(report.longrepr, list):  # JSON turns the tuple of a skip into a list
         report.longrepr = tuple(report.longrepr)
     return report
+
+
+def is_bare_pass(report: Report, location: object) -> bool:
+    """Whether a report says of a phase of the case at `location` only that it has passed, and when."""
+    known = report.location is location and report.when in _PHASES
+    return known and is_plain_pass(report) and not report.sections and not report.user_properties
 
 
 def is_plain_pass(report: Report) -> bool:

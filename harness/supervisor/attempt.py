@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,8 @@ import pytest
 from harness.checks.meters.table import meter_of
 from harness.checks.process import Problem
 from harness.outcome import Outcome
-from harness.protocol import reports
+from harness.protocol import phase_page, reports
+from harness.protocol.phase_page import PassedPhase
 from harness.protocol.reports import Failure, RecordedWarning
 from harness.protocol.wire import Message, ProtocolError, decode_lines
 from harness.scheduling.stop_request import StoppedError
@@ -207,7 +208,7 @@ class Listener:
         """Ask the executor to run the case."""
         handle, request = self.handle, self.request
         self.start = handle.marks
-        handle.send({"op": "run", **request.fields})
+        handle.send({"op": "run", "number": len(handle.cases) + 1, **request.fields})
         handle.cases.append(request.case)
         self.deadline = time.monotonic() + request.limit + GRACE
 
@@ -215,10 +216,13 @@ class Listener:
         """Wait for the end of the case."""
         return self.heed(lambda: self.handle.receive(self.deadline))
 
-    def plain(self, facts: list[bytes]) -> Evidence:
-        """The case has these facts, and another one has begun after it. Raises ProtocolError."""
+    def plain(self, facts: list[bytes], passed: Sequence[PassedPhase]) -> Evidence:
+        """The case has passed in these phases, with these further facts, and another one has begun after it.
+
+        Raises ProtocolError.
+        """
         self.over = self.followed = True
-        self._take_facts(facts)
+        self._take_reports(facts, passed)
         return Evidence(phases=tuple(self.phases), done=True, limit=self.request.limit)
 
     def heed(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
@@ -256,13 +260,13 @@ class Listener:
             answer = receive()
         except StoppedError:
             with contextlib.suppress(ProtocolError):  # the executor may have been in the middle of a line
-                self._take_facts(handle.new_facts())
+                self._take_all_reports()
             raise
         self.late = answer is NoMessage.DEADLINE
         try:
             if isinstance(answer, dict):
                 self._take_end(answer)
-            self._take_facts(handle.new_facts())
+            self._take_all_reports()
         except ProtocolError as error:
             self.garbled, self.over = str(error), False
         if self.over and self.suspicions and not (self._aborted or self.poison or self.problems):
@@ -317,11 +321,17 @@ class Listener:
         else:
             raise ProtocolError(f"executor {self.handle.name} sent an unknown message {message['op']!r}")
 
-    def _take_facts(self, lines: list[bytes]) -> None:
-        """Take the reports and warnings that the executor wrote to its file of facts. Raises ProtocolError."""
-        facts = decode_lines(lines, f"executor {self.handle.name}")
+    def _take_all_reports(self) -> None:
+        """Take what the executor has written down of its last case. Raises ProtocolError."""
+        handle = self.handle
+        self._take_reports(handle.new_facts(), handle.outputs.phases.read(len(handle.cases)))
+
+    def _take_reports(self, lines: list[bytes], passed: Sequence[PassedPhase]) -> None:
+        """Take the reports and warnings in the facts, and the phases that have passed. Raises ProtocolError."""
+        facts = decode_lines(lines, f"executor {self.handle.name}") if lines else []
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
-        messages = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
+        told = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
+        messages = phase_page.with_facts(passed, told)
         self.reports = reports.unpack(self.request.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
             self._add_output(report, message)
@@ -362,6 +372,15 @@ def marks_in(message: Message) -> tuple[int, int]:
             return out, err
         case other:
             raise ProtocolError(f"an executor sent output marks {other!r}, expected two sizes")
+
+
+def phases_in(message: Message) -> list[PassedPhase]:
+    """Returns the phases that have passed of the case before, which the begin of a case has. Raises ProtocolError."""
+    match message.get("passed", []):
+        case list(entries):
+            return [phase_page.phase_of(entry) for entry in entries]
+        case other:
+            raise ProtocolError(f"an executor sent the phases {other!r}, expected a list")
 
 
 def _problems(entries: object) -> tuple[Problem, ...]:

@@ -14,14 +14,14 @@ import pytest
 
 from harness.protocol.wire import Message, ProtocolError, decode
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in
+from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in, phases_in
 from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.verdict import Evidence
 from harness.zygote.client import ZygoteError
 
 #: The most cases of one request.
-MOST = 64
+MOST = 128
 #: Seconds after which the supervisor looks which cases have ended, if it has heard nothing; later less and less often.
 #: The executor tells it sooner, unless a case takes so long.
 LOOK = 0.05
@@ -46,7 +46,7 @@ class Burst:
         handle.trim_output()
         first, *others = requests
         more = {"more": [request.fields for request in others]} if others else {}
-        handle.send({"op": "run", **first.fields, **more})
+        handle.send({"op": "run", "number": len(handle.cases) + 1, **first.fields, **more})
         self._listener = self._listen(first)
 
     @property
@@ -114,7 +114,7 @@ class Burst:
             try:
                 message = decode(line, f"executor {self.handle.name}")
                 begun, self._listener.end = self._begin(message), marks_in(message)
-                evidence = self._listener.plain(lines[first:place])
+                evidence = self._listener.plain(lines[first:place], phases_in(message))
             except ProtocolError:  # the case has written to the file; what follows is not to be trusted
                 self._answer = NoMessage.GARBLED
                 self._listener = self._listen(self._requests[self.ran - 1], again=True)

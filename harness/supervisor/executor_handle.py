@@ -20,6 +20,7 @@ from harness.backends.table import DEVICE_VARIABLES
 from harness.checks.process import describe_stuck
 from harness.errors import writing
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.phase_page import PhasePage
 from harness.protocol.reports import Failure, unpack_failure
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
@@ -98,13 +99,16 @@ def _text(data: bytes) -> str:
 
 
 class Outputs:
-    """The files of an executor: standard output and error, the stacks from faulthandler, and the facts.
+    """The files of an executor: standard output and error, the stacks from faulthandler, the facts, and the phases.
 
-    Facts are messages about a running case: nobody needs them at once, but they must survive a crash.
+    Facts are messages about a running case: nobody needs them at once, but they must survive a crash. The page of
+    phases has those phases of the running case that have passed.
     """
 
     def __init__(self) -> None:
         self.out, self.err, self.stacks, self.facts = (OutputFile() for _ in range(4))
+        self._page = PhasePage.create()
+        self.phases = PhasePage(self._page)
 
     @property
     def _all(self) -> tuple[OutputFile, ...]:
@@ -112,16 +116,19 @@ class Outputs:
 
     def descriptors(self) -> tuple[int, ...]:
         """Returns the descriptors for an executor, in protocol order."""
-        return tuple(file.descriptor for file in self._all)
+        return *(file.descriptor for file in self._all), self._page
 
     def empty(self) -> None:
         """Empty all of them."""
         for file in self._all:
             file.empty()
+        self.phases.clear()
 
     def close(self) -> None:
         for file in self._all:
             file.close()
+        self.phases.close()
+        os.close(self._page)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +242,8 @@ class ExecutorHandle:
         stop = self._link.stop.heard() if heed_stop else None
         over = False
         while True:
+            if stop is not None:
+                self.outputs.phases.hold()
             try:
                 if self.exit_status is None:
                     self._check_exit()  # it may have come together with an answer of the zygote, and so be read already
@@ -324,7 +333,8 @@ class ExecutorHandle:
 
         The status alone is no proof, because a case may exit with any status.
         """
-        silent = not self._sent_message and not self.outputs.facts.size()
+        outputs = self.outputs
+        silent = not self._sent_message and not outputs.facts.size() and outputs.phases.is_clear
         if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
             log = f"the zygote's log ends with:\n{self._link.last_words()}"
             self.harness_error = Failure("the executor ended before it could report an error", log)

@@ -156,7 +156,7 @@ def _aborted(seen: Evidence, where: str) -> Judgement:
     if seen.garbled:
         return Judgement(Outcome.CONTAMINATED, f"wrote to a descriptor of the harness (in {where}): {seen.garbled}")
     if seen.exit_status == EXIT_CHANNEL_GONE:
-        return Judgement(Outcome.CONTAMINATED, f"closed or replaced a descriptor of the harness (in {where})")
+        return Judgement(Outcome.CONTAMINATED, f"closed or replaced a descriptor of the harness (noticed in {where})")
     if seen.exit_status == EXIT_NO_MEMORY:
         return Judgement(Outcome.CONTAMINATED, f"left too little memory to send its report (in {where})")
     if seen.exit_status == EXIT_NO_DEVICE and not seen.phases:

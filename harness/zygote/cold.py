@@ -3,9 +3,9 @@
 Import-time effects of a test file (a thread pool, parallel work, an initialised device) then happen in each executor,
 and end with it. The cost of each executor is an import of torch and a collection.
 
-Command line: ``python -m harness.zygote.cold ORDER CONTROL OUT ERR STACKS FACTS``. All arguments are descriptors. The
-first is a file with a `ZygoteSpec` and the supervisor's order as lines of JSON. The others are those of
-`harness.executor.become.become_executor`.
+Command line: ``python -m harness.zygote.cold ORDER CONTROL OUT ERR STACKS FACTS PHASES``. All arguments are
+descriptors. The first is a file with a `ZygoteSpec` and the supervisor's order as lines of JSON. The others are those
+of `harness.executor.become.become_executor`.
 """
 
 from __future__ import annotations

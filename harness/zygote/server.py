@@ -31,7 +31,7 @@ from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, Orphans
 from harness.zygote.processes import LinuxProcesses, Processes
 
 #: The number of descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts.
-ORDER_DESCRIPTORS = 5
+ORDER_DESCRIPTORS = 6
 #: Seconds until the next accept, after one failed for lack of descriptors.
 ACCEPT_PAUSE = 1.0
 #: Seconds until a blocked send to a supervisor gives up. Its buffer is full because it is stopped or hangs.

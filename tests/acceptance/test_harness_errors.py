@@ -43,7 +43,7 @@ _MISTAKE = 'TypeError("a mistake of ours")'
 SEEDS = ("harness.executor", "seeding", "seed_everything")
 BEGIN = ("harness.checks.inspector", "Inspector", "begin")
 END = ("harness.checks.inspector", "Inspector", "end")
-PACK = ("harness.protocol", "reports", "pack")
+REPORT = ("harness.protocol", "reports", "is_bare_pass")
 WRITE = ("harness.executor.executor", "os", "write")
 
 
@@ -78,7 +78,7 @@ def expect(result: Result, outcomes: list[str], error: str = "TypeError: a mista
     compare_junit(result, {case: (outcome, "") for case, outcome in result.verdicts.items()})
 
 
-@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, PACK])
+@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, REPORT])
 @pytest.mark.parametrize("mode", ["batch", "case"])
 def test_an_error_that_comes_each_time(make_project: MakeProject, mode: str, target: tuple[str, str, str]) -> None:
     """Each case is tried once more, in a fresh process, and is lost."""
@@ -88,14 +88,14 @@ def test_an_error_that_comes_each_time(make_project: MakeProject, mode: str, tar
     assert attempts == [(case, final) for case in CASES for final in (False, True)]
 
 
-@pytest.mark.parametrize("target", [END, PACK])
+@pytest.mark.parametrize("target", [END, REPORT])
 def test_an_error_with_one_case(make_project: MakeProject, target: tuple[str, str, str]) -> None:
     """The others, in the same process before it and in another after it, are none the worse."""
     result = with_defect(make_project(), target, when="armed").run("-n0")
     expect(result, ["passed", "lost", "passed"])
 
 
-@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, PACK])
+@pytest.mark.parametrize("target", [SEEDS, BEGIN, END, REPORT])
 def test_an_error_that_does_not_come_again(make_project: MakeProject, target: tuple[str, str, str]) -> None:
     """The case is tried once more in a fresh process, and that attempt counts; the run is red all the same."""
     result = with_defect(make_project(), target, when="not once.exists()").run("-n0")
@@ -105,7 +105,12 @@ def test_an_error_that_does_not_come_again(make_project: MakeProject, target: tu
 def test_a_full_disk(make_project: MakeProject) -> None:
     """No space is left for what the executor writes down; the socket needs none."""
     error = 'OSError(28, "No space left on device")'
-    result = with_defect(make_project(), WRITE, when="armed", error=error).run("-n0")
+    project = with_defect(make_project(), WRITE, when="armed", error=error)
+    project.write(
+        "suites/own/test_own.py",
+        _SUITE.replace("test_it():", "test_it(record_property):\n    record_property('size', 3)"),
+    )
+    result = project.run("-n0")
     expect(result, ["passed", "lost", "passed"], "OSError: [Errno 28] No space left on device")
 
 

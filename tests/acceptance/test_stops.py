@@ -135,6 +135,7 @@ def test_a_signal_to_the_whole_group_is_the_controllers(start: Start, spread: st
 def test_what_ends_within_the_grace_has_its_verdict(project: Project, start: Start, spread: str) -> None:
     running = start(spread, "--grace=600")
     running.process.send_signal(signal.SIGTERM)
+    running.wait_for(lambda: any(stop_requests(project)), "the request")
     (project.folder / "probe" / "go").touch()
     verdicts = check_stopped(running.result(), signal.SIGTERM, waits="passed")
     if spread == "-n0":

@@ -49,6 +49,22 @@ def test_a_plain_pass_travels_short_and_arrives_whole(request: pytest.FixtureReq
     assert request.node.name in arrived.keywords
 
 
+def test_only_a_pass_without_anything_else_is_bare(request: pytest.FixtureRequest) -> None:
+    bare: dict[str, Any] = {"sections": [], "user_properties": []}
+    location = request.node.location
+    assert reports.is_bare_pass(_report(request, **bare), location)
+    assert not reports.is_bare_pass(_report(request, **bare), ("a", 1, "b"))
+    more: list[dict[str, Any]] = [
+        {"sections": [("Captured log call", "text")]},
+        {"user_properties": [("size", 3)]},
+        {"outcome": "failed", "longrepr": "why"},
+        {"outcome": "skipped", "wasxfail": "known"},
+        {"marked_by_a_plugin": "yes"},
+        {"when": "lunch"},
+    ]
+    assert not any(reports.is_bare_pass(_report(request, **{**bare, **each}), location) for each in more)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -69,6 +85,7 @@ def test_any_other_report_travels_whole(request: pytest.FixtureRequest, changes:
     "message",
     [
         {"op": "pass"},
+        {"op": "pass", "when": "call", "duration": 0, "start": 0, "stop": 0, "location": None},
         {"op": "pass", "when": "lunch", "duration": 0, "start": 0, "stop": 0, "location": ["a", 1, "b"]},
         {"op": "pass", "when": "call", "duration": "x", "start": 0, "stop": 0, "location": ["a", 1, "b"]},
         {"op": "pass", "when": "call", "duration": 0, "start": 0, "stop": 0, "location": ["a", "b"]},

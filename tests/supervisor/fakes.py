@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.attempt import CaseRequest
@@ -30,6 +31,7 @@ class FakeItem:
     """The part of an item that is needed to unpack a plain report."""
 
     nodeid = "suites/a/test_a.py::test_a"
+    location = ("a", 1, "b")
     keywords: Mapping[str, object] = {}
 
 
@@ -49,7 +51,9 @@ class FakeExecutor:
         self.requests: list[str] = []
         self.script = script
         self._zygote = zygote
-        control, self._out, _, self._stacks, self._facts = (os.dup(number) for number in descriptors)
+        control, self._out, _, self._stacks, self._facts, page = (os.dup(number) for number in descriptors)
+        self.page = PhasePage(page)
+        os.close(page)
         self._channel = Channel(socket.socket(fileno=control), "the supervisor")
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -71,6 +75,12 @@ class FakeExecutor:
             line = {"op": "pass", "when": when, "duration": 0.1, "start": 1.0, "stop": 1.1, "location": ["a", 1, "b"]}
             os.write(self._facts, encode({**line, "out": [os.fstat(self._out).st_size, 0]}))
 
+    def pass_phases(self, *phases: str) -> None:
+        """Write to the page that these phases have passed."""
+        for when in phases:
+            passed = PassedPhase(PHASES.index(when), 0.1, 1.0, 1.1, os.fstat(self._out).st_size, 0)
+            assert self.page.add(passed)
+
     def write_fact(self, data: bytes) -> None:
         os.write(self._facts, data)
 
@@ -90,6 +100,7 @@ class FakeExecutor:
         self._thread.join(60)
         assert not self._thread.is_alive()
         self._channel.close()
+        self.page.close()
         for number in (self._out, self._stacks, self._facts):
             os.close(number)
 

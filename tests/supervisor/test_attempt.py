@@ -80,6 +80,43 @@ def test_an_exit_before_the_case_is_over_is_a_crash_in_its_phase(tmp_path: Path)
     assert made.notes == ("killed processes that it left running: a daemon",)
 
 
+def test_phases_on_the_page_are_reports(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.page.begin(1)
+        executor.print("of setup")
+        executor.pass_phases("setup", "call", "teardown")
+        executor.say("done")
+
+    made, _ = attempt(tmp_path, script)
+    assert (made.outcome, made.usable) == (Outcome.PASSED, True)
+    assert [(report.when, report.outcome) for report in made.reports] == [
+        (when, "passed") for when in ("setup", "call", "teardown")
+    ]
+    assert (made.reports[0].duration, made.reports[0].start, made.reports[0].stop) == (0.1, 1.0, 1.1)
+    assert [report.sections for report in made.reports] == [[("Captured stdout setup", "of setup")], [], []]
+    assert made.reports[0].location == ("a", 1, "b")
+
+
+def test_a_crash_is_in_the_phase_behind_those_on_the_page(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.page.begin(1)
+        executor.pass_phases("setup", "call")
+        executor.exit(-11)
+
+    made, _ = attempt(tmp_path, script)
+    assert (made.outcome, made.judgement.message) == (Outcome.CRASHED, "SIGSEGV in teardown")
+
+
+def test_phases_of_another_case_on_the_page_are_none_of_this_one(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.page.begin(3)
+        executor.pass_phases("setup", "call")
+        executor.exit(-11)
+
+    made, _ = attempt(tmp_path, script)
+    assert (made.outcome, made.judgement.message) == (Outcome.CRASHED, "SIGSEGV in setup")
+
+
 def test_all_messages_sent_before_an_exit_are_received(tmp_path: Path) -> None:
     """The exit comes over another socket, and may be seen first."""
 

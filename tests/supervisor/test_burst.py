@@ -63,6 +63,51 @@ def test_the_attempts_of_cases_that_passed(tmp_path: Path) -> None:
     assert before <= burst.begun_at(0) <= began[0] <= began[1] <= made[2].ended <= time.time()
 
 
+def test_phases_on_the_page_are_of_the_case_that_wrote_them(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.page.begin(1)
+        executor.print("of a")
+        executor.pass_phases(*PHASES)
+        passed = executor.page.written
+        executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [4, 0], "passed": passed}))
+        executor.page.begin(2)
+        executor.pass_phases("setup")
+        executor.exit(-11)
+
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        first, second = burst.result(0), burst.result(1)
+    assert (first.outcome, [report.when for report in first.reports]) == (Outcome.PASSED, list(PHASES))
+    assert first.reports[0].sections == [("Captured stdout setup", "of a")]
+    assert (second.outcome, second.judgement.message) == (Outcome.CRASHED, "SIGSEGV in call")
+
+
+def test_a_case_that_died_before_it_wrote_to_the_page_has_no_phases(tmp_path: Path) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.page.begin(1)
+        executor.pass_phases(*PHASES)
+        passed = executor.page.written
+        executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
+        executor.exit(-11)
+
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        second = burst.result(1)
+    assert (second.outcome, second.judgement.message) == (Outcome.CRASHED, "SIGSEGV in setup")
+
+
+@pytest.mark.parametrize("passed", [3, "abc", [3], [[0, 1.0]]])
+def test_phases_that_are_none_contaminate_the_case_before(tmp_path: Path, passed: object) -> None:
+    def script(executor: FakeExecutor) -> None:
+        executor.report(*PHASES)
+        executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
+
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, three(), (1, 1, 1))
+        assert burst.result(0).outcome is Outcome.CONTAMINATED
+        assert burst.ran == 1
+
+
 @pytest.mark.parametrize("at", [0.0, -1.0, 1e300, float("nan"), float("inf")])
 def test_a_clock_that_a_case_has_changed_changes_no_time_of_the_journal(tmp_path: Path, at: float) -> None:
     def script(executor: FakeExecutor) -> None:

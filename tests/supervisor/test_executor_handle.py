@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.phase_page import PassedPhase, PhasePage
 from harness.protocol.reports import Failure
 from harness.protocol.wire import Channel, Message
 from harness.supervisor import executor_handle
@@ -71,10 +72,16 @@ def test_a_file_is_trimmed_once_it_is_too_large() -> None:
 
 def test_all_files_are_emptied_at_once() -> None:
     outputs = Outputs()
-    for descriptor in outputs.descriptors():
+    *files, page = outputs.descriptors()
+    for descriptor in files:
         os.write(descriptor, b"x")
+    written = PhasePage(page)
+    written.begin(1)
+    written.add(PassedPhase(0, 0.1, 1.0, 1.1, 0, 0))
     outputs.empty()
-    assert [os.fstat(descriptor).st_size for descriptor in outputs.descriptors()] == [0, 0, 0, 0]
+    assert [os.fstat(descriptor).st_size for descriptor in files] == [0, 0, 0, 0]
+    assert outputs.phases.read(1) == []
+    written.close()
     outputs.close()
 
 
