@@ -54,6 +54,13 @@ def tear_down_all(session: pytest.Session) -> None:
     session._setupstate.teardown_exact(None)
 
 
+def xdist_sender(config: pytest.Config) -> object | None:
+    """The plugin of an xdist worker that sends what pytest reports to the controller. None if there is none."""
+    # Its module has no name of its own: execnet sends the source and runs it.
+    plugins = config.pluginmanager.get_plugins()
+    return next((plugin for plugin in plugins if type(plugin).__name__ == "WorkerInteractor"), None)
+
+
 def run_exit_callbacks() -> None:
     """Run the `atexit` callbacks, last registered first, as the interpreter does at its end."""
     atexit._run_exitfuncs()

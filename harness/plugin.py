@@ -155,7 +155,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_WORKER] = worker
     config.pluginmanager.register(WorkerHooks(worker, heeded), "harness-worker")
     if hasattr(config, "workerinput"):
-        config.pluginmanager.register(compact_reports.CompactingHooks(), "harness-compact-reports")
+        config.pluginmanager.register(compact_reports.CompactingHooks(config), "harness-compact-reports")
     if worker.isolated and worker.context.start != "cold":
         from harness.collection.hooks import DescribedCollection
 

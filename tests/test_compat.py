@@ -149,3 +149,25 @@ def test_dynamo_keeps_streams_and_events_of_the_last_graph_alone() -> None:
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     assert not [each for each in _compat.kept_by_dynamo() if each is thing]
     torch.compiler.reset()
+
+
+def test_xdist_sends_in_a_plugin_of_the_worker(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+        from harness import _compat
+
+        def pytest_runtest_setup(item):
+            sender = _compat.xdist_sender(item.config)
+            hooks = [item.config.hook.pytest_runtest_logstart, item.config.hook.pytest_runtest_logreport]
+            senders = [each for hook in hooks for each in hook.get_hookimpls() if each.plugin is sender]
+            assert len(senders) == 2
+        """
+    )
+    pytester.makepyfile("def test_a(): pass")
+    pytester.runpytest_subprocess("-n1").assert_outcomes(passed=1)
+
+
+def test_without_xdist_nothing_is_sent(request: pytest.FixtureRequest) -> None:
+    if not hasattr(request.config, "workerinput"):
+        assert _compat.xdist_sender(request.config) is None

@@ -6,6 +6,7 @@ stand-in, whose tests come from the zygote's description.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -38,6 +39,8 @@ class DescribedCollection:
         self._marks: nodes.Marks | None = None
         self._failure = ""
         self._shown: set[_Key] = set()
+        #: Whether garbage collection is off while stand-ins are made.
+        self._paused = False
 
     def pytest_collection(self, session: pytest.Session) -> None:
         """Wait for the zygote before anything is collected. A failure becomes a collection error of the session."""
@@ -56,11 +59,24 @@ class DescribedCollection:
             self._tell(real_items.sentence(found.local))
             return
         self._description, self._marks = found, nodes.Marks(found)
+        # Stand-ins live as long as the process. Garbage collection would walk them again and again and find nothing.
+        self._paused = gc.isenabled()
+        gc.disable()
+
+    def _keep_nodes(self) -> None:
+        """After the collection: later collections of garbage, with those at pytest's end, leave all of it out."""
+        if self._description is not None:
+            gc.freeze()
+        if self._paused:
+            gc.enable()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection")
     def pytest_replay_warnings(self) -> Generator[None, object, object]:  # pytest registers no name without its prefix
         """After the collection, show the zygote's warnings, except those that this process had as well."""
-        result = yield
+        try:
+            result = yield
+        finally:
+            self._keep_nodes()
         if self._description is not None:
             found = [reports.unpack_warning(message) for message in self._description.warnings]
             for each in [each for each in found if _key(each.warning) not in self._shown]:

@@ -1,30 +1,85 @@
-"""The reports that xdist's workers send to the controller: a plain pass is one text, in pytest's own hooks for that.
+"""The reports that xdist's workers send to the controller: a case that has passed is one text in one message.
 
-execnet packs and unpacks each value by itself, in Python. A report has some thirty values, a case has three reports.
+execnet packs and unpacks each value by itself, in Python, and wakes two threads for each message. A report has some
+thirty values. A case has three reports, and two more messages are about its begin and its end. So a worker sends the
+three reports of a case that has passed with the last of them, and the controller makes five calls of it again. All
+of it goes through pytest's own hooks for that.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 
+from harness import _compat
+from harness.protocol.phase_page import PHASES
 from harness.protocol.reports import is_plain_pass
 
 # Created once: json.dumps and json.loads create or look up theirs at each call.
 _as_text = json.JSONEncoder(separators=(",", ":")).encode
 _from_text = json.JSONDecoder().decode
-#: The key of a compact report.
-_KEY = "harness_report"
+#: The key of compact reports.
+_KEY = "harness_reports"
+#: The attribute of a report that has the reports of the same case before it.
+_BEFORE = "harness_before"
+#: The hooks that are called for each case, and for which xdist's worker sends a message each.
+_HOOKS = ("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish")
+BUNDLING = pytest.StashKey["Bundling"]()
+
+
+class Bundling:
+    """Reports a case in an xdist worker: to all plugins as pytest does, but to the controller in one message."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._sender: object | None = None
+        self._is_possible: bool | None = None
+        #: The reports of the case in hand, while the last of them is sent.
+        self._sent: Sequence[pytest.TestReport] = ()
+
+    def log(self, item: pytest.Item, shown: Sequence[pytest.TestReport]) -> bool:
+        """Report a case if it has passed and nothing else is to be said of it. Otherwise returns False."""
+        if [report.when for report in shown] != [*PHASES] or not all(map(_is_compact, shown)) or not self._may():
+            return False
+        *before, last = shown
+        start, report_of, finish = (
+            self._config.pluginmanager.subset_hook_caller(name, [self._sender]) for name in _HOOKS
+        )
+        start(nodeid=item.nodeid, location=last.location)
+        for report in before:
+            report_of(report=report)
+        self._sent = shown
+        self._config.hook.pytest_runtest_logreport(report=last)
+        self._sent = ()
+        finish(nodeid=item.nodeid, location=last.location)
+        return True
+
+    def sent_with(self, report: pytest.CollectReport | pytest.TestReport) -> Sequence[pytest.TestReport]:
+        """Returns the reports that the controller is sent with this one: all of its case, or none but this one."""
+        return self._sent if self._sent and self._sent[-1] is report else ()
+
+    def _may(self) -> bool:
+        """Whether all plugins but xdist's can be called alike. That of a conftest is for cases of its folder only."""
+        if self._is_possible is None:
+            self._sender = _compat.xdist_sender(self._config)
+            plugins = [each.plugin for name in _HOOKS for each in getattr(self._config.hook, name).get_hookimpls()]
+            of_folders = any(str(getattr(plugin, "__file__", "")).endswith("conftest.py") for plugin in plugins)
+            self._is_possible = self._sender is not None and not of_folders
+        return self._is_possible
 
 
 class CompactingHooks:
     """A plugin for an xdist worker. Not for other processes: a plugin there may write such data to a file."""
 
+    def __init__(self, config: pytest.Config) -> None:
+        self._bundling = config.stash[BUNDLING] = Bundling(config)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_to_serializable(self, report: pytest.CollectReport | pytest.TestReport) -> dict[str, str] | None:
-        return compact(report)
+        return compact(report, self._bundling.sent_with(report))
 
 
 class ExpandingHooks:
@@ -34,31 +89,62 @@ class ExpandingHooks:
     def pytest_report_from_serializable(self, data: dict[str, Any]) -> pytest.TestReport | None:
         return expanded(data)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        before: Sequence[pytest.TestReport] | None = vars(report).pop(_BEFORE, None)
+        if before is None:
+            return (yield)
+        node = report.node  # type: ignore[attr-defined]
+        hook = node.config.hook
+        hook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
+        for each in before:
+            each.node = node  # type: ignore[attr-defined]
+            hook.pytest_runtest_logreport(report=each)
+        result = yield
+        hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
+        return result
 
-def compact(report: pytest.CollectReport | pytest.TestReport) -> dict[str, str] | None:
-    """Returns a plain pass as one text. None for any other report."""
-    if not isinstance(report, pytest.TestReport) or not is_plain_pass(report) or report.user_properties:
+
+def compact(
+    report: pytest.CollectReport | pytest.TestReport, whole: Sequence[pytest.TestReport] = ()
+) -> dict[str, str] | None:
+    """Returns a plain pass as one text, or the `whole` case of which it is the last report. None for other reports."""
+    if not isinstance(report, pytest.TestReport) or not _is_compact(report):
         return None
-    when, times = report.when, (report.duration, report.start, report.stop)
-    return {_KEY: _as_text((report.nodeid, report.location, report.keywords, when, report.sections, *times))}
+    phases = [_phase(each) for each in whole or (report,)]
+    return {_KEY: _as_text((report.nodeid, report.location, report.keywords, bool(whole), phases))}
 
 
 def expanded(data: dict[str, Any]) -> pytest.TestReport | None:
-    """Returns the report that `compact` made `data` of, with what xdist has added. None for other data."""
+    """Returns the last of the reports that `compact` made `data` of, with what xdist has added. None for other data."""
     if _KEY not in data:
         return None
     added = {name: value for name, value in data.items() if name != _KEY}
-    nodeid, location, keywords, when, sections, duration, start, stop = _from_text(data[_KEY])
-    return pytest.TestReport(
-        nodeid=nodeid,
-        location=tuple(location),
-        keywords=keywords,
-        outcome="passed",
-        longrepr=None,
-        when=when,
-        sections=[(name, text) for name, text in sections],
-        duration=duration,
-        start=start,
-        stop=stop,
-        **added,
+    nodeid, location, keywords, is_bundle, phases = _from_text(data[_KEY])
+    *before, last = (
+        pytest.TestReport(
+            nodeid=nodeid,
+            location=tuple(location),
+            keywords=keywords,
+            outcome="passed",
+            longrepr=None,
+            when=when,
+            sections=[(name, text) for name, text in sections],
+            duration=duration,
+            start=start,
+            stop=stop,
+            **added,
+        )
+        for when, sections, duration, start, stop in phases
     )
+    if is_bundle:
+        setattr(last, _BEFORE, before)
+    return last
+
+
+def _is_compact(report: pytest.TestReport) -> bool:
+    return is_plain_pass(report) and not report.user_properties
+
+
+def _phase(report: pytest.TestReport) -> tuple[object, ...]:
+    return report.when, report.sections, report.duration, report.start, report.stop

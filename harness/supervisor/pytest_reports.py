@@ -8,6 +8,7 @@ import pytest
 
 from harness.outcome import Outcome, Ruling
 from harness.protocol import reports
+from harness.protocol.compact_reports import BUNDLING
 from harness.protocol.reports import RecordedWarning
 from harness.protocol.stacks import fold
 from harness.supervisor import kept_files
@@ -181,6 +182,9 @@ def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:
 
 def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
     """Report the result of `item` to pytest, and so to every other plugin."""
+    bundling = item.config.stash.get(BUNDLING, None)
+    if bundling is not None and bundling.log(item, shown):
+        return
     location = shown[0].location
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=location)
     for report in shown:

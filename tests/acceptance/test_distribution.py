@@ -41,3 +41,84 @@ def test_auto_is_one_worker_a_core(make_project: MakeProject) -> None:
     compare(result, expected(project, "batch"))
     workers = {line["worker"] for line in result.lines if line["event"] == "collected"}
     assert 1 <= len(workers) <= len(os.sched_getaffinity(0))
+
+
+_LISTENER = """
+import os
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(os.environ["PROBE_DIR"])
+
+class Listener:
+    def __init__(self, config):
+        self.name = config.workerinput["workerid"] if hasattr(config, "workerinput") else "controller"
+    def note(self, *words):
+        with (FOLDER / self.name).open("a") as file:
+            print(*words, file=file)
+    def pytest_runtest_logstart(self, nodeid, location):
+        self.note(nodeid, "start", location[0])
+    def pytest_runtest_logreport(self, report):
+        if self.name == "controller":
+            self.note(report.nodeid, report.when, report.node.gateway.id, report.worker_id, report.item_index)
+        else:
+            self.note(report.nodeid, report.when)
+    def pytest_runtest_logfinish(self, nodeid, location):
+        self.note(nodeid, "finish", location[0])
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput") or config.getoption("dist") != "no":  # not where cases are collected and run
+        config.pluginmanager.register(Listener(config))
+"""
+_LISTENED = """
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_passes(number):
+    print("printed")
+
+def test_fails():
+    assert False
+"""
+_OF_FOLDER = """
+import os
+from pathlib import Path
+
+def pytest_runtest_logreport(report):
+    with Path(os.environ["PROBE_DIR"], "folder").open("a") as file:
+        print(report.nodeid, report.when, file=file)
+"""
+
+
+@pytest.mark.parametrize("has_conftest_hook", [False, True])
+def test_each_plugin_hears_of_each_case_as_without_the_harness(
+    make_project: MakeProject, has_conftest_hook: bool
+) -> None:
+    """In workers and in the controller, in pytest's order, each hook once; a folder's conftest of its own cases."""
+    project = make_project()
+    project.write("conftest.py", _LISTENER)
+    for folder in ("one", "two"):
+        project.write(f"suites/{folder}/test_{folder}.py", _LISTENED)
+    if has_conftest_hook:
+        project.write("suites/one/conftest.py", _OF_FOLDER)
+    result = project.run("-n2", "--dist=load")
+    assert sorted(result.verdicts.values()) == ["failed"] * 2 + ["passed"] * 8, result.tail()
+    heard: dict[str, dict[str, list[str]]] = {}
+    for file in (project.folder / "probe").iterdir():
+        for line in file.read_text().splitlines():
+            nodeid, *words = line.split()
+            heard.setdefault(file.name, {}).setdefault(nodeid, []).append(" ".join(words))
+    workers = {name: cases for name, cases in heard.items() if name.startswith("gw")}
+    assert {*heard} - {*workers} == {"controller", *(["folder"] if has_conftest_hook else [])}
+    phases = ["setup", "call", "teardown"]
+    for nodeid in result.verdicts:
+        path = nodeid.partition("::")[0]
+        ((name, of_worker),) = [(name, cases[nodeid]) for name, cases in workers.items() if nodeid in cases]
+        assert of_worker == [f"start {path}", *phases, f"finish {path}"]
+        start, *of_controller, finish = heard["controller"][nodeid]
+        assert (start, finish) == (f"start {path}", f"finish {path}")
+        number = of_controller[0].split()[-1]
+        assert of_controller == [f"{phase} {name} {name} {number}" for phase in phases]
+    if has_conftest_hook:
+        assert heard["folder"] == {nodeid: phases for nodeid in result.verdicts if "/one/" in nodeid}

@@ -33,6 +33,25 @@ def test_a_plain_pass_arrives_as_it_was() -> None:
     assert vars(arrived) == {**vars(report), "worker_id": "gw0", "testrun_uid": "1"}
 
 
+def test_a_case_arrives_as_one() -> None:
+    whole = [
+        pytest.TestReport(**{**PLAIN, "when": when, "duration": duration, "sections": sections})
+        for when, duration, sections in (
+            ("setup", 1.0, []),
+            ("call", 2.0, [("Captured stdout call", "x")]),
+            ("teardown", 3.0, []),
+        )
+    ]
+    sent = compact(whole[-1], whole)
+    assert sent is not None
+    assert len(sent) == 1
+    arrived = expanded({**sent, "worker_id": "gw0", "item_index": 3})
+    assert arrived is not None
+    before = vars(arrived).pop("harness_before")
+    added = {"worker_id": "gw0", "item_index": 3}
+    assert [vars(report) for report in (*before, arrived)] == [{**vars(report), **added} for report in whole]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
