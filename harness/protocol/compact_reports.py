@@ -94,7 +94,7 @@ class ExpandingHooks:
         before: Sequence[pytest.TestReport] | None = vars(report).pop(_BEFORE, None)
         if before is None:
             return (yield)
-        node = report.node  # type: ignore[attr-defined]
+        node = report.node
         hook = node.config.hook
         hook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
         for each in before:
