@@ -9,7 +9,7 @@ of it goes through pytest's own hooks for that.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
@@ -35,19 +35,22 @@ class Bundling:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._sender: object | None = None
-        self._is_possible: bool | None = None
+        #: The hooks of all plugins but the one that sends. None if they cannot be called alike for all cases.
+        self._hooks: Sequence[Callable[..., object]] | None = None
+        self._is_known = False
         #: The reports of the case in hand, while the last of them is sent.
         self._sent: Sequence[pytest.TestReport] = ()
 
     def log(self, item: pytest.Item, shown: Sequence[pytest.TestReport]) -> bool:
         """Report a case if it has passed and nothing else is to be said of it. Otherwise returns False."""
-        if [report.when for report in shown] != [*PHASES] or not all(map(_is_compact, shown)) or not self._may():
+        if [report.when for report in shown] != [*PHASES] or not all(map(_is_compact, shown)):
+            return False
+        if not self._is_known:
+            self._hooks, self._is_known = self._of_others(), True
+        if self._hooks is None:
             return False
         *before, last = shown
-        start, report_of, finish = (
-            self._config.pluginmanager.subset_hook_caller(name, [self._sender]) for name in _HOOKS
-        )
+        start, report_of, finish = self._hooks
         start(nodeid=item.nodeid, location=last.location)
         for report in before:
             report_of(report=report)
@@ -61,14 +64,14 @@ class Bundling:
         """Returns the reports that the controller is sent with this one: all of its case, or none but this one."""
         return self._sent if self._sent and self._sent[-1] is report else ()
 
-    def _may(self) -> bool:
-        """Whether all plugins but xdist's can be called alike. That of a conftest is for cases of its folder only."""
-        if self._is_possible is None:
-            self._sender = _compat.xdist_sender(self._config)
-            plugins = [each.plugin for name in _HOOKS for each in getattr(self._config.hook, name).get_hookimpls()]
-            of_folders = any(str(getattr(plugin, "__file__", "")).endswith("conftest.py") for plugin in plugins)
-            self._is_possible = self._sender is not None and not of_folders
-        return self._is_possible
+    def _of_others(self) -> Sequence[Callable[..., object]] | None:
+        """The hooks. That of a conftest may only be called for cases of its folder."""
+        sender = _compat.xdist_sender(self._config)
+        plugins = [each.plugin for name in _HOOKS for each in getattr(self._config.hook, name).get_hookimpls()]
+        of_folders = any(str(getattr(plugin, "__file__", "")).endswith("conftest.py") for plugin in plugins)
+        if sender is None or of_folders:
+            return None
+        return [self._config.pluginmanager.subset_hook_caller(name, [sender]) for name in _HOOKS]
 
 
 class CompactingHooks:
