@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.outcome import Outcome
+from harness.protocol.phase_page import PHASES
 from harness.protocol.wire import Message, ProtocolError
 
 Report = pytest.TestReport
@@ -18,7 +19,6 @@ Location = tuple[str, int | None, str]
 #: The attributes of a plain report. A report with more was changed by a plugin, and is sent whole.
 _PLAIN = vars(Report("", ("", None, ""), {}, "passed", None, "call")).keys()
 _WARNING_MODULES = {"builtins": builtins, "pytest": pytest}
-_PHASES = ("setup", "call", "teardown")
 
 
 def pack(config: pytest.Config, report: Report, location: object = None) -> Message:
@@ -81,7 +81,7 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
 
 def is_bare_pass(report: Report, location: object) -> bool:
     """Whether a report says of a phase of the case at `location` only that it has passed, and when."""
-    known = report.location is location and report.when in _PHASES
+    known = report.location is location and report.when in PHASES
     return known and is_plain_pass(report) and not report.sections and not report.user_properties
 
 
@@ -155,7 +155,7 @@ def _location(value: object) -> Location:
 
 
 def phase(word: object) -> Any:
-    if word not in _PHASES:
+    if word not in PHASES:
         raise ValueError(f"unknown phase {word!r}")
     return word
 
