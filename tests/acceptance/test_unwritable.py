@@ -175,7 +175,10 @@ def test_what_executors_tell(make_project: MakeProject) -> None:
     project: Project = make_project()
     project.write(
         "suites/test_full.py",
-        "import resource\ndef test_fills():\n    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))\n",
+        "import resource\n"
+        "def test_fills(record_property):\n"
+        "    record_property('size', 3)\n"  # so that the report goes into a file
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))\n",
     )
     result = project.run("-n0")
     (verdict,) = result.ledger.verdicts

@@ -222,7 +222,7 @@ def test_too_few_descriptors_are_closed(bench: Bench, capsys: pytest.CaptureFixt
     assert bench.hung_up(channel)
     assert os.read(reader, 1) == b""
     os.close(reader)
-    assert "sent 2 descriptors, expected 5" in capsys.readouterr().err
+    assert "sent 2 descriptors, expected 6" in capsys.readouterr().err
 
 
 # No room for another process
