@@ -1,6 +1,6 @@
 """Snapshots of memory pools, without the harm that torch's own do.
 
-`torch.cuda.memory_snapshot` drops references of its caller to the numbers of a pool's id (torch 2.11 to 2.13,
+`torch.cuda.memory_snapshot` drops references of its caller to the numbers of a pool's id (torch 2.11 to 2.14,
 `THCPModule_memorySnapshot` in torch/csrc/cuda/Module.cpp, https://github.com/pytorch/pytorch/pull/196366). Python
 shares small numbers, so at first nothing happens. A number above 256 is freed while it is in use, and the process
 crashes at some later time, in some other place. So each snapshot here gives its numbers one reference more before.

@@ -101,7 +101,7 @@ def test_set_allocator_settings_refuses_a_setting_without_a_value() -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.xfail(
-    reason="torch 2.11 to 2.13 tell of `INTERNAL ASSERT FAILED`, which asks for a bug report, or of `stoull`, and name"
+    reason="torch 2.11 to 2.15 tell of `INTERNAL ASSERT FAILED`, which asks for a bug report, or of `stoull`, and name"
     " no setting (ConfigTokenizer in c10/core/AllocatorConfig.h, https://github.com/pytorch/pytorch)",
 )
 def test_set_allocator_settings_names_a_setting_without_a_value() -> None:
@@ -192,7 +192,7 @@ def test_pytorch_alloc_conf_with_bad_settings_is_a_valueerror(settings: str) -> 
 
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.xfail(
-    reason="in torch 2.12 and 2.13 the last of the three variables that is set wins, though c10/core/AllocatorConfig.h"
+    reason="in torch 2.12 to 2.15 the last of the three variables that is set wins, though c10/core/AllocatorConfig.h"
     " says that the alias has the lower priority (https://github.com/pytorch/pytorch)",
 )
 def test_pytorch_alloc_conf_wins_over_its_alias() -> None:

@@ -94,9 +94,9 @@ def test_inductor_triton_kernel_and_then_another_graph(device: torch.device) -> 
 @pytest.mark.covers(f"{ROW}test_logging_tensor_flaky")
 @pytest.mark.xfail(
     raises=torch._dynamo.exc.Unsupported,
-    reason="in torch 2.13 the pass is first called in a mode of __torch_dispatch__ (check_custom_op_aliasing), which is"
-    " given a Python number in place of a tensor that stands for one, and cannot read it; that error is hidden by"
-    " another (not reported yet)",
+    reason="in torch 2.13 to 2.15 the pass is first called in a mode of __torch_dispatch__ (check_custom_op_aliasing),"
+    " which is given a Python number in place of a tensor that stands for one, and cannot read it; that error is hidden"
+    " by another (not reported yet)",
 )
 def test_inductor_factor_that_is_a_number(device: torch.device) -> None:
     """Contract: a pass that inductor compiled for a device reads the number by which a tensor was multiplied."""

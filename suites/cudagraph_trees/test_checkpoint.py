@@ -135,7 +135,7 @@ def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
 @pytest.mark.xfail(
     raises=AssertionError,
     reason="with noise on several devices, torch saves and restores the random state of the current device for each "
-    "draw, whatever device draws (run_and_save_rng_state; seen with torch 2.13, not reported yet)",
+    "draw, whatever device draws (run_and_save_rng_state; seen with torch 2.13 and 2.15, not reported yet)",
     strict=True,
 )
 @pytest.mark.covers(f"{ROW}multi_device")

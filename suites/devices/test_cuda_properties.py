@@ -78,7 +78,7 @@ def test_get_arch_list_has_kernels_for_the_device(device: torch.device) -> None:
 
 @pytest.mark.xfail(
     raises=RuntimeError,
-    reason="up to torch 2.13 CUDA's back end does not answer, though its docstring asks one for 'cuda:0'"
+    reason="up to torch 2.15 CUDA's back end does not answer, though its docstring asks one for 'cuda:0'"
     " (getDeviceCapability in c10/cuda/impl/CUDAGuardImpl.h, https://github.com/pytorch/pytorch)",
 )
 def test_accelerator_get_device_capability_lists_types_the_device_computes_in(device: torch.device) -> None:

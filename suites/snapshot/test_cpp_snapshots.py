@@ -95,7 +95,8 @@ def test_cpp_snapshot_and_python_snapshot_see_the_same(native: ModuleType, devic
     """Contract: taken one after the other, both snapshots have the same segments and blocks: those of a stream and of
     a pool of their own among them."""
     tensors = [torch.empty(size, device=device) for size in (10, 100_000, 5_000_000)]
-    with torch.cuda.stream(torch.cuda.Stream(device)):
+    side = torch.cuda.Stream(device)
+    with torch.cuda.stream(side):
         tensors.append(torch.empty(1000, device=device))
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool, device):
@@ -117,6 +118,8 @@ def test_cpp_snapshot_and_python_snapshot_see_the_same(native: ModuleType, devic
 
     assert told(ours) == told(theirs)
     assert described(ours) == described(theirs)
-    assert len({each["stream"] for each in ours}) == len({each["segment_pool_id"] for each in ours}) == 2
+    # Graphs of cases before may have left segments of their pools: what is their own here is among the others.
+    assert {each["stream"] for each in ours} >= {torch.cuda.default_stream(device).cuda_stream, side.cuda_stream}
+    assert {each["segment_pool_id"] for each in ours} >= {(0, 0), pool.id}
     tensors.clear()
     del pool

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from .. import children
 from .busy import calibrate, sleep_on
 
 pytestmark = [
@@ -65,8 +66,12 @@ def current(context: Any) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Contexts are gone when the case is: nothing of them waits for the collector."""
+def in_use(device: torch.device) -> Iterator[None]:
+    """The device is in use before a case, which torch needs since 2.14 (see the case of the first use).
+
+    Contexts are gone when the case is: nothing of them waits for the collector.
+    """
+    torch.cuda.synchronize(device)
     yield
     torch.cuda.synchronize()
     gc.collect()
@@ -89,6 +94,36 @@ def product(device: torch.device) -> Callable[[], torch.Tensor]:
     """Work that fills a GPU, and takes longer on a part of it."""
     a = torch.randn(4096, 4096, device=device)
     return lambda: a @ a
+
+
+class NotInitialisedError(Exception):
+    """The driver refused a call because nothing had initialised it."""
+
+
+@pytest.mark.xfail(
+    torch.__version__ >= (2, 14),
+    raises=NotInitialisedError,
+    reason="since torch 2.14 a green context asks the driver for the current context before anything has initialised it"
+    " (GreenContext.__init__, since https://github.com/pytorch/pytorch/pull/185527)",
+)
+def test_greencontext_can_be_the_first_use_of_the_device(device: torch.device) -> None:
+    """Contract: a green context can be made in a process that has not used the device yet: torch warns that it makes
+    the primary context, and work in the green one is right."""
+    green(device, num_sms=FEW)
+    script = f"""
+import torch
+context = torch.cuda.green_contexts.GreenContext.create(device_id={device.index}, num_sms={FEW})
+context.set_context()
+print((torch.ones(1000, device=DEVICE) * 3).sum().item())
+context.pop_context()
+"""
+
+    ended = children.run(script, device)
+
+    if "CUDA_ERROR_NOT_INITIALIZED" in ended.err:
+        raise NotInitialisedError(ended.err[-1000:])
+    assert ended.lines() == ["3000.0"]
+    assert "there was no primary context" in ended.err
 
 
 @pytest.mark.covers(f"{ROW}test_greencontext_restores_stream")

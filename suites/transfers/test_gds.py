@@ -32,8 +32,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def never_answers() -> bool:
+    """Whether cuFile would look at a file for ever.
+
+    That of CUDA 13.2 (1.17) reads the lines of /proc/modules up to their end, which it does not find where there is no
+    such file, as on a kernel without modules. With such a file it answers in a moment.
+    """
+    build = tuple(int(part) for part in (torch.version.cuda or "0").split("."))
+    return build >= (13, 2) and not Path("/proc/modules").exists()
+
+
 def opened(path: Path) -> gds.GdsFile:
     """A file for reading and writing. Skips the case where cuFile cannot have it; any other refusal is a failure."""
+    if never_answers():
+        pytest.skip("cuFile of CUDA 13.2 never answers on a machine without /proc/modules")
     try:
         return gds.GdsFile(str(path), os.O_CREAT | os.O_RDWR)
     except RuntimeError as error:

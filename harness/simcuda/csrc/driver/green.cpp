@@ -14,13 +14,16 @@ namespace {
 
 // From compute capability 9.0 on multiprocessors are given out in steps of 8.
 constexpr unsigned step = 8;
+// How many streams have a hardware queue of their own unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise.
+constexpr unsigned queues = 8;
 
 struct Green {
   int device;
   unsigned multiprocessors;
 };
+// Without multiprocessors: a context of it has all of the device's.
 struct Description {
-  unsigned multiprocessors;
+  unsigned multiprocessors = 0;
 };
 
 // Handles are addresses. Descriptions live as long as the process: nothing in the interface ends them.
@@ -51,12 +54,61 @@ CUdevResource resource_of(unsigned multiprocessors) {
   return resource;
 }
 
+cudaError_t count_multiprocessors(int device, unsigned* to) {
+  int count = 0;
+  const auto error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  *to = static_cast<unsigned>(count);
+  return error;
+}
+
+// How queues are shared changes only how fast work is, so a configuration is checked and then has no effect.
+bool is_queue_configuration([[maybe_unused]] CUdevResourceType type) {
+#if CUDA_VERSION >= 13010
+  return type == CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG;
+#else
+  return false;
+#endif
+}
+
+CUdevResource queues_of([[maybe_unused]] int device) {
+  CUdevResource resource{};
+#if CUDA_VERSION >= 13010
+  resource.type = CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG;
+  resource.wqConfig.device = device;
+  resource.wqConfig.wqConcurrencyLimit = queues;
+  resource.wqConfig.sharingScope = CU_WORKQUEUE_SCOPE_DEVICE_CTX;
+#endif
+  return resource;
+}
+
+bool may_configure([[maybe_unused]] const CUdevResource& resource) {
+#if CUDA_VERSION >= 13010
+  const auto& wanted = resource.wqConfig;
+  const bool known = wanted.sharingScope == CU_WORKQUEUE_SCOPE_DEVICE_CTX ||
+                     wanted.sharingScope == CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED;
+  return known && wanted.wqConcurrencyLimit >= 1 && wanted.wqConcurrencyLimit <= queues;
+#else
+  return false;
+#endif
+}
+
 CUresult device_resource(int device, CUdevResource* resource, CUdevResourceType type) {
   if (resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  unsigned count = 0;
+  if (const auto error = count_multiprocessors(device, &count)) return result(error);
+  if (is_queue_configuration(type)) {
+    *resource = queues_of(device);
+    return CUDA_SUCCESS;
+  }
   if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  int count = 0;
-  if (const auto error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device)) return result(error);
-  *resource = resource_of(static_cast<unsigned>(count));
+  *resource = resource_of(count);
+  return CUDA_SUCCESS;
+}
+
+CUresult resource_of(const Green& green, CUdevResource* resource, CUdevResourceType type) {
+  if (resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  *resource = resource_of(green.multiprocessors);
   return CUDA_SUCCESS;
 }
 
@@ -77,10 +129,7 @@ DRIVER_API CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource* resou
 
 DRIVER_API CUresult cuCtxGetDevResource(CUcontext context, CUdevResource* resource, CUdevResourceType type) {
   DRIVER_CALL({
-    if (const Green* const green = find(context); green != nullptr && resource != nullptr) {
-      *resource = resource_of(green->multiprocessors);
-      return CUDA_SUCCESS;
-    }
+    if (const Green* const green = find(context)) return resource_of(*green, resource, type);
     const int device = device_of(context);
     return device < 0 ? CUDA_ERROR_INVALID_CONTEXT : device_resource(device, resource, type);
   });
@@ -89,10 +138,7 @@ DRIVER_API CUresult cuCtxGetDevResource(CUcontext context, CUdevResource* resour
 DRIVER_API CUresult cuGreenCtxGetDevResource(CUgreenCtx context, CUdevResource* resource, CUdevResourceType type) {
   DRIVER_CALL({
     const Green* const green = find(context);
-    if (green == nullptr || resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-    *resource = resource_of(green->multiprocessors);
-    return CUDA_SUCCESS;
+    return green == nullptr ? CUDA_ERROR_INVALID_VALUE : resource_of(*green, resource, type);
   });
 }
 
@@ -117,6 +163,10 @@ DRIVER_API CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CU
     if (description == nullptr || resources == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
     auto made = std::make_unique<Description>();
     for (unsigned i = 0; i < count; ++i) {
+      if (is_queue_configuration(resources[i].type)) {
+        if (!may_configure(resources[i])) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+        continue;
+      }
       if (resources[i].type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
       made->multiprocessors += resources[i].sm.smCount;
     }
@@ -136,6 +186,9 @@ DRIVER_API CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc desc
     const auto found = state().descriptions.find(description);
     if (found == state().descriptions.end()) return CUDA_ERROR_INVALID_VALUE;
     auto green = std::make_unique<Green>(Green{device, found->second->multiprocessors});
+    if (green->multiprocessors == 0) {
+      if (const auto error = count_multiprocessors(device, &green->multiprocessors)) return result(error);
+    }
     *context = reinterpret_cast<CUgreenCtx>(green.get());
     state().contexts[green.get()] = std::move(green);
     return CUDA_SUCCESS;
