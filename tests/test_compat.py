@@ -168,6 +168,5 @@ def test_xdist_sends_in_a_plugin_of_the_worker(pytester: pytest.Pytester) -> Non
     pytester.runpytest_subprocess("-n1").assert_outcomes(passed=1)
 
 
-def test_without_xdist_nothing_is_sent(request: pytest.FixtureRequest) -> None:
-    if not hasattr(request.config, "workerinput"):
-        assert _compat.xdist_sender(request.config) is None
+def test_without_xdist_nothing_is_sent(pytester: pytest.Pytester) -> None:
+    assert _compat.xdist_sender(pytester.parseconfig()) is None

@@ -30,7 +30,8 @@ from harness.zygote.loop import Loop
 from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, Orphans
 from harness.zygote.processes import LinuxProcesses, Processes
 
-#: The number of descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts.
+#: The number of descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts,
+#: the page of phases.
 ORDER_DESCRIPTORS = 6
 #: Seconds until the next accept, after one failed for lack of descriptors.
 ACCEPT_PAUSE = 1.0

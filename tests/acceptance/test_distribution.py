@@ -66,6 +66,12 @@ class Listener:
             self.note(report.nodeid, report.when)
     def pytest_runtest_logfinish(self, nodeid, location):
         self.note(nodeid, "finish", location[0])
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_from_serializable(self):
+        if self.name == "controller":
+            with (FOLDER / "messages").open("a") as file:
+                print("one", file=file)
+        return (yield)
 
 def pytest_configure(config):
     if hasattr(config, "workerinput") or config.getoption("dist") != "no":  # not where cases are collected and run
@@ -112,6 +118,8 @@ def test_each_plugin_hears_of_each_case_as_without_the_harness(
     workers = {name: cases for name, cases in heard.items() if name.startswith("gw")}
     of_folder = [cases for name, cases in heard.items() if name.startswith("folder-")]
     phases = ["setup", "call", "teardown"]
+    # One for a case that has passed, unless a conftest must be called for its own cases alone; three for another.
+    assert len(heard["messages"]["one"]) == (10 * 3 if has_conftest_hook else 8 + 2 * 3)
     for nodeid in result.verdicts:
         path = nodeid.partition("::")[0]
         ((name, of_worker),) = [(name, cases[nodeid]) for name, cases in workers.items() if nodeid in cases]

@@ -96,6 +96,26 @@ def test_a_case_that_died_before_it_wrote_to_the_page_has_no_phases(tmp_path: Pa
     assert (second.outcome, second.judgement.message) == (Outcome.CRASHED, "SIGSEGV in setup")
 
 
+def test_a_request_to_stop_lets_no_further_case_begin(tmp_path: Path) -> None:
+    """The case that runs ends within the grace, and the executor is told before that."""
+    held: list[bool] = []
+
+    def script(executor: FakeExecutor) -> None:
+        zygote.request_stop(grace=3600)
+        deadline = time.monotonic() + 60
+        while not executor.page.held and time.monotonic() < deadline:
+            time.sleep(0.001)
+        held.append(executor.page.held)
+        executor.pass_case()
+
+    with handle_on(tmp_path, script, DIES) as (handle, zygote):
+        burst = Burst(handle, three(limit=3600), (1, 1, 1))
+        assert burst.result(0).outcome is Outcome.PASSED
+        assert burst.over
+        assert burst.ran == 1
+    assert held == [True]
+
+
 @pytest.mark.parametrize("passed", [3, "abc", [3], [[0, 1.0]]])
 def test_phases_that_are_none_contaminate_the_case_before(tmp_path: Path, passed: object) -> None:
     def script(executor: FakeExecutor) -> None:
