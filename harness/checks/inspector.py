@@ -36,7 +36,7 @@ class Inspector:
         self.levels: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Take the first reading, if there is none yet: as late as possible, so that only the case is measured."""
+        """Take the first reading, if there is none yet. Nothing but a case may use a device after it."""
         if self._meters is not None and self._before is None:
             self._guard.capture()
             self._before = self._meters.read()

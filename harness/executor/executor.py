@@ -90,6 +90,8 @@ class Executor:
     def serve(self) -> NoReturn:
         """Handle requests. Exit at the end of the stream, because the supervisor is gone."""
         try:
+            if not self._backend.hardware:
+                self._inspector.begin()  # while nobody waits
             while True:
                 while (message := self._channel.pop()) is None:
                     self._channel.receive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -140,7 +141,8 @@ class LongestFirstScheduling:
             self._queues[node].extend(positions)
             self._waiting[node] = self._backlog.waiting(self._queues[node])
             self._handed_out.tell(node.gateway.id, positions)
-            node.send_runtest_some(list(positions))
+            with contextlib.suppress(OSError):  # its end is in xdist's queue, and brings the cases back
+                node.send_runtest_some(list(positions))
 
     def _remove(self, node: WorkerController, position: int) -> None:
         """A case has left the queue of a worker. It was the first, and the next one waits no more."""

@@ -152,11 +152,19 @@ class ExecutorHandle:
     """A running executor; `exit_status` is set once it has ended."""
 
     def __init__(
-        self, name: str, link: ZygoteClient, outputs: Outputs, binding: Binding, temp: Path, kept: Path
+        self,
+        name: str,
+        link: ZygoteClient,
+        outputs: Outputs,
+        binding: Binding,
+        temp: Path,
+        kept: Path,
+        *,
+        ahead: bool = False,
     ) -> None:
         """Have it forked. `temp` becomes its folder for temporary files; they may be moved to `kept` at its end.
 
-        Raises ZygoteError.
+        With `ahead`, do not wait for it: `await_start` does, before it is used. Raises ZygoteError.
         """
         self.name = name
         self.binding = binding
@@ -175,6 +183,7 @@ class ExecutorHandle:
         self.grown: dict[str, int] = {}
         self.temp = temp
         self.kept = kept
+        self.pid = 0
         self._link = link
         outputs.empty()
         self.marks = (0, 0)
@@ -198,7 +207,11 @@ class ExecutorHandle:
         self._channel = Channel(ours, f"executor {name}")
         with theirs:
             try:
-                self.pid = link.spawn(order, [theirs.fileno(), *outputs.descriptors()])
+                given = [theirs.fileno(), *outputs.descriptors()]
+                if ahead:
+                    link.order(order, given)
+                else:
+                    self.pid = link.spawn(order, given)
             except ZygoteError:
                 self.close()
                 temp.rmdir()
@@ -209,6 +222,16 @@ class ExecutorHandle:
         self._poll.register(link.stop, select.POLLIN)
         if link.cold:
             self._await_ready()
+
+    def await_start(self) -> bool:
+        """Wait for an executor that was started ahead. Returns whether it is fit for use: it lives, and has not failed.
+
+        Raises ZygoteError.
+        """
+        self.pid = self._link.spawned(self.name)
+        self._check_exit()
+        # It says nothing before it is asked, so there is an error to read, or the end of the stream.
+        return self.exit_status is None and not select.select([self._channel], [], [], 0)[0]
 
     def _await_ready(self) -> None:
         """Wait until a cold executor has collected, so that the limits of its cases do not include the collection.
@@ -284,14 +307,15 @@ class ExecutorHandle:
                 return False
         return True
 
-    def kill(self) -> None:
+    def kill(self, *, at_once: bool = False) -> None:
         """Apply the kill ladder to the process group. Sets `unkillable` if the executor survives all signals.
 
-        After a request to stop without grace, only the last step is used. Raises ZygoteError, also if the zygote did
-        not send the signals: then the state of the executor is unknown, and the zygote is killed.
+        `at_once`, and after a request to stop without grace, only the last step is used. Raises ZygoteError, also if
+        the zygote did not send the signals: then the state of the executor is unknown, and the zygote is killed.
         """
         stop = self._link.stop.heard()
-        for number, grace in LADDER[-1:] if stop is not None and not stop.grace else LADDER:
+        at_once = at_once or (stop is not None and not stop.grace)
+        for number, grace in LADDER[-1:] if at_once else LADDER:
             if self.exit_status is not None:
                 return
             self._link.signal(self.name, number)

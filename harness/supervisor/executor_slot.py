@@ -1,4 +1,4 @@
-"""The executors of one supervisor, at most one at a time. The journal records the start and the end of each."""
+"""The executors of one supervisor, at most one in use at a time. The journal records the start and the end of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import temp_folder
-from harness.errors import writing
+from harness.errors import WriteError, writing
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
@@ -57,11 +57,13 @@ class ExecutorSlot:
         self._await_release = await_release
         #: What the worker does between attempts at cases.
         self.activities = Activities(record, worker)
-        self._outputs = Outputs()
+        #: Those that no executor uses.
+        self._outputs: list[Outputs] = []
         self._link: ZygoteClient | None = None
         self._count = numbered
         self._reported_failures: set[str] = set()
         self.current: ExecutorHandle | None = None
+        self._spare: ExecutorHandle | None = None
 
     def lease(self, claim: Claim) -> tuple[str, ...]:
         """Wait for devices by UUID, and hold them. There must be no current executor.
@@ -100,6 +102,24 @@ class ExecutorSlot:
             self.drop_zygote()
             return self._spawn(binding, claim)
 
+    def prepare(self, binding: Binding) -> None:
+        """Have an executor forked while the current one works, so that the next `spawn` need not wait for it.
+
+        Without effect where executors start cold. What prevents it shows at the `spawn`, which then starts another.
+        """
+        if self._spare is None and self._link is not None and not self._link.cold:
+            with contextlib.suppress(ZygoteError, WriteError):
+                self._spare = self._start(self._link, binding, ahead=True)
+
+    def drop_spare(self) -> None:
+        """End the executor that `prepare` has started, unless it is in use."""
+        if self._spare is None:
+            return
+        with contextlib.suppress(ZygoteError):  # whoever uses the zygote next is told
+            if self._spare.await_start():
+                self._spare.kill(at_once=True)
+        self._put_spare_away()
+
     @property
     def wanted(self) -> bool:
         """Whether another worker waits for the devices of the current executor."""
@@ -113,16 +133,57 @@ class ExecutorSlot:
         if self._link is None:
             with doing("waiting for the zygote to collect the cases"):
                 self._link = self._connect()
-        self._count += 1
-        name = f"{self._worker}-e{self._count}"
-        # A cold executor has to import and collect; a fork takes milliseconds.
-        with doing(f"starting executor {name} cold") if self._link.cold else contextlib.nullcontext():
-            handle = ExecutorHandle(name, self._link, self._outputs, binding, self._temp / name, self._files / name)
+        handle = self._adopt(binding) or self._start(self._link, binding)
         self.current = handle
         self._leases.bind(handle.pid)
         self._lease = Lease(binding.devices, claim.share, claim.memory)
         self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
         return handle
+
+    def _start(self, link: ZygoteClient, binding: Binding, *, ahead: bool = False) -> ExecutorHandle:
+        """Raises ZygoteError, StoppedError, WriteError."""
+        self._count += 1
+        name = f"{self._worker}-e{self._count}"
+        outputs = self._outputs.pop() if self._outputs else Outputs()
+        try:
+            # A cold executor has to import and collect; a fork takes milliseconds.
+            with self.activities.doing(f"starting executor {name} cold") if link.cold else contextlib.nullcontext():
+                return ExecutorHandle(name, link, outputs, binding, self._temp / name, self._files / name, ahead=ahead)
+        except BaseException:
+            self._outputs.append(outputs)
+            raise
+
+    def _adopt(self, binding: Binding) -> ExecutorHandle | None:
+        """Returns the executor that `prepare` has started, if it is fit for use and has this binding.
+
+        Raises ZygoteError.
+        """
+        spare = self._spare
+        if spare is None:
+            return None
+        if spare.binding != binding:
+            self.drop_spare()
+            return None
+        with contextlib.suppress(ForkRefusedError):
+            if spare.await_start():
+                self._spare = None
+                return spare
+        self._put_spare_away()
+        return None
+
+    def _put_spare_away(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._put_away(spare)
+            temp_folder.remove(spare.temp)
+
+    def _put_away(self, handle: ExecutorHandle) -> None:
+        """Close a handle. Its files are used again, unless it could not be killed and may still write to them."""
+        handle.close()
+        if handle.unkillable:
+            handle.outputs.close()
+        else:
+            self._outputs.append(handle.outputs)
 
     def dispose(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
         """Kill the executor if it still runs, record its end in the journal, and remove its temporary files.
@@ -137,12 +198,11 @@ class ExecutorSlot:
                 handle.lost = str(error)
         if handle.unkillable:
             reason = "could not be killed"
-            self._outputs = Outputs()  # it may still write to the old ones
         self._journal(handle, "ended", reason=reason)
         for text in handle.stuck:
             self._record({"event": "finding", "kind": "unkillable", "message": text, "cases": list(handle.cases)})
         self._report_failure(handle)
-        handle.close()
+        self._put_away(handle)
         self.current = None
         if handle.exit_status != 0:
             self._after_unclean_exit()
@@ -175,16 +235,17 @@ class ExecutorSlot:
             self.current, self._lease = kept, lease
             if kept is not None and self._link is not link:  # its zygote ended meanwhile, and the executor with it
                 self._journal(kept, "ended", reason="the zygote was lost")
-                kept.close()
+                self._put_away(kept)
                 self.current = None
 
     def drop_zygote(self) -> None:
         """Disconnect from the zygote, and drop the current executor: the kernel kills it when its zygote ends."""
         if self.current is not None:
             self._journal(self.current, "ended", reason="the zygote was lost")
-            self.current.close()
+            self._put_away(self.current)
             self.current = None
             self._after_unclean_exit()
+        self._put_spare_away()
         self._leases.give_back()
         if self._link is not None:
             self._link.close()
@@ -200,7 +261,8 @@ class ExecutorSlot:
         self.abandon(reason)
         self.drop_zygote()
         self._leases.close()
-        self._outputs.close()
+        while self._outputs:
+            self._outputs.pop().close()
 
     def _report_failure(self, handle: ExecutorHandle) -> None:
         """Record a finding about an error of the harness in an executor; only one finding for each traceback."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.checks import batch
+from harness.checks import batch, shm_turn
 from harness.diagnosis.leaks import Culprits
 from harness.errors import NoDeviceError
 from harness.outcome import Outcome
@@ -40,11 +40,14 @@ class LeakBisect:
         activity = leak_trials.activity_text(handle.name, suspected, len(handle.cases))
         found: list[Culprits] = []
         failure = ""
-        with self._slot.activities.doing(activity) as update:
+        turn = shm_turn.turn(suspected, over=lambda: self._slot.stop.heard() is not None)
+        with self._slot.activities.doing(activity) as update, turn:
             trials = LeakTrials(
                 [self._runner.history_of(case_id).case for case_id in ids],
                 spawn=self._runner.spawn,
                 slot=self._slot,
+                # Otherwise a leak of another process would count, and a single file is suspected after its case.
+                without=() if shm_turn.METERS & suspected.keys() else shm_turn.METERS,
                 seconds=leak_trials.MOST_SECONDS * self._patience,
                 on_trial=lambda number: update(f"{activity}: trial {number} of at most {leak_trials.MOST_TRIALS}"),
             )

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.checks import growth
+from harness.checks import growth, shm_turn
 from harness.checks.growth import Leak
+from harness.outcome import Outcome
 from harness.protocol.wire import Message
-from harness.supervisor.attempt import GRACE, CaseRequest
+from harness.scheduling.stop_request import StoppedError
+from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
+from harness.supervisor.case import Case
+from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
+from harness.supervisor.executor_slot import ExecutorSlot, Record
 from harness.text import exit_text
+from harness.zygote.client import ZygoteError
 
 TIMES = growth.WARMUP + growth.COUNTED
 
@@ -46,9 +52,57 @@ def repeat(handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] 
     return Repeated(failure=f"its repetitions failed: {ended}")
 
 
-def leaks(first: Mapping[str, int], repeated: Repeated) -> list[Leak]:
-    """Returns the confirmed leaks; none if the repetitions have no result."""
-    return growth.verdict(first, repeated.growths) if repeated.growths else []
+class LeakConfirmation:
+    """Confirms or rejects the suspected leaks of attempts."""
+
+    def __init__(self, runner: CaseRunner, slot: ExecutorSlot, record: Record) -> None:
+        self._runner = runner
+        self._slot = slot
+        self._record = record
+
+    def confirm(self, case: Case, attempt: Attempt) -> Attempt:
+        """Returns the attempt with its final judgement. Raises NoDeviceError."""
+        if not attempt.suspicions or attempt.outcome.is_red:
+            return attempt
+        with (
+            self._slot.set_aside(),
+            self._slot.activities.doing(f"confirming a leak of {case.id}"),
+            shm_turn.turn(attempt.suspicions, over=lambda: self._slot.stop.heard() is not None),
+        ):
+            repeated = self._repeat(case)
+            found = growth.verdict(attempt.suspicions, repeated.growths) if repeated.growths else []
+            where = None
+            if found:
+                if self._slot.current is not None:
+                    self._slot.dispose(self._slot.current, "rehearsal", hold=True)
+                where = self._repeat(case, [leak.meter for leak in found]).origins
+        self._record(
+            {
+                "event": "confirmation",
+                "case": case.id,
+                "suspicions": dict(attempt.suspicions),
+                "growths": [dict(each) for each in repeated.growths],
+                "leaks": [leak.text for leak in found],
+                "failure": repeated.failure,
+            }
+        )
+        if repeated.failure:
+            notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure}")
+            return replace(attempt, notes=notes)
+        if not found:
+            return attempt
+        judgement = replace(attempt.judgement, outcome=Outcome.LEAKED, message=found[0].text)
+        return replace(attempt, judgement=judgement, notes=(*attempt.notes, *lines(found, where)))
+
+    def _repeat(self, case: Case, traced: Sequence[str] = ()) -> Repeated:
+        request = CaseRequest(case.item, case.id, case.seed, case.limit)
+        try:
+            return repeat(self._runner.spawn(case), request, traced)
+        except StoppedError as error:
+            return Repeated(failure=str(error))
+        except ZygoteError as error:
+            self._slot.drop_zygote()
+            return Repeated(failure=f"its repetitions failed: {str(error).splitlines()[0]}")
 
 
 def lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from harness.checks.batch import Counted
 from harness.checks.growth import COUNTED, WARMUP
@@ -33,11 +33,14 @@ class LeakTrials:
         *,
         spawn: Callable[[Case], ExecutorHandle],
         slot: ExecutorSlot,
+        without: Container[str] = (),
         seconds: float,
         on_trial: Callable[[int], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cases` in the order in which they ran. `spawn` starts an executor for a case, in the `slot`.
+
+        Growth of the meters in `without` is not looked at.
 
         The trials take at most `seconds`, without the search for origins. `on_trial` is called with the number of each
         trial that begins. `clock` must be the clock of the handles' deadlines.
@@ -46,6 +49,7 @@ class LeakTrials:
         self._cases = {case.id: case for case in cases}
         self._spawn = spawn
         self._slot = slot
+        self._without = without
         self._seconds = seconds
         self._on_trial = on_trial
         self._begun = clock()
@@ -127,10 +131,13 @@ class LeakTrials:
                 round_time = f"one round of {len(members)} cases takes {took:.0f} s"
                 raise self._give_up(f"{round_time}, too long for {WARMUP + COUNTED} rounds")
             if number >= WARMUP:
-                counted.append(answer["cases"])
+                counted.append([self._looked_at(growths) for growths in answer["cases"]])
                 if not is_open(counted):
                     break
         return counted
+
+    def _looked_at(self, growths: Mapping[str, int]) -> Mapping[str, int]:
+        return {name: amount for name, amount in growths.items() if name not in self._without}
 
     def _round(
         self, handle: ExecutorHandle, members: Sequence[Case], number: int, history: Sequence[str] = ()

@@ -19,7 +19,7 @@ from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.outcome import Outcome, Ruling
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor import examination, leak_confirmation, pytest_reports
+from harness.supervisor import examination, pytest_reports
 from harness.supervisor.ahead import Ahead, Upcoming
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
 from harness.supervisor.burst import MOST, Begun, Burst
@@ -32,6 +32,7 @@ from harness.supervisor.executor_handle import Binding, ExecutorHandle, device_v
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.exit_bisect import ExitBisect
 from harness.supervisor.leak_bisect import LeakBisect
+from harness.supervisor.leak_confirmation import LeakConfirmation
 from harness.text import exit_text
 from harness.zygote.client import ZygoteError
 
@@ -88,6 +89,7 @@ class Supervisor:
             add_finding=self.add_finding,
         )
         self._diagnostics = Diagnostics(context, slot.activities, lambda: slot.stop.heard() is not None)
+        self._confirmation = LeakConfirmation(self, slot, record)
         self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
         self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
 
@@ -204,15 +206,14 @@ class Supervisor:
                 return
             last = repetition == self._policy.repeat
             following = nextitem if last else None
-            attempt = self._confirm_leaks(
-                history, self._first_attempt(history, following, begun, stay=nextitem is not None or not last)
-            )
+            first = self._first_attempt(history, following, begun, stay=nextitem is not None or not last)
+            attempt = self._confirmation.confirm(history.case, first)
             begun = None
             for _ in range(self._policy.retries):
                 if not self._should_retry(history, attempt) or self.obstacle(history.case.devices):
                     break
                 self._record_finish(history, attempt, final=False)
-                attempt = self._confirm_leaks(history, self._run_alone(history))
+                attempt = self._confirmation.confirm(history.case, self._run_alone(history))
             enough = self._policy.until_fail and attempt.outcome.is_red
             self._record_finish(history, attempt, final=True, last=last or enough)
             if attempt.outcome is Outcome.LEAKED:
@@ -241,7 +242,10 @@ class Supervisor:
         last = self._each_fresh or (not stay and not handle.cases)
         light = self._each_fresh and not BACKENDS[handle.binding.kind].hardware
         following = None if last else self._following(case, nextitem)
-        return self._sure(history, self._attempt(handle, history, following=following, leave=last, light=light))
+        # A GPU would serve two processes at once.
+        ahead = light and stay and (nextitem is None or self._is_alike(case, nextitem))
+        attempt = self._attempt(handle, history, following=following, leave=last, light=light, ahead=ahead)
+        return self._sure(history, attempt)
 
     def _sure(self, history: CaseHistory, first: Attempt) -> Attempt:
         """Returns the attempt, or another one alone if it is doubtful."""
@@ -258,50 +262,6 @@ class Supervisor:
     def _is_drained(self, uuids: Sequence[str]) -> bool:
         """Returns whether any of these devices is drained."""
         return any(self._pool.drained(device) is not None for device in self._pool.known(uuids))
-
-    def _confirm_leaks(self, history: CaseHistory, attempt: Attempt) -> Attempt:
-        """Confirm or reject the suspected leaks of an attempt. Returns the attempt with its final judgement."""
-        if not attempt.suspicions or attempt.outcome.is_red:
-            return attempt
-        case = history.case
-        request = CaseRequest(case.item, case.id, case.seed, case.limit)
-        with self._slot.set_aside(), self._slot.activities.doing(f"confirming a leak of {case.id}"):
-            repeated = self._repeat(case, request)
-            found = leak_confirmation.leaks(attempt.suspicions, repeated)
-            where = None
-            if found:
-                self._end_rehearsal()
-                where = self._repeat(case, request, [leak.meter for leak in found]).origins
-        self._record(
-            {
-                "event": "confirmation",
-                "case": case.id,
-                "suspicions": dict(attempt.suspicions),
-                "growths": [dict(each) for each in repeated.growths],
-                "leaks": [leak.text for leak in found],
-                "failure": repeated.failure,
-            }
-        )
-        if repeated.failure:
-            notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure}")
-            return replace(attempt, notes=notes)
-        if not found:
-            return attempt
-        judgement = replace(attempt.judgement, outcome=Outcome.LEAKED, message=found[0].text)
-        return replace(attempt, judgement=judgement, notes=(*attempt.notes, *leak_confirmation.lines(found, where)))
-
-    def _repeat(self, case: Case, request: CaseRequest, traced: Sequence[str] = ()) -> leak_confirmation.Repeated:
-        try:
-            return leak_confirmation.repeat(self.spawn(case), request, traced)
-        except StoppedError as error:
-            return leak_confirmation.Repeated(failure=str(error))
-        except ZygoteError as error:
-            self._slot.drop_zygote()
-            return leak_confirmation.Repeated(failure=f"its repetitions failed: {str(error).splitlines()[0]}")
-
-    def _end_rehearsal(self) -> None:
-        if self._slot.current is not None:
-            self._slot.dispose(self._slot.current, "rehearsal", hold=True)
 
     def _verify(self, history: CaseHistory) -> None:
         """``--verify``: make N attempts in one process, while it stays usable, and N attempts in fresh processes."""
@@ -349,15 +309,31 @@ class Supervisor:
                 raise NoDeviceError(missing)
 
     def _attempt(
-        self, handle: ExecutorHandle, history: CaseHistory, *, following: str | None, leave: bool, light: bool
+        self,
+        handle: ExecutorHandle,
+        history: CaseHistory,
+        *,
+        following: str | None,
+        leave: bool,
+        light: bool,
+        ahead: bool = False,
     ) -> Attempt:
-        """Make one recorded attempt. Afterwards the executor is current only if it may run another case."""
+        """Make one recorded attempt. Afterwards the executor is current only if it may run another case.
+
+        With `ahead`, the executor of the next case starts meanwhile.
+        """
         case, number = history.case, history.next_number
         self._record(self._start_line(handle, history, alone=not handle.cases))
         # With a process for each attempt, levels of the same process cannot be compared.
         levels = self._policy.repeat > 1 and not self._each_fresh
         request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, levels)
-        return self._ended(history, RunningAttempt(handle, request, number))
+        running = RunningAttempt(handle, request, number)
+        if ahead:
+            self._slot.prepare(handle.binding)
+        attempt = self._ended(history, running)
+        if not attempt.evidence.is_plain_pass or attempt.suspicions:
+            self._slot.drop_spare()  # the next case begins with nothing that was there beside this one
+        return attempt
 
     def _ended(self, history: CaseHistory, running: RunningAttempt | Begun) -> Attempt:
         """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
@@ -470,6 +446,11 @@ class Supervisor:
             return None
         following = self._prepare(nextitem)
         return following.id if may_follow(following, case) else None
+
+    def _is_alike(self, case: Case, nextitem: pytest.Item) -> bool:
+        """Whether the next case will run, and on as many devices."""
+        following = self._prepare(nextitem)
+        return following.unmet is None and following.devices == case.devices
 
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
         """End an executor that must not run another case. Ask it first, so that it can tear down its fixtures."""

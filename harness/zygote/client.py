@@ -202,7 +202,8 @@ class ZygoteClient:
         pause, longest = FORK_PAUSES
         while True:
             tries += 1
-            answer = self._order(order, descriptors)
+            self.order(order, descriptors)
+            answer = self._answer(order["executor"])
             if answer["op"] == "spawned":
                 return int(answer["pid"])
             waited = time.monotonic() - begun
@@ -216,6 +217,17 @@ class ZygoteClient:
                 self._on_wait(f"the zygote {why}; it tries again for up to {FORK_PATIENCE:g} s")
             self._idle(pause)
             pause = min(2 * pause, longest)
+
+    def order(self, order: Message, descriptors: Sequence[int]) -> None:
+        """Ask for an executor without waiting for it; `spawned` waits. Raises ZygoteError."""
+        self._send({"op": "spawn", **order}, descriptors)
+
+    def spawned(self, executor: str) -> int:
+        """Wait for an executor that was asked for. Returns its process id. Raises ForkRefusedError, ZygoteError."""
+        answer = self._answer(executor)
+        if answer["op"] == "refused":
+            raise ForkRefusedError(f"the zygote could not {answer['what']} for executor {executor}: {answer['error']}")
+        return int(answer["pid"])
 
     def signal(self, executor: str, number: int) -> None:
         """Signal an executor's process group. Raises ZygoteError."""
@@ -271,12 +283,11 @@ class ZygoteClient:
         """Returns the end of the zygote's log. Cold executors write to it too, until they are ready."""
         return last_words(self._log)
 
-    def _order(self, order: Message, descriptors: Sequence[int]) -> Message:
-        """Send an order. Returns the answer: the executor was spawned, or why it was refused."""
-        self._send({"op": "spawn", **order}, descriptors)
-        answer = self._wait(("spawned", "refused"), ANSWER_LIMIT)
+    def _answer(self, executor: str) -> Message:
+        """Returns the answer to an order: the executor was spawned, or why it was refused. Raises ZygoteError."""
+        answer = self._wait(("spawned", "refused"), ANSWER_LIMIT, executor=executor)
         if answer is None:
-            raise self.give_up(f"fork executor {order['executor']} within {ANSWER_LIMIT:g} s")
+            raise self.give_up(f"fork executor {executor} within {ANSWER_LIMIT:g} s")
         return answer
 
     def _send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
@@ -287,15 +298,18 @@ class ZygoteClient:
         except OSError as error:
             raise self._gone() from error
 
-    def _wait(self, kinds: Sequence[str], seconds: float, *, heed_stop: bool = False) -> Message | None:
+    def _wait(
+        self, kinds: Sequence[str], seconds: float, *, executor: str | None = None, heed_stop: bool = False
+    ) -> Message | None:
         """Returns the next message of one of these kinds, or None if none comes in time. Other messages are kept.
 
-        With `heed_stop`, raises StoppedError after a request to stop the run.
+        With `executor`, only a message about that one. With `heed_stop`, raises StoppedError after a request to stop
+        the run.
         """
         deadline = time.monotonic() + seconds
         while True:
             for message in self._inbox:
-                if message["op"] in kinds:
+                if message["op"] in kinds and (executor is None or message["executor"] == executor):
                     self._inbox.remove(message)
                     return message
             if not self._readable(deadline, heed_stop=heed_stop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +135,31 @@ def test_no_innocent_is_accused(make_project: MakeProject, mode: str, spread: st
 def _executors(result: Result) -> int:
     """How many executors ran cases, those left out in which suspicions were looked into."""
     return len({line["executor"] for line in result.lines if line["event"] == "start"})
+
+
+def test_a_leak_of_shared_memory_is_not_held_against_neighbours(make_project: MakeProject) -> None:
+    """Nobody holds the files, so each process counts them. The cases of both workers take the same time."""
+    project = make_project()
+    each = 'import time, pytest\n\n@pytest.mark.parametrize("number", range({count}))\ndef test_{name}(number):\n'
+    leaking = each.format(count=3, name="leaking") + (
+        "    from multiprocessing import resource_tracker, shared_memory\n"
+        "    memory = shared_memory.SharedMemory(create=True, size=4096)\n"
+        '    resource_tracker.unregister(memory._name, "shared_memory")\n'
+        "    memory.close()\n"
+        '    with open("made", "a") as made:\n'
+        '        made.write(memory.name + "\\n")\n'
+        "    time.sleep(0.1)\n"
+    )
+    project.write("suites/test_leaking.py", leaking)
+    project.write("suites/test_innocent.py", each.format(count=12, name="innocent") + "    time.sleep(0.1)\n")
+    try:
+        result = project.run("-n2", "--dist=loadfile")
+    finally:
+        for name in (project.folder / "made").read_text().split():
+            (Path("/dev/shm") / name).unlink()
+    found = Counter((verdict.case.split("::")[0], verdict.outcome.value) for verdict in result.ledger.verdicts)
+    leaking_ones, innocents = ("suites/test_leaking.py", "leaked"), ("suites/test_innocent.py", "passed")
+    assert found == {leaking_ones: 3, innocents: 12}, result.tail()
 
 
 def test_checks_can_be_switched_off(make_project: MakeProject) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler of xdist's workers: what it does for each case does not grow with the number of cases."""
+"""The scheduler of xdist's workers: the work for a case does not grow with their number, and workers may go."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class FakeNode:
         self.shutting_down = False
         self.queue: list[int] = []
         self.sent: list[int] = []
+        self.gone = False
 
     def send_runtest_some(self, positions: Sequence[int]) -> None:
+        if self.gone:
+            raise OSError("cannot send to <Channel id=3 closed>")
         self.queue += positions
         self.sent += positions
 
@@ -52,9 +55,8 @@ class FakeConfig:
         return getattr(self.option, name)
 
 
-def reads_a_case(folder: Path, cases: int) -> float:
-    """How often an expected duration is read, for each case of a run with two workers."""
-    seconds = CountedSeconds([1.0] * cases)
+def begun(folder: Path, seconds: Sequence[float]) -> tuple[LongestFirstScheduling, list[FakeNode]]:
+    """A run of so many cases with two workers that have their first cases."""
     config = cast("pytest.Config", FakeConfig())
     scheduler = LongestFirstScheduling(
         config, lambda _: seconds, lambda ids: [0] * len(ids), HandedOut(folder), devices=2
@@ -63,9 +65,15 @@ def reads_a_case(folder: Path, cases: int) -> float:
     for node in nodes:
         worker = cast("WorkerController", node)
         scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, [f"case {number}" for number in range(cases)])
-    folder.mkdir()
+        scheduler.add_node_collection(worker, [f"case {number}" for number in range(len(seconds))])
+    folder.mkdir(exist_ok=True)
     scheduler.schedule()
+    return scheduler, nodes
+
+
+def reads_a_case(folder: Path, cases: int) -> float:
+    """How often an expected duration is read, for each case of a run with two workers."""
+    scheduler, nodes = begun(folder, CountedSeconds([1.0] * cases))
     CountedSeconds.reads = 0
     done = 0
     while any(node.queue for node in nodes):
@@ -87,3 +95,17 @@ def reads_a_case(folder: Path, cases: int) -> float:
 def test_the_work_for_a_case_does_not_grow_with_their_number(tmp_path: Path) -> None:
     few, many = reads_a_case(tmp_path / "few", 200), reads_a_case(tmp_path / "many", 5000)
     assert many <= 1.5 * few
+
+
+def test_cases_of_a_worker_that_has_gone_are_given_to_another(tmp_path: Path) -> None:
+    """Its connection is closed before xdist handles its last messages, as at a request to stop."""
+    scheduler, (gone, left) = begun(tmp_path, [1.0] * 40)
+    gone.gone = True
+    while gone.queue:
+        scheduler.mark_test_complete(cast("WorkerController", gone), gone.queue.pop(0))
+    running = scheduler.remove_node(cast("WorkerController", gone))
+    assert running is not None
+    while left.queue:
+        scheduler.mark_test_complete(cast("WorkerController", left), left.queue.pop(0))
+    assert sorted([*gone.sent, *left.sent, int(running.removeprefix("case "))]) == [*range(40)]
+    assert not scheduler.has_pending

@@ -20,7 +20,7 @@ from harness.scheduling.stop_request import Stop, StopListener, send
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
-from harness.zygote.client import ZygoteClient, ZygoteError
+from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 
 BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="fast")
 #: What a fake executor does with a request.
@@ -129,6 +129,10 @@ class FakeZygote:
         self.closed = False
         #: Refuse to fork, as one that is gone.
         self.gone = False
+        #: Refuse to fork what was only ordered.
+        self.refuses = False
+        #: The process ids of executors that were only ordered.
+        self.ordered: dict[str, int] = {}
         self._script = script
         self._deaths = {} if deaths is None else deaths
         self._inbox: deque[Message] = deque()
@@ -144,6 +148,16 @@ class FakeZygote:
             raise ZygoteError("the zygote is gone, see its log\nand more")
         self.executors.append(FakeExecutor(self, order["executor"], descriptors, self._script))
         return 1000 + len(self.executors)
+
+    def order(self, order: Message, descriptors: Sequence[int]) -> None:
+        self.ordered[order["executor"]] = self.spawn(order, descriptors)
+
+    def spawned(self, executor: str) -> int:
+        if self.gone:
+            raise ZygoteError("the zygote is gone, see its log\nand more")
+        if self.refuses:
+            raise ForkRefusedError("the zygote could not fork")
+        return self.ordered[executor]
 
     def signal(self, executor: str, number: int) -> None:
         if self.gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,61 @@ def test_one_that_was_set_aside_ends_with_its_zygote(bench: Bench) -> None:
         bench.slot.drop_zygote()
     assert bench.slot.current is None
     assert bench.lines("executor", "reason")[-1] == (kept.name, "the zygote was lost")
+
+
+def test_an_executor_that_was_started_ahead_is_the_next_one(bench: Bench) -> None:
+    current = bench.slot.spawn(BINDING)
+    for _ in range(2):  # the second time without effect
+        bench.slot.prepare(BINDING)
+    bench.slot.dispose(current, "retired")
+    assert [executor.name for executor in bench.zygotes[0].executors] == ["gw0-e1", "gw0-e2"]
+    following = bench.slot.spawn(BINDING)
+    assert (following.name, following.pid) == ("gw0-e2", 1002)
+    assert following.outputs is not current.outputs
+    assert bench.lines("executor", "state")[-1] == ("gw0-e2", "started")
+    assert not bench.free
+    bench.slot.dispose(following, "retired")
+    assert bench.slot.spawn(BINDING).name == "gw0-e3"
+
+
+@pytest.mark.parametrize("why", ["another binding", "refused", "ended", "failed", "killed at once"])
+def test_one_that_is_not_fit_for_use_is_replaced(bench: Bench, why: str) -> None:
+    bench.slot.dispose(bench.slot.spawn(BINDING), "retired")
+    told = len(bench.told)
+    bench.slot.prepare(BINDING)
+    spare = bench.zygotes[0].executors[-1]
+    bench.zygotes[0].refuses = why == "refused"
+    binding = BINDING
+    if why == "another binding":
+        binding = replace(BINDING, leak_check="full")
+    elif why == "ended":
+        spare.exit(-9)
+    elif why == "failed":
+        spare.say("harness_error", error="E: x", traceback="Traceback: a")
+    elif why == "killed at once":
+        bench.slot.drop_spare()
+    assert bench.told[told:] == []  # no case can have been in it
+    handle = bench.slot.spawn(binding)
+    assert (handle.name, handle.binding) == ("gw0-e3", binding)
+    killed = [9] if why in ("another binding", "killed at once") else []
+    assert bench.zygotes[0].signals[1:] == killed
+    assert not (handle.temp.parent / "gw0-e2").exists()
+
+
+def test_one_whose_zygote_is_gone_is_forgotten(bench: Bench) -> None:
+    bench.slot.dispose(bench.slot.spawn(BINDING), "retired")
+    bench.slot.prepare(BINDING)
+    bench.zygotes[0].gone = True
+    handle = bench.slot.spawn(BINDING)
+    assert (handle.name, len(bench.zygotes)) == ("gw0-e3", 2)
+
+
+def test_one_that_waits_at_the_end_is_ended(bench: Bench) -> None:
+    bench.slot.spawn(BINDING)
+    bench.slot.prepare(BINDING)
+    bench.slot.close("the session ended")
+    assert [line["executor"] for line in bench.told] == ["gw0-e1", "gw0-e1"]
+    assert bench.zygotes[0].closed  # so it ends all that it has forked for this worker
 
 
 def test_the_same_failure_of_the_harness_is_reported_once_with_its_case(bench: Bench) -> None:

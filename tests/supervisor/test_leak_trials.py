@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 
 from harness.checks.growth import COUNTED, WARMUP, Leak
+from harness.checks.shm_turn import METERS
 from harness.diagnosis.leaks import Culprits
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
@@ -79,12 +80,13 @@ class Bench:
     def drop_zygote(self) -> None:
         self.dropped += 1
 
-    def inquiry(self, count: int, seconds: float = 600.0) -> LeakTrials:
+    def inquiry(self, count: int, seconds: float = 600.0, without: Collection[str] = ()) -> LeakTrials:
         cases = [_case(f"c{number}") for number in range(count)]
         return LeakTrials(
             cases,
             spawn=self.spawn,
             slot=cast(ExecutorSlot, self),
+            without=without,
             seconds=seconds,
             on_trial=self.started.append,
             clock=self.clock,
@@ -115,6 +117,14 @@ def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     ]
     assert [message["counts"] for message in alone.sent] == [False] * WARMUP + [True] * COUNTED
     assert not any(message["history"] for message in alone.sent)
+
+
+def test_growth_that_others_may_have_caused_is_not_looked_at() -> None:
+    others = lambda cases: [{"shm_files": 1, **(LEAK if case == "c1" else {})} for case in cases]  # noqa: E731
+    (culprits,) = Bench(others).inquiry(3, without=METERS).find()
+    assert culprits.cases == ("c1",)
+    assert [leak.meter for leak in culprits.leaks] == ["heap_bytes"]
+    assert {culprits.cases for culprits in Bench(others).inquiry(3).find()} == {("c0",), ("c1",), ("c2",)}
 
 
 def test_an_innocent_batch_takes_one_round_that_counts() -> None:

@@ -131,6 +131,18 @@ def test_an_executor_is_ordered(connect: Connect) -> None:
     assert client.exit_of("old") is None
 
 
+def test_executors_that_are_not_waited_for_are_told_apart(connect: Connect) -> None:
+    first, second = {**SPAWNED, "executor": "b", "pid": 8}, {**REFUSED, "executor": "c"}
+    _, client = connect([], [], [second, first, SPAWNED], [])
+    with open(os.devnull) as file:
+        for name in "bc":
+            client.order({"executor": name}, [file.fileno()] * ORDER_DESCRIPTORS)
+    assert _spawn(client) == 7
+    assert client.spawned("b") == 8
+    with pytest.raises(ForkRefusedError, match="the zygote could not fork for executor c: EAGAIN"):
+        client.spawned("c")
+
+
 def test_one_that_must_not_be_forked_is_refused(tmp_path: Path, stop: StopListener) -> None:
     zygote = FakeZygote(tmp_path, [{**HELLO, "unfit": "it has threads"}], [])
     with pytest.raises(ZygoteUnfitError, match="it has threads"):

@@ -112,7 +112,7 @@ class Files:
     it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
     only other processes have it open, or if another living process created it, according to its name (torch's names
     contain the pid). A file that no process has open, and whose name has no pid, counts too: if it is not ours, that
-    costs one repetition and no more.
+    costs the repetitions of one case and no more (`harness.checks.shm_turn`).
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:
