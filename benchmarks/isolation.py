@@ -71,7 +71,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    torch=(50, 200),
+    torch=(50, 800),
     trivial=(200, 4_000),
     empty=(1_000, 10_000),
     singly=3,

@@ -101,7 +101,10 @@ def test_a_real_process_is_named(child: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    code = "print(flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # right after `exec` it has no command line yet
     yield process
     process.communicate(b"\n")
 

@@ -134,7 +134,7 @@ class FakeZygote:
         #: The process ids of executors that were only ordered.
         self.ordered: dict[str, int] = {}
         self._script = script
-        self._deaths = {} if deaths is None else deaths
+        self.deaths = {} if deaths is None else {**deaths}
         self._inbox: deque[Message] = deque()
         self._ours, self._theirs = socket.socketpair()
         self.channel = Channel(self._theirs, "the zygote")
@@ -163,8 +163,8 @@ class FakeZygote:
         if self.gone:
             raise ZygoteError("the zygote is gone, see its log\nand more")
         self.signals.append(number)
-        if number in self._deaths:
-            self.tell_exit(executor, self._deaths[number])
+        if number in self.deaths:
+            self.tell_exit(executor, self.deaths[number])
 
     def tell_exit(self, executor: str, status: int, swept: Sequence[str] = ()) -> None:
         self._inbox.append({"op": "exit", "executor": executor, "status": status, "swept": [*swept], "stuck": []})

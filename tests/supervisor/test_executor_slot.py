@@ -225,6 +225,7 @@ def test_one_that_is_not_fit_for_use_is_replaced(bench: Bench, why: str) -> None
     bench.slot.prepare(BINDING)
     spare = bench.zygotes[0].executors[-1]
     bench.zygotes[0].refuses = why == "refused"
+    bench.zygotes[0].deaths[int(signal.SIGKILL)] = -9
     binding = BINDING
     if why == "another binding":
         binding = replace(BINDING, leak_check="full")
