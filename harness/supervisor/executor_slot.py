@@ -108,7 +108,7 @@ class ExecutorSlot:
         Without effect where executors start cold. What prevents it shows at the `spawn`, which then starts another.
         """
         if self._spare is None and self._link is not None and not self._link.cold:
-            with contextlib.suppress(ZygoteError, WriteError):
+            with contextlib.suppress(ZygoteError, WriteError, OSError):  # OSError: for lack of descriptors
                 self._spare = self._start(self._link, binding, ahead=True)
 
     def drop_spare(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
+from harness.supervisor.executor_handle import Outputs
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteClient, ZygoteError
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote
@@ -241,6 +243,20 @@ def test_one_that_is_not_fit_for_use_is_replaced(bench: Bench, why: str) -> None
     killed = [9] if why in ("another binding", "killed at once") else []
     assert bench.zygotes[0].signals[1:] == killed
     assert not (handle.temp.parent / "gw0-e2").exists()
+
+
+def test_a_lack_of_descriptors_prevents_only_that_one_is_started_ahead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking() -> Outputs:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    current = bench.slot.spawn(BINDING)
+    with monkeypatch.context() as patched:
+        patched.setattr("harness.supervisor.executor_slot.Outputs", lacking)
+        bench.slot.prepare(BINDING)
+    bench.slot.dispose(current, "retired")
+    assert bench.slot.spawn(BINDING).name == "gw0-e3"
 
 
 def test_one_whose_zygote_is_gone_is_forgotten(bench: Bench) -> None:
