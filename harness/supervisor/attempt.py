@@ -216,13 +216,13 @@ class Listener:
         """Wait for the end of the case."""
         return self.heed(lambda: self.handle.receive(self.deadline))
 
-    def plain(self, facts: list[bytes], passed: Sequence[PassedPhase]) -> Evidence:
+    def plain(self, facts: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> Evidence:
         """The case has passed in these phases, with these further facts, and another one has begun after it.
 
-        Raises ProtocolError.
+        `silent`: it has written nothing. Raises ProtocolError.
         """
         self.over = self.followed = True
-        self._take_reports(facts, passed)
+        self._take_reports(facts, passed, silent=silent)
         return Evidence(phases=tuple(self.phases), done=True, limit=self.request.limit)
 
     def heed(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
@@ -326,7 +326,7 @@ class Listener:
         handle = self.handle
         self._take_reports(handle.new_facts(), handle.outputs.phases.read(len(handle.cases)))
 
-    def _take_reports(self, lines: list[bytes], passed: Sequence[PassedPhase]) -> None:
+    def _take_reports(self, lines: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> None:
         """Take the reports and warnings in the facts, and the phases that have passed. Raises ProtocolError."""
         facts = decode_lines(lines, f"executor {self.handle.name}") if lines else []
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
@@ -334,7 +334,8 @@ class Listener:
         messages = phase_page.with_facts(passed, told)
         self.reports = reports.unpack(self.request.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
-            self._add_output(report, message)
+            if not silent:
+                self._add_output(report, message)
             self.phases.append(phase_of(report))
 
     def _add_output(self, report: pytest.TestReport, message: Message) -> None:

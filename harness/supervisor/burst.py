@@ -7,11 +7,13 @@ itself while all is well, and notes in its file of facts when a case begins. Eac
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
+from harness.protocol.phase_page import PassedPhase
 from harness.protocol.wire import Message, ProtocolError, decode
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in, phases_in
@@ -28,6 +30,16 @@ LOOK = 0.05
 _BEGUN = b'{"op":"begun"'
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is known of an attempt by its place in the burst; see `Attempt`."""
+
+    number: int
+    alone: bool
+    duration: float
+    ended: float
+
+
 class Burst:
     """Attempts at several cases. The first has begun; another one begins only once the one before has passed."""
 
@@ -36,7 +48,8 @@ class Burst:
         self.handle = handle
         self._requests = requests
         self._numbers = numbers
-        self._attempts: list[Attempt] = []
+        #: Of a case that has passed in silence, how to make its attempt: the executor shall not wait for that.
+        self._attempts: list[Attempt | Callable[[], Attempt]] = []
         #: When each case began, as far as is known.
         self._begins = [time.time()]
         self._alone = not handle.cases
@@ -80,7 +93,10 @@ class Burst:
                 self._conclude()
             else:
                 self._look()
-        return self._attempts[place]
+        attempt = self._attempts[place]
+        if not isinstance(attempt, Attempt):
+            attempt = self._attempts[place] = attempt()
+        return attempt
 
     def _look(self) -> None:
         """Wait for a message, or for the time to look for cases that have begun."""
@@ -113,15 +129,18 @@ class Burst:
                 continue
             try:
                 message = decode(line, f"executor {self.handle.name}")
-                begun, self._listener.end = self._begin(message), marks_in(message)
-                evidence = self._listener.plain(lines[first:place], phases_in(message))
+                begun, marks = self._begin(message), marks_in(message)
+                facts, passed, self._listener.end = lines[first:place], phases_in(message), marks
+                if facts or marks != self.handle.marks:
+                    self._add(self._listener.plain(facts, passed), begun)
+                else:
+                    self._attempts.append(partial(_silent_attempt, self._listener, passed, self._place(begun)))
             except ProtocolError:  # the case has written to the file; what follows is not to be trusted
                 self._answer = NoMessage.GARBLED
                 self._listener = self._listen(self._requests[self.ran - 1], again=True)
                 return
-            self._add(evidence, begun)
             self.handle.pass_facts(lines[first : place + 1])
-            self.handle.marks = marks_in(message)
+            self.handle.marks = marks
             self._begins.append(begun)
             self._alone = False
             self._listener = self._listen(self._requests[self.ran - 1])
@@ -132,12 +151,13 @@ class Burst:
         evidence = self._listener.heed(self._receive)
         self._add(evidence, self._over or time.time())
 
+    def _place(self, ended: float) -> _Place:
+        """The place of the next attempt, which has ended."""
+        begun = self._begins[-1]
+        return _Place(self._numbers[len(self._attempts)], self._alone, max(0.0, ended - begun), ended)
+
     def _add(self, evidence: Evidence, ended: float) -> None:
-        number, begun = self._numbers[len(self._attempts)], self._begins[-1]
-        duration = max(0.0, ended - begun)
-        self._attempts.append(
-            attempt_of(self._listener, number, evidence, alone=self._alone, duration=duration, ended=ended)
-        )
+        self._attempts.append(_attempt(self._listener, evidence, self._place(ended)))
 
     def _listen(self, request: CaseRequest, *, again: bool = False) -> Listener:
         if not again:
@@ -154,6 +174,15 @@ class Burst:
         if message.get("case") != case or not isinstance(begun, float):
             raise ProtocolError(f"an executor began {message.get('case')!r}, expected {case!r}")
         return min(max(self._begins[-1], begun), time.time())
+
+
+def _attempt(listener: Listener, evidence: Evidence, place: _Place) -> Attempt:
+    return attempt_of(listener, place.number, evidence, alone=place.alone, duration=place.duration, ended=place.ended)
+
+
+def _silent_attempt(listener: Listener, passed: Sequence[PassedPhase], place: _Place) -> Attempt:
+    """An attempt that has passed in silence. Its output is not looked for: the files may be emptied by now."""
+    return _attempt(listener, listener.plain([], passed, silent=True), place)
 
 
 @dataclass(frozen=True, slots=True)

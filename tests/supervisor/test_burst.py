@@ -82,6 +82,39 @@ def test_phases_on_the_page_are_of_the_case_that_wrote_them(tmp_path: Path) -> N
     assert (second.outcome, second.judgement.message) == (Outcome.CRASHED, "SIGSEGV in call")
 
 
+def test_an_attempt_in_silence_may_be_made_after_the_files_were_emptied(tmp_path: Path) -> None:
+    """The next request is sent first, so that the executor need not wait."""
+
+    def script(executor: FakeExecutor) -> None:
+        executor.page.begin(len(executor.requests))
+        if len(executor.requests) == 1:
+            executor.pass_phases(*PHASES)
+            passed = executor.page.written
+            executor.write_fact(encode({"op": "begun", "case": "b", "t": 4e9, "out": [0, 0], "passed": passed}))
+            executor.page.begin(2)
+            executor.print("x" * (2 << 20))
+        else:
+            executor.page.begin(3)
+            executor.print("of c")
+        executor.pass_phases(*PHASES)
+        executor.say("done")
+
+    a, b, c = three()
+    with handle_on(tmp_path, script, DIES) as (handle, _):
+        burst = Burst(handle, [a, b], (1, 1))
+        second = burst.result(1)
+        assert burst.last is second
+        following = Burst(handle, [c], (1,))
+        third = following.result(0)
+        marks = handle.marks
+        first = burst.result(0)
+        assert (burst.result(0), handle.marks) == (first, marks)
+    assert [attempt.outcome for attempt in (first, second, third)] == [Outcome.PASSED] * 3
+    assert [report.when for report in first.reports] == list(PHASES)
+    assert (first.stdout, len(second.stdout) > 1000, third.stdout) == ("", True, "of c")
+    assert [report.sections for report in first.reports] == [[], [], []]
+
+
 def test_a_case_that_died_before_it_wrote_to_the_page_has_no_phases(tmp_path: Path) -> None:
     def script(executor: FakeExecutor) -> None:
         executor.page.begin(1)
