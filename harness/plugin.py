@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gc
 import os
 import sys
 import traceback
@@ -393,6 +394,9 @@ class ControllerHooks:
             status = EXIT_INTERNAL
         self._signs.stop()
         session.exitstatus = self._run.report(status)
+        # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.
+        gc.collect()
+        gc.freeze()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from harness.reporting import plot, terminal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ class Recorder:
             return
         config, order = self._session.config, [item.nodeid for item in self._session.items]
         self._items = {item.nodeid: item for item in self._session.items}
+        locate(self._session.items)
         marks = _Marks()
         collected = {path: module for path, module in self._modules.items() if module.nodeid in self._collected}
         modules = {path: self._node(module, marks) for path, module in collected.items()}
@@ -131,6 +132,20 @@ class Recorder:
             extra=tuple(sorted(node.extra_keyword_matches)),
             **more,
         )
+
+
+def locate(items: Iterable[pytest.Item]) -> None:
+    """Set the location of the tests: pytest looks for file and line of each, but those of one function share them."""
+    places: dict[int, tuple[object, str, int | None]] = {}
+    for item in items:
+        if type(item) is not pytest.Function:  # another class may say where its tests are
+            continue
+        function = item.function
+        if id(function) in places:
+            _, path, line = places[id(function)]
+            item.location = path, line, item.getmodpath()
+        else:
+            places[id(function)] = function, *item.location[:2]
 
 
 class _Marks:

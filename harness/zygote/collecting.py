@@ -61,6 +61,10 @@ class CollectorPlugin:
         if self._recorder is not None:
             config.pluginmanager.register(self._recorder)
 
+    def pytest_collectreport(self) -> None:
+        # Nodes live until the end: without this, the collector walks all of them again and again while others are made.
+        gc.freeze()
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         config = session.config
@@ -90,6 +94,7 @@ def freeze_baseline(collected: CollectedSession) -> None:
     """Make the current state of this process, after the collection, the baseline for the checks of cases."""
     collected.guard.capture()
     # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 
