@@ -10,21 +10,21 @@ import ctypes
 #: A function that only the simulated runtime exports.
 _OWN = "simcudaIsInitialized"
 
-
 #: A function that only the interposer exports, which stands in front of a CUDA runtime in runs with injected faults.
 _FAULTS = "interposerFaultCount"
+
+#: The symbols of this process, also of what is loaded later. Made once: each makes a class, and so a reference cycle.
+_SYMBOLS = ctypes.CDLL(None)
 
 
 def runtime() -> ctypes.CDLL | None:
     """The simulated CUDA runtime that is loaded into this process; None if there is none."""
-    symbols = ctypes.CDLL(None)
-    return symbols if hasattr(symbols, _OWN) else None
+    return _SYMBOLS if hasattr(_SYMBOLS, _OWN) else None
 
 
 def interposer() -> ctypes.CDLL | None:
     """The library that injects faults in front of the CUDA runtime of this process; None if there is none."""
-    symbols = ctypes.CDLL(None)
-    return symbols if hasattr(symbols, _FAULTS) else None
+    return _SYMBOLS if hasattr(_SYMBOLS, _FAULTS) else None
 
 
 def faults_struck() -> dict[str, int]:

@@ -528,6 +528,26 @@ def test_collecting_garbage_frees_cycles_and_the_last_exception() -> None:
     subprocess.run([sys.executable, "-c", _COLLECTED], cwd=_ROOT, check=True)
 
 
+_WITHOUT_GARBAGE = """
+import gc
+import torch
+from harness.backends import simulation
+from harness.checks.meters.table import Meters, collect_garbage
+meters = Meters("fast")
+meters.read()
+collect_garbage()
+gc.disable()
+meters.read()
+simulation.faults_struck()
+assert gc.collect() == 0
+"""
+
+
+def test_a_reading_makes_no_garbage() -> None:
+    """After a suspicion it is repeated as long as the last collection of garbage has found something."""
+    subprocess.run([sys.executable, "-c", _WITHOUT_GARBAGE], cwd=_ROOT, check=True)
+
+
 _MANY = """
 import gc
 from harness.checks.meters.table import Meters, growths, suspicions
