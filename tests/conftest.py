@@ -70,7 +70,12 @@ ACCEPTANCE = (
 #: Set in the environment, ``pytest tests/`` also runs what is marked ``nightly``.
 NIGHTLY = "TESTS_NIGHTLY"
 #: Files with a test, or a set-up, of half a minute and more.
-LONGEST = ("tests/softdevice/test_core.py", "tests/softdevice/test_build.py", "tests/acceptance/test_bisect.py")
+LONGEST = (
+    "tests/softdevice/test_core.py",
+    "tests/softdevice/test_build.py",
+    "tests/acceptance/test_bisect.py",
+    "tests/checks/test_state_table.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -106,8 +111,7 @@ def chosen_way(test: str, count: int) -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """More workers than cores: a fifth of the time of these tests is spent waiting."""
-    cores = len(os.sched_getaffinity(0))
-    return None if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else cores + (cores + 1) // 2
+    return None if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -243,6 +243,7 @@ def test_update_from_what_is_no_run(tmp_path: Path) -> None:
     assert "there is no journal at 'journal.ndjson'" in refused(harness("update", ".", cwd=tmp_path))
 
 
+@pytest.mark.nightly  # .ci/run lints them for each change
 def test_the_waivers_of_this_project_are_sound() -> None:
     done = harness("lint", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

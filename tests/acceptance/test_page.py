@@ -34,6 +34,7 @@ def test_a_mistake_in_the_page_takes_nothing_from_the_verdict(make_project: Make
     assert not (result.run_dir / report.FILE_NAME).exists()
 
 
+@pytest.mark.nightly  # each change: tests/reporting/page/test_browser.py
 @browsers.needs_chromium
 def test_a_run_of_misbehaving_cases_in_a_browser(make_project: MakeProject) -> None:
     result = make_project("verdicts", "deaths", "noise").run("-n2")

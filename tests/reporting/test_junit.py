@@ -324,6 +324,7 @@ def test_long_texts_keep_head_and_tail() -> None:
         assert re.search(r"\[\.\.\. \d+ of \d+ characters cut \.\.\.\]", text)
 
 
+@pytest.mark.nightly
 def test_noisy_cases_stay_within_what_readers_take() -> None:
     # Their texts come to several times what readers take. More of them would only take longer.
     # Control characters and markup grow when written: what counts is the size of the file.

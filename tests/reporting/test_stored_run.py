@@ -177,6 +177,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 _FROM_SHELL = ["sh", "-c", '"$@"; exit $?', "sh"]
 
 
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_cases(tmp_path: Path) -> None:
     peaks = []
     for number in (2_000, 40_000):

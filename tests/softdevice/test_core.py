@@ -56,7 +56,7 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("plain"),
+    Variant("plain", level="-O0"),
     Variant("thread", ("-fsanitize=thread",), "-O1", _RACE, "ThreadSanitizer: data race"),
     Variant(
         "address",
