@@ -111,7 +111,8 @@ def chosen_way(test: str, count: int) -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """More workers than cores: a fifth of the time of these tests is spent waiting."""
-    return None if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else 2 * len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    return None if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else cores + (cores + 1) // 2
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
