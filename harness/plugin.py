@@ -394,9 +394,10 @@ class ControllerHooks:
             status = EXIT_INTERNAL
         self._signs.stop()
         session.exitstatus = self._run.report(status)
-        # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.
-        gc.collect()
-        gc.freeze()
+        if self._run.context.isolation != "none":
+            # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.
+            gc.collect()
+            gc.freeze()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from harness.reporting import plot, terminal

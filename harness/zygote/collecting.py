@@ -93,9 +93,9 @@ class CollectorPlugin:
 def freeze_baseline(collected: CollectedSession) -> None:
     """Make the current state of this process, after the collection, the baseline for the checks of cases."""
     collected.guard.capture()
-    # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
-    gc.unfreeze()
+    gc.unfreeze()  # what was frozen while it was collected may be garbage by now
     gc.collect()
+    # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
     gc.freeze()
 
 
