@@ -10,6 +10,7 @@ import weakref
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -45,6 +46,11 @@ def _has_versions() -> bool:
 _HAS_VERSIONS = _has_versions()
 
 
+def is_set_up(session: pytest.Session) -> bool:
+    """Whether fixtures or collectors of `session` are set up."""
+    return bool(session._setupstate.stack)
+
+
 def tear_down_all(session: pytest.Session) -> None:
     """Tear down every fixture and collector that is still set up in `session`.
 
@@ -61,8 +67,15 @@ def xdist_sender(config: pytest.Config) -> object | None:
     return next((plugin for plugin in plugins if type(plugin).__name__ == "WorkerInteractor"), None)
 
 
-def run_exit_callbacks() -> None:
-    """Run the `atexit` callbacks, last registered first, as the interpreter does at its end."""
+def run_exit_callbacks(after: weakref.finalize[..., Any] | None) -> None:
+    """Run the `atexit` callbacks, last registered first, as the interpreter does at its end.
+
+    Of `weakref.finalize` objects only those that were made after the object `after`; all of them if it is None, or does
+    not live any more. Those before are not even looked at: that would copy the memory page of each in a forked process.
+    """
+    kind: Any = weakref.finalize
+    made = list(takewhile(lambda each: each is not after, reversed(kind._registry)))
+    kind._registry = {each: kind._registry[each] for each in reversed(made)}
     atexit._run_exitfuncs()
 
 
@@ -72,7 +85,7 @@ def join_threads() -> None:
 
 
 def finalizers() -> list[weakref.finalize[..., Any]]:
-    """The live `weakref.finalize` objects. Each of them may run at the end of the interpreter."""
+    """The live `weakref.finalize` objects, oldest first. Each of them may run at the end of the interpreter."""
     return list(weakref.finalize._registry)  # type: ignore[attr-defined]
 
 

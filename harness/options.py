@@ -28,6 +28,8 @@ LEAK_CHECKS = ("off", "fast", "full")
 PROGRESS = ("auto", "live", "plain", "off")
 #: What can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
 DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
+#: From this number of cases on it pays to import for all of them what not all need.
+MANY_CASES = 10
 JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
 
 
@@ -391,6 +393,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("harness_suites", "folders whose tests are conformance cases", type="paths", default=[])
     preload = "modules to import before executors are forked"
     parser.addini("harness_preload", preload, type="args", default=["torch", "numpy.random"])
+    many = f"more modules to import before executors are forked, in runs of {MANY_CASES} cases or more"
+    parser.addini("harness_preload_many", many, type="args", default=[])
 
 
 def resolve(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ def test_run_exit_callbacks() -> None:
     code = (
         "import atexit; from harness import _compat\n"
         "atexit.register(print, 'first'); atexit.register(print, 'second')\n"
-        "_compat.run_exit_callbacks(); print('after')"
+        "_compat.run_exit_callbacks(None); print('after')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["second", "first", "after"]
@@ -48,10 +49,52 @@ def test_finalizers_can_be_kept_from_running_at_exit() -> None:
         "inherited = _compat.finalizers()\n"
         "weakref.finalize(other, print, 'new')\n"
         "for finalizer in inherited: finalizer.atexit = False\n"
-        "_compat.run_exit_callbacks()"
+        "_compat.run_exit_callbacks(None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("None", ["third", "second", "first"]),
+        ("first", ["third", "second"]),
+        ("third", []),
+        ("dead", ["third", "second", "first"]),
+    ],
+)
+def test_only_finalizers_made_after_one_run_at_exit(after: str, expected: list[str]) -> None:
+    """And each of them once, last made first; one that has run in time does not run again."""
+    code = (
+        "import weakref; from harness import _compat\n"
+        "class Thing: pass\n"
+        "things = [Thing() for _ in range(5)]\n"
+        "first = weakref.finalize(things[0], print, 'first')\n"
+        "dead = weakref.finalize(things[1], print, 'ran')\n"
+        "second = weakref.finalize(things[2], print, 'second')\n"
+        "third = weakref.finalize(things[3], print, 'third')\n"
+        "dead()\n"
+        f"_compat.run_exit_callbacks({after})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ran", *expected]
+
+
+def test_is_set_up(pytester: pytest.Pytester) -> None:
+    seen = []
+
+    class Looks:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+            seen.append(_compat.is_set_up(item.session))
+            result = yield
+            seen.append(_compat.is_set_up(item.session))
+            return result
+
+    pytester.makepyfile("def test_a(): pass\ndef test_b(): pass")
+    pytester.inline_run("-p", "no:harness", plugins=[Looks()])
+    assert seen == [False, True, True, False]  # the module stays set up for the second test
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="dictionaries have no version there")

@@ -71,6 +71,11 @@ class Inspector:
         self._batch.add_case(changes, self._suspected)
         return problems, self._suspected
 
+    @property
+    def several(self) -> bool:
+        """Whether more than one case has been compared since the start or the last `finish`."""
+        return self._batch.several
+
     def unreadable(self) -> list[str]:
         """What could not be read, and why. Each is reported once."""
         if not self._guard.unreadable and (self._meters is None or not self._meters.unreadable):

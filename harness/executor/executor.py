@@ -405,14 +405,16 @@ class Executor:
         """Tear down all fixtures, then exit under the watchdog, in the way that the request asks for."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
-        if not self._poisoned:
+        # After a single case that has torn down all, nothing is left to compare.
+        compared = not self._poisoned and (self._inspector.several or _compat.is_set_up(self._collected.session))
+        if compared:
             self._inspector.collect()
         try:
             _compat.tear_down_all(self._collected.session)
         except BaseException as error:  # noqa: BLE001 - any error of a fixture is reported, then the process exits
             bye["error"] = f"the teardown of fixtures that the last cases shared raised {error!r}"
         else:
-            changed, grown = ([], {}) if self._poisoned else self._inspector.finish()
+            changed, grown = self._inspector.finish() if compared else ([], {})
             if changed:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:

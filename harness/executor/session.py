@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -34,13 +36,15 @@ class ReportRelay:
 class CollectedSession:
     """The state that an executor inherits from the zygote.
 
-    `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork, and
-    `case_modules` those with cases. `relay` passes on pytest's reports. `guard` is notified of fixtures.
+    `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork,
+    `case_modules` those with cases, and `last_finalizer` was made last before the collection. `relay` passes on
+    pytest's reports. `guard` is notified of fixtures.
     """
 
     session: pytest.Session
     items: Mapping[str, pytest.Item]
     modules: frozenset[str]
     case_modules: frozenset[str]
+    last_finalizer: weakref.finalize[..., Any] | None
     relay: ReportRelay
     guard: StateGuard

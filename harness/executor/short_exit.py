@@ -19,7 +19,7 @@ from harness.executor.session import CollectedSession
 def clear(collected: CollectedSession) -> None:
     """End threads, run exit callbacks, clear the globals of new modules: CPython's order, before C's exit handlers."""
     _compat.join_threads()
-    _compat.run_exit_callbacks()
+    _compat.run_exit_callbacks(collected.last_finalizer)
     # New modules are last in the dictionary. A scan of all of it would copy the memory pages of every module's name.
     made = takewhile(lambda name: name not in collected.modules, reversed(sys.modules))
     for name in [*made, *collected.case_modules]:

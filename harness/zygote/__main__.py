@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import pytest
 
-from harness import _compat, linux
+from harness import linux
 from harness.collection.recorder import Recorder
 from harness.devices import guard
 from harness.errors import WriteError
@@ -28,7 +28,7 @@ from harness.protocol.wire import Message
 from harness.rootdir import RootError
 from harness.under import WrapperError
 from harness.zygote import cold, log
-from harness.zygote.collecting import collect, freeze_baseline, prepare
+from harness.zygote.collecting import PreloadError, collect, freeze_baseline, prepare
 from harness.zygote.server import ForkServer
 from harness.zygote.spec import ZygoteSpec
 
@@ -48,12 +48,8 @@ def main() -> None:
     environment, folder = dict(os.environ), os.getcwd()
     try:
         around = prepare(spec)
-    except WrapperError as error:
+    except (WrapperError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=str(error)).serve()
-    if spec.skip_early_exit_handlers:
-        # As with C's exit handlers: those of torch's operator libraries take 20 ms in every process, without any use.
-        for finalizer in _compat.finalizers():
-            finalizer.atexit = False
 
     def serve(collected: CollectedSession) -> NoReturn:
         if not (reason := _unfit()):
@@ -76,7 +72,7 @@ def main() -> None:
             recorder.write()  # supervisors have the same arguments, and so the same error
         elif recorder.unwritten:
             recorder.write(ended=f"pytest ended with exit status {status}")
-    except (RootError, WriteError) as error:
+    except (RootError, WriteError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
     # What was collected, or failed, is in the description.
     ForkServer(_refuse, listener, unfit=f"the cases could not be collected: pytest's exit status was {status}").serve()

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Generator, Sequence
 from typing import NoReturn
 
 import pytest
 
+from harness import _compat, options
 from harness.checks.state.guard import FixtureWatch, StateGuard
 from harness.collection.recorder import Recorder
+from harness.errors import HarnessError
 from harness.executor import trace_log as tracelog
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import show_surrogates
 from harness.rootdir import Root, RootError
 from harness.under import Around
 from harness.zygote.spec import ZygoteSpec
+
+
+class PreloadError(HarnessError):
+    """A module that shall be imported for all executors cannot be."""
 
 
 class CollectorPlugin:
@@ -28,21 +36,22 @@ class CollectorPlugin:
 
     def __init__(
         self,
-        root: Root,
+        spec: ZygoteSpec,
         serve: Callable[[CollectedSession], NoReturn],
         around: Around | None,
         recorder: Recorder | None,
     ) -> None:
-        """`root` is the root of the run. If pytest finds another one here, nothing is collected.
+        """If pytest finds another root folder here than that of `spec`, nothing is collected.
 
         `recorder` describes the collection to supervisors. None in a cold executor.
         """
-        #: What is wrong with the root folder or the ini file that pytest found here, or an empty string.
-        self.misplaced = ""
-        self._root = root
+        #: Why nothing is served, if pytest found another root folder or ini file, or a module cannot be imported.
+        self.error: RootError | PreloadError | None = None
+        self._spec = spec
         self._serve = serve
         self._around = around
         self._recorder = recorder
+        self._last_finalizer = next(reversed(_compat.finalizers()), None)
         self._relay = ReportRelay()
         self._guard = StateGuard()
 
@@ -50,9 +59,9 @@ class CollectorPlugin:
     def pytest_configure(self, config: pytest.Config) -> None:
         # pytest empties this folder. Executors would delete each other's files; each has a folder of its own (TMPDIR).
         config.option.basetemp = None
-        self.misplaced = self._root.difference(Root.of(config))
-        if self.misplaced:
-            raise pytest.UsageError(self.misplaced)
+        if misplaced := self._spec.root.difference(Root.of(config)):
+            self.error = RootError(misplaced)
+            raise pytest.UsageError(misplaced)
         config.pluginmanager.register(self._relay)
         config.pluginmanager.register(FixtureWatch(self._guard))
         config.pluginmanager.register(tracelog.TraceLogMuted())
@@ -72,6 +81,13 @@ class CollectorPlugin:
             self._recorder.write()
         if session.testsfailed and not config.option.continue_on_collection_errors:
             return True  # the supervisors report the errors
+        if len(session.items) >= options.MANY_CASES:
+            try:
+                with _imports(self._spec):
+                    _import("harness_preload_many", config.getini("harness_preload_many"))
+            except PreloadError as error:
+                self.error = error
+                return True
         if not (config.option.setupshow or config.option.setuponly):
             config.pluginmanager.unregister(name="terminalreporter")
         case_modules = {
@@ -83,6 +99,7 @@ class CollectorPlugin:
                 items={str(show_surrogates(item.nodeid)): item for item in session.items},  # ids as on the wire
                 modules=frozenset(sys.modules),
                 case_modules=frozenset(case_modules),
+                last_finalizer=self._last_finalizer,
                 relay=self._relay,
                 guard=self._guard,
             )
@@ -109,25 +126,48 @@ def collect(
 
     `sys.argv` is set to the command line of the run, because some test files read it when imported. `recorder` writes
     the description of the collection before `serve` is called.
-    Raises RootError if pytest found another root folder or ini file than the run's.
+    Raises RootError if pytest found another root folder or ini file than the run's, PreloadError.
     """
     sys.argv = ["pytest", *spec.args]
-    collector = CollectorPlugin(spec.root, serve, around, recorder)
+    collector = CollectorPlugin(spec, serve, around, recorder)
     status = pytest.main([*spec.collection_args], plugins=[collector])
-    if collector.misplaced:
-        raise RootError(collector.misplaced)
+    if collector.error is not None:
+        raise collector.error
     return int(status)
 
 
 def prepare(spec: ZygoteSpec) -> Around | None:
     """Import the modules that the run imports before it collects. Returns the wrapper around test calls, if any.
 
-    Raises `harness.under.WrapperError`.
+    Raises `harness.under.WrapperError`, PreloadError.
     """
     sys.path[:] = spec.sys_path
-    around = (
-        Around(spec.under) if spec.under is not None else None
-    )  # first: it checks that torch has what the wrapper needs
-    for module in spec.preload:
-        importlib.import_module(module)
+    with _imports(spec):
+        around = (
+            Around(spec.under) if spec.under is not None else None
+        )  # first: it checks that torch has what the wrapper needs
+        _import("harness_preload", spec.preload)
     return around
+
+
+def _import(ini: str, names: Sequence[str]) -> None:
+    """Import the modules that the value `ini` names. Raises PreloadError; the traceback is printed."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            traceback.print_exc()
+            raise PreloadError(f"{ini} names {name!r}, which cannot be imported: {error!r}") from error
+
+
+@contextlib.contextmanager
+def _imports(spec: ZygoteSpec) -> Generator[None]:
+    """Import modules for all executors in this context. Where executors end early, their finalizers do not run at exit.
+
+    Those of torch's operator libraries take 20 ms in every process, without any use.
+    """
+    known = frozenset(_compat.finalizers())
+    yield
+    if spec.skip_early_exit_handlers:
+        for finalizer in frozenset(_compat.finalizers()) - known:
+            finalizer.atexit = False

@@ -69,6 +69,36 @@ def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject)
     check_journal(result)
 
 
+@pytest.mark.parametrize(("cases", "imported"), [(9, False), (10, True)])
+def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
+    make_project: MakeProject, cases: int, imported: bool
+) -> None:
+    """`torch._inductor` takes as long to import as torch: a run of one case does not wait for it."""
+    project = make_project()
+    project.write("heavy.py", "import os\nzygote = os.getpid()\n")
+    text = (
+        "import os, sys\nimport pytest\n\n"
+        f"@pytest.mark.parametrize('number', range({cases}))\ndef test_a(number):\n"
+        "    heavy = sys.modules.get('heavy')\n"
+        f"    assert (heavy is not None) == {imported}\n    assert heavy is None or heavy.zygote == os.getppid()\n"
+    )
+    project.write("suites/plain/test_plain.py", text)
+    result = project.run("-n2", "-opythonpath=.", "-oharness_preload_many=heavy")
+    assert result.status == 0, result.tail()
+    assert set(result.verdicts.values()) == {"passed"}
+
+
+@SPREADS
+@pytest.mark.parametrize("ini", ["harness_preload", "harness_preload_many"])
+def test_a_module_that_cannot_be_imported_is_named(make_project: MakeProject, spread: str, ini: str) -> None:
+    project = make_project()
+    project.write("suites/plain/test_plain.py", PLAIN.replace("4", "10"))
+    result = project.run(spread, f"-o{ini}=no_such_module")
+    assert result.status != 0
+    assert f"{ini} names 'no_such_module'" in result.terminal, result.tail()
+    assert "passed" not in result.verdicts.values()
+
+
 @SPREADS
 def test_a_fork_that_fails_for_a_while_is_waited_for(make_project: MakeProject, spread: str) -> None:
     project = make_project()
