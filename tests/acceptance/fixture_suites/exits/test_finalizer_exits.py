@@ -13,6 +13,8 @@ COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has passed by the time that 
 class Lives:
     """Lives as long as the process."""
 
+    kept: "Lives"
+
 
 def test_before() -> None:
     pass
