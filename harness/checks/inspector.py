@@ -41,11 +41,14 @@ class Inspector:
             self._guard.capture()
             self._before = self._meters.read()
 
-    def end(self, *, levels: bool = False, keeps: Keeps | None = None) -> tuple[list[Problem], dict[str, int]]:
+    def end(
+        self, *, levels: bool = False, keeps: Keeps | None = None, has_raised: bool = False
+    ) -> tuple[list[Problem], dict[str, int]]:
         """The state that has changed, and by meter the suspicious growth. Restores the state where that is safe.
 
         With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
-        out what the case keeps by its own account.
+        out what the case keeps by its own account. What a case that `has_raised` has grown by does not count for the
+        batch: pytest reads and parses each file of its traceback, and keeps them.
         """
         self.levels = {}
         if self._meters is None or self._before is None:
@@ -68,7 +71,7 @@ class Inspector:
         if keeps is not None:
             changes = self._kept.beyond(changes, keeps)
         self._suspected = suspicions(changes, self._tier)
-        self._batch.add_case(changes, self._suspected)
+        self._batch.add_case({} if has_raised else changes, self._suspected)
         return problems, self._suspected
 
     @property
@@ -87,8 +90,8 @@ class Inspector:
         self._reported |= set(found)
         return new
 
-    def grown(self, *, keeps: Keeps | None = None) -> dict[str, int]:
-        """By meter, what has changed since the last reading, after a case has run again. With `keeps`, see `end`.
+    def grown(self, *, keeps: Keeps | None = None, has_raised: bool = False) -> dict[str, int]:
+        """By meter, what has changed since the last reading, after a case has run again. For the arguments see `end`.
 
         What the second run has changed of the state is put back, and not held against the next case.
         """
@@ -99,7 +102,7 @@ class Inspector:
         changes = self._changes(self._meters, self._before)
         if keeps is not None:
             changes = self._kept.beyond(changes, keeps)
-        self._batch.add_rerun(changes, self._suspected)
+        self._batch.add_rerun({} if has_raised else changes, self._suspected)
         return changes
 
     def collect(self) -> None:

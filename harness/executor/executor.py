@@ -75,6 +75,8 @@ class Executor:
         self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
         self._streams = (sys.stdout, sys.stderr)
         self._has_subtests = False
+        #: Whether the current case has raised an error, also an expected one.
+        self._has_raised = False
         #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
         self._is_plain = True
@@ -145,6 +147,7 @@ class Executor:
             self._snapshots_made += 1
             allocator_snapshot.write(self._snapshots, self._snapshots_made)
         self._has_subtests = self._has_subtests or type(report) is not pytest.TestReport
+        self._has_raised = self._has_raised or report.failed or hasattr(report, "wasxfail")
         if self._has_subtests and report.when == "call":
             # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
@@ -183,7 +186,7 @@ class Executor:
 
     def _run_case(self, message: Message) -> Message:
         """Run a case and check the process. Returns the message about its end."""
-        self._has_subtests, self._is_plain = False, True
+        self._has_subtests, self._has_raised, self._is_plain = False, False, True
         item = self._collected.items.get(message["case"])
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
@@ -225,7 +228,7 @@ class Executor:
         if poisoned:  # every further CUDA call would fail
             done["poison"] = poisoned
         else:
-            changed, suspicions = self._inspector.end(levels=levels, keeps=kept(item))
+            changed, suspicions = self._inspector.end(levels=levels, keeps=kept(item), has_raised=self._has_raised)
             problems += changed
             if self._inspector.levels:
                 done["levels"] = self._inspector.levels
@@ -295,7 +298,9 @@ class Executor:
         self._mute()
         self._run_without_report(message)
         self._listen()
-        grown = self._inspector.grown(keeps=kept(self._collected.items[message["case"]]))
+        grown = self._inspector.grown(
+            keeps=kept(self._collected.items[message["case"]]), has_raised=self._has_raised
+        )
         self._send({"op": "grown", "growths": grown})
 
     def _repeat(self, message: Message) -> None:

@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from .lower import BF16_PRODUCTS, LOWER
 
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not_reentrant"])
-KEEPS_SCRIPTS = pytest.mark.keeps("TorchScript keeps every class that it has compiled", host="512KiB")
 #: TorchScript is deprecated, and says so; on Python 3.14 it says that it is not supported, and works.
 SCRIPT_IS_OLD = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is", "ignore:.*torch.jit.trace.* is")
 
@@ -86,7 +85,7 @@ def test_checkpoint_recomputes_in_the_autocast_state_of_the_first_time(
 # ---- TorchScript ----
 
 
-@KEEPS_SCRIPTS
+@pytest.mark.keeps("TorchScript keeps every class that it has compiled", host="256KiB")
 @SCRIPT_IS_OLD
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_cat_jit")
 @LOWER
@@ -112,7 +111,6 @@ def test_jit_script_module_runs_under_autocast(device: torch.device, dtype: torc
     assert all(torch.equal(result, expected) for result in found)
 
 
-@KEEPS_SCRIPTS
 @SCRIPT_IS_OLD
 @LOWER
 def test_jit_script_module_after_autocast_is_not_lowered(device: torch.device, dtype: torch.dtype) -> None:

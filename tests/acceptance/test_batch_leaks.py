@@ -55,6 +55,46 @@ def test_a_case_that_leaks_a_little_each_time(make_project: MakeProject, spread:
     assert len(result.verdicts) == 24
 
 
+RAISES = """\
+import pytest
+
+FILES = {}
+MORE = []
+
+
+def test_before():
+    pass
+
+
+def test_red():
+    FILES.setdefault("red", bytearray(200_000))  # as much as pytest keeps of the files of a traceback
+    raise ValueError("red")
+
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_expected():
+    FILES.setdefault("expected", bytearray(200_000))
+    raise ValueError("expected")
+
+
+def test_after():
+    KEEPS
+"""
+
+
+@pytest.mark.parametrize("keeps", ["pass", "MORE.append(bytearray(200_000))"])
+def test_what_pytest_keeps_of_an_error_is_no_growth(make_project: MakeProject, keeps: str) -> None:
+    """It is kept once for each file. A case that passes is told from that: what it keeps is searched for."""
+    project = make_project()
+    project.write("suites/raises/test_raises.py", RAISES.replace("KEEPS", keeps))
+    result = project.run("-n0")
+    outcomes = {case.rpartition("::")[2]: outcome for case, outcome in result.verdicts.items()}
+    assert (outcomes["test_red"], outcomes["test_expected"]) == ("failed", "waived")
+    assert outcomes["test_after"] == ("passed" if keeps == "pass" else "leaked")
+    assert bool(batches(result)) == (keeps != "pass"), result.tail()
+    check_journal(result)
+
+
 @pytest.mark.ways("spread", SPREAD)
 def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, spread: str) -> None:
     result = make_project("batch_mapping").run(spread)
