@@ -92,9 +92,9 @@ apis_in_this_process = pytest.mark.parametrize("api", [_ACCELERATOR])
 #: as within a capture, and draws no more.
 apis_that_refuse = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(pytest.mark.requires(torch=">=2.13"))])
 
-#: The same as `apis`, for a graph that is printed. From 2.15 on, torch does that for CUDA by the runtime inside of
+#: The same as `apis`, for a graph that is printed. From 2.14 on, torch does that for CUDA by the runtime inside of
 #: cuda.bindings, which is NVIDIA's and needs NVIDIA's driver.
-_PRINTS = [pytest.mark.requires(silicon=True)] if torch.__version__ >= (2, 15) else []
+_PRINTS = [pytest.mark.requires(silicon=True)] if torch.__version__ >= (2, 14) else []
 apis_that_print = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(*_PRINTS)])
 
 on_cuda = pytest.mark.requires(device="cuda")
