@@ -155,9 +155,9 @@ def _import(ini: str, names: Sequence[str]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the run ends with its name
             traceback.print_exc()
-            raise PreloadError(f"{ini} names {name!r}, which cannot be imported: {error!r}") from error
+            raise PreloadError(f"{ini} names {name!r}, which cannot be imported: {error!r}") from None
 
 
 @contextlib.contextmanager
