@@ -298,9 +298,7 @@ class Executor:
         self._mute()
         self._run_without_report(message)
         self._listen()
-        grown = self._inspector.grown(
-            keeps=kept(self._collected.items[message["case"]]), has_raised=self._has_raised
-        )
+        grown = self._inspector.grown(keeps=kept(self._collected.items[message["case"]]), has_raised=self._has_raised)
         self._send({"op": "grown", "growths": grown})
 
     def _repeat(self, message: Message) -> None:
