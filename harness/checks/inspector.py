@@ -48,7 +48,7 @@ class Inspector:
 
         With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
         out what the case keeps by its own account. What a case that `has_raised` has grown by does not count for the
-        batch: pytest reads and parses each file of its traceback, and keeps them.
+        batch: to show its first errors pytest makes what it keeps (measured: some 80 KB each, and 3 MiB of arenas).
         """
         self.levels = {}
         if self._meters is None or self._before is None:

@@ -67,7 +67,7 @@ def test_before():
 
 
 def test_red():
-    FILES.setdefault("red", bytearray(200_000))  # as much as pytest keeps of the files of a traceback
+    FILES.setdefault("red", bytearray(200_000))  # more than pytest keeps to show its first errors
     raise ValueError("red")
 
 
@@ -84,7 +84,7 @@ def test_after():
 
 @pytest.mark.parametrize("keeps", ["pass", "MORE.append(bytearray(200_000))"])
 def test_what_pytest_keeps_of_an_error_is_no_growth(make_project: MakeProject, keeps: str) -> None:
-    """It is kept once for each file. A case that passes is told from that: what it keeps is searched for."""
+    """Pytest makes it once. What a case that passes keeps is searched for."""
     project = make_project()
     project.write("suites/raises/test_raises.py", RAISES.replace("KEEPS", keeps))
     result = project.run("-n0")
