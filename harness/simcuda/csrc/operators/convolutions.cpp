@@ -1,21 +1,27 @@
 // Convolutions: above the choice of a library for them, and those of cuDNN that programs call by name.
 #include <ATen/TensorOperators.h>
+#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/affine_grid_generator.h>
 #include <ATen/ops/affine_grid_generator_backward.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/grid_sampler_2d.h>
 #include <ATen/ops/grid_sampler_2d_backward.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bodies.h"
 #include "own.h"
+#include "rehearsal.h"
 #include "rules.h"
 
 namespace simcuda {
 namespace {
+
+using at::native::ConvBackend;
+using at::native::cudnn_conv_suggest_memory_format;
 
 at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                      at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups) {
@@ -29,29 +35,34 @@ at::Tensor depthwise(Arguments a) {
                    a[6].toIntVector(), tensor(a[0]).size(1));
 }
 
+// The result of a convolution by cuDNN. Torch may have chosen another library, which lays it out in another way.
+at::Tensor by_cudnn(Arguments a, const at::Tensor& result) {
+  return result.contiguous(cudnn_conv_suggest_memory_format(tensor(a[0]), tensor(a[1])));
+}
+
 // Arguments: input, weight, padding, stride, dilation, groups, three choices, and the output if it is given.
 at::Tensor cudnn(Arguments a) {
-  return convolved(tensor(a[0]), tensor(a[1]), std::nullopt, a[3].toIntVector(), a[2].toIntVector(),
-                   a[4].toIntVector(), a[5].toInt());
+  return by_cudnn(a, convolved(tensor(a[0]), tensor(a[1]), std::nullopt, a[3].toIntVector(), a[2].toIntVector(),
+                               a[4].toIntVector(), a[5].toInt()));
 }
 
 at::Tensor cudnn_transposed(Arguments a) {
-  return at::convolution(tensor(a[0]), tensor(a[1]), std::nullopt, a[4].toIntVector(), a[2].toIntVector(),
-                         a[5].toIntVector(), true, a[3].toIntVector(), a[6].toInt());
+  return by_cudnn(a, at::convolution(tensor(a[0]), tensor(a[1]), std::nullopt, a[4].toIntVector(), a[2].toIntVector(),
+                                     a[5].toIntVector(), true, a[3].toIntVector(), a[6].toInt()));
 }
 
 // Arguments: input, weight, bias, stride, padding, dilation, groups.
 at::Tensor with_relu(Arguments a) {
-  return convolved(tensor(a[0]), tensor(a[1]), optional(a[2]), a[3].toIntVector(), a[4].toIntVector(),
-                   a[5].toIntVector(), a[6].toInt())
+  return by_cudnn(a, convolved(tensor(a[0]), tensor(a[1]), optional(a[2]), a[3].toIntVector(), a[4].toIntVector(),
+                               a[5].toIntVector(), a[6].toInt()))
       .relu_();
 }
 
 // Arguments: input, weight, what is added, its factor, bias, stride, padding, dilation, groups.
 at::Tensor with_sum_and_relu(Arguments a) {
   const at::Scalar factor = a[3].isNone() ? at::Scalar(1.0) : a[3].toScalar();
-  return convolved(tensor(a[0]), tensor(a[1]), optional(a[4]), a[5].toIntVector(), a[6].toIntVector(),
-                   a[7].toIntVector(), a[8].toInt())
+  return by_cudnn(a, convolved(tensor(a[0]), tensor(a[1]), optional(a[4]), a[5].toIntVector(), a[6].toIntVector(),
+                               a[7].toIntVector(), a[8].toInt()))
       .add_(tensor(a[2]), factor)
       .relu_();
 }
@@ -98,24 +109,73 @@ void add_convolution(Registrar& registrar, const std::string& name) {
   registrar.boxed(name + ".out", torch::CppFunction::makeFromBoxedFunction<&call_into<function>>(), How::own);
 }
 
-// The sizes of the bias, the fourth argument, tell no more than the weight does. The CPU's kernel takes them.
-operators::Recipe whole_backward() {
-  operators::Recipe recipe;
-  recipe.shape = [](const c10::OperatorHandle& /*op*/, Stack* stack) {
-    stack->erase(stack->begin() + 3);
-    const operators::Results results = operators::rules::convolution_backward(*stack);
-    stack->assign(results.begin(), results.end());
-  };
-  return recipe;
-}
+// A launch of `convolution` or its backward, whose results have the layout of cuDNN's or that of torch's own kernels.
+class Convolution final : public c10::OperatorKernel {
+ public:
+  explicit Convolution(bool backward)
+      : backward_(backward), cudnn_(recipe(backward, true)), own_(recipe(backward, false)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    switch (chosen(Arguments(*stack).slice(stack->size() - op.schema().arguments().size()))) {
+      case ConvBackend::Empty:  // torch makes it of other operators
+        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+        return;
+      case ConvBackend::Cudnn:
+      case ConvBackend::CudnnTranspose: cudnn_(op, keys, stack); return;
+      default: own_(op, keys, stack);
+    }
+  }
+
+ private:
+  // Torch's own choice, after torch's own checks. Arguments: input, weight, bias, stride, padding, dilation, whether it is
+  // transposed, output's padding, groups. The backward has the result's gradient in front, and sizes for the bias.
+  ConvBackend chosen(Arguments a) const {
+    std::optional<std::vector<c10::SymInt>> sizes;
+    if (backward_) {
+      a = a.slice(1);
+      if (!a[2].isNone()) {
+        sizes = a[2].toSymIntVector();
+      }
+    }
+    return at::native::select_conv_backend(
+        tensor(a[0]), tensor(a[1]), backward_ ? std::nullopt : optional(a[2]), a[3].toSymIntVector(),
+        a[4].toSymIntVector(), a[5].toSymIntVector(), a[6].toBool(), a[7].toSymIntVector(), a[8].toInt(),
+        sizes.has_value() ? at::OptionalSymIntArrayRef(*sizes) : at::OptionalSymIntArrayRef());
+  }
+
+  static operators::Recipe recipe(bool backward, bool by_cudnn) {
+    operators::Recipe recipe;
+    recipe.check = rehearsal(backward ? "convolution_backward" : "convolution");
+    recipe.shape = [backward, by_cudnn](const c10::OperatorHandle& /*op*/, Stack* stack) {
+      const Arguments tensors = Arguments(*stack).slice(backward ? 1 : 0);
+      const at::MemoryFormat format = by_cudnn ? cudnn_conv_suggest_memory_format(tensor(tensors[0]), tensor(tensors[1]))
+                                               : at::MemoryFormat::Contiguous;
+      if (backward) {
+        stack->erase(stack->begin() + 3);  // the sizes of the bias tell no more than the weight does
+      }
+      const operators::Results results = backward ? operators::rules::convolution_backward(*stack)
+                                                  : operators::rules::convolution(*stack);
+      for (const at::Tensor& result : results) {
+        if (result.defined() && result.dim() > 1) {
+          result.unsafeGetTensorImpl()->empty_tensor_restride(format);
+        }
+      }
+      stack->assign(results.begin(), results.end());
+    };
+    return recipe;
+  }
+
+  const bool backward_;
+  operators::Launch cudnn_, own_;
+};
 
 }  // namespace
 
 void add_convolutions(Registrar& registrar) {
-  operators::Recipe forward = operators::convolution();
-  forward.body = nullptr;  // the CPU's kernel of this name
-  registrar.launched("convolution", std::move(forward), How::own);
-  registrar.launched("convolution_backward", whole_backward(), How::own);
+  for (const bool backward : {false, true}) {
+    registrar.boxed(backward ? "convolution_backward" : "convolution",
+                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Convolution>(backward)), How::own);
+  }
   add_convolution<depthwise>(registrar, "_conv_depthwise2d");
   add_convolution<depthwise>(registrar, "conv_depthwise3d");
   add_convolution<cudnn>(registrar, "cudnn_convolution");

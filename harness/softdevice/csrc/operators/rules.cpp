@@ -7,6 +7,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/native/ReduceOpsUtils.h>
+#include <ATen/native/utils/ParamUtils.h>
 #include <ATen/ops/index_meta_dispatch.h>
 #include <ATen/ops/result_type.h>
 
@@ -476,14 +477,18 @@ Results group_norm_backward(Arguments a) {
 Results convolution(Arguments a) {
   const at::Tensor& input = a[0].toTensor();
   const at::Tensor& weight = a[1].toTensor();
-  const auto stride = a[3].toIntVector();
-  const auto padding = a[4].toIntVector();
-  const auto dilation = a[5].toIntVector();
+  // One number stands for all dimensions.
+  const auto each = [&](const c10::IValue& value, const char* name) {
+    return at::native::expand_param_if_needed(value.toIntVector(), name, weight.dim() - 2);
+  };
+  const auto stride = each(a[3], "stride");
+  const auto padding = each(a[4], "padding");
+  const auto dilation = each(a[5], "dilation");
   TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", input.scalar_type(), ") and weight type (",
               weight.scalar_type(), ") should be the same");
   if (a[6].toBool()) {
-    return {of(at::native::conv_input_size(input.sizes(), weight.sizes(), padding, a[7].toIntVector(), stride,
-                                           dilation, a[8].toInt()),
+    return {of(at::native::conv_input_size(input.sizes(), weight.sizes(), padding, each(a[7], "output_padding"),
+                                           stride, dilation, a[8].toInt()),
                input.scalar_type())};
   }
   return {of(at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation),

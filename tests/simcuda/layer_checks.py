@@ -1,0 +1,94 @@
+"""A program for simulated devices: each check compares layers with those of the CPU, or with what CUDA's kernels are
+known to do. It prints a JSON object: name to "ok", or to a traceback."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+aten: Any = torch.ops.aten  # not typed
+
+
+def refused(message: str, work: Callable[[], object]) -> None:
+    found = "nothing was refused"
+    try:
+        work()
+    except RuntimeError as error:
+        found = str(error)
+    assert message in found, found
+
+
+def check_convolutions_without_channels() -> None:
+    for dim, bias, stride in product((1, 2, 3), (False, True), (1, 2)):
+        found = []
+        for device in ("cpu", "cuda"):
+            shapes: list[tuple[int, ...]] = [(2, 0, *[5] * dim), (4, 0, *[3] * dim), *([(4,)] if bias else [])]
+            given = [torch.ones(shape, device=device, requires_grad=True) for shape in shapes]
+            out = getattr(functional, f"conv{dim}d")(*given, stride=stride)
+            out.sum().backward()
+            found.append([out.detach().cpu(), *(each.grad.cpu() for each in given if each.grad is not None)])
+        for here, there in zip(*found, strict=True):
+            torch.testing.assert_close(here, there)
+
+
+def check_one_padding_for_all_dimensions() -> None:
+    for dtype in (torch.float32, torch.complex64):
+        images, weight = (torch.rand(1, 1, 1, 1, size, dtype=dtype) for size in (10, 4))
+        out = functional.conv3d(images.cuda(), weight.cuda(), padding="valid")
+        torch.testing.assert_close(out.cpu(), functional.conv3d(images, weight))
+
+
+def check_layouts_of_convolutions() -> None:
+    """Those of cuDNN: channels last where input or weight are, but not for float64."""
+    formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+    for (dim, last), dtype in product(formats.items(), (torch.float32, torch.float64)):
+        images = torch.rand(2, 8, *[4] * dim, dtype=dtype, device="cuda")
+        weight = torch.rand(4, 8, *[3] * dim, dtype=dtype, device="cuda").to(memory_format=last)
+        out = getattr(functional, f"conv{dim}d")(images, weight)
+        sizes = ([1] * dim, [0] * dim, [1] * dim, False, [0] * dim, 1)
+        results = [out, *aten.convolution_backward(out, images, weight, [4], *sizes, [True, True, False])[:2]]
+        wanted = last if dtype is torch.float32 else torch.contiguous_format
+        assert all(each.is_contiguous(memory_format=wanted) for each in results), (dim, dtype)
+
+
+def check_layouts_of_cudnn_by_name() -> None:
+    """Also where torch itself would not choose cuDNN."""
+    last = torch.channels_last
+    images, weight = torch.rand(2, 4, 6, 6, device="cuda").to(memory_format=last), torch.rand(4, 1, 3, 3, device="cuda")
+    sizes = ((1, 1), (0, 0), (1, 1), 4)
+    with torch.backends.cudnn.flags(enabled=False):
+        plain = functional.conv2d(images, weight, groups=4)
+        relu = torch.cudnn_convolution_relu(images, weight, None, *sizes)
+        added = torch.cudnn_convolution_add_relu(images, weight, relu, 2.0, None, *sizes)
+    assert plain.is_contiguous()
+    assert all(each.is_contiguous(memory_format=last) for each in (relu, added))
+    assert torch.equal(relu, plain.relu())
+
+
+def check_large_convolutions_that_do_not_fit() -> None:
+    images, weight = torch.ones(1, 3, 200, 200, device="cuda"), torch.ones(4, 2, 3, 3, device="cuda")
+    refused("to have 2 channels", lambda: functional.conv2d(images, weight))
+
+
+def main() -> None:
+    outcomes = {}
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            try:
+                check()
+                torch.cuda.synchronize()
+            except Exception:  # noqa: BLE001  (told in the result)
+                outcomes[name.removeprefix("check_")] = traceback.format_exc()
+            else:
+                outcomes[name.removeprefix("check_")] = "ok"
+    print(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main()
