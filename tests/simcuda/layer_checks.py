@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+HALVES = (torch.float16, torch.bfloat16)
 aten: Any = torch.ops.aten  # not typed
 
 
@@ -74,6 +76,62 @@ def check_layouts_of_cudnn_by_name() -> None:
 def check_large_convolutions_that_do_not_fit() -> None:
     images, weight = torch.ones(1, 3, 200, 200, device="cuda"), torch.ones(4, 2, 3, 3, device="cuda")
     refused("to have 2 channels", lambda: functional.conv2d(images, weight))
+
+
+def check_layers_of_16_bits() -> None:
+    """The CPU has no kernels for them; CUDA computes in float32, and rounds once."""
+    classes, labels = torch.tensor([1, 0]), torch.tensor([[1, 0, -1]] * 2)
+    layers: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Sequence[int]]] = {
+        "mean of windows": (torch.nn.AvgPool3d(3, 2), (2, 3, 6, 6, 6)),
+        "antialiased": (lambda x: functional.interpolate(x, (3, 4), mode="bilinear", antialias=True), (1, 2, 9, 9)),
+        "antialiased, cubic": (
+            lambda x: functional.interpolate(x, (3, 4), mode="bicubic", antialias=True),
+            (1, 2, 9, 9),
+        ),
+        "margins": (lambda x: functional.multi_margin_loss(x, classes.to(x.device)), (2, 5)),
+        "margins of labels": (lambda x: functional.multilabel_margin_loss(x, labels.to(x.device)), (2, 3)),
+        "derivative of digamma": (lambda x: torch.special.polygamma(1, x.abs() + 1), (5,)),
+    }
+    torch.manual_seed(1)
+    for dtype, (name, (layer, shape)) in product(HALVES, layers.items()):
+        values = torch.randn(shape).to(dtype)
+        found = []
+        for given in (values.cuda(), values.float()):
+            given.requires_grad_()
+            out = layer(given)
+            assert out.dtype is given.dtype, (name, out.dtype)
+            (grad,) = torch.autograd.grad(out.sum(), given)
+            found.append((out.detach().cpu().float(), grad.cpu().float()))
+        error = 2 * torch.finfo(dtype).eps
+        for here, there in zip(*found, strict=True):
+            torch.testing.assert_close(here, there, atol=error, rtol=error, msg=(name + ": {}").format)
+
+
+def check_windows_of_16_bits() -> None:
+    for dtype in HALVES:
+        large = torch.ones(1, 1, 1 << 17, 1, 1, device="cuda", dtype=dtype)
+        assert functional.avg_pool3d(large, 1).eq(1).all()
+        out = torch.empty(1, 1, 1, 1, 1, device="cuda", dtype=dtype)
+        assert aten.avg_pool3d.out(large[:, :, :2], [2, 1, 1], out=out) is out
+        assert out.item() == 1
+        small = large[:, :, :2]
+        refused("smaller than kernel size", partial(functional.avg_pool3d, small, 3))
+
+
+def check_layouts_of_windows() -> None:
+    volumes = torch.randn(2, 5, 6, 6, 6, device="cuda").to(memory_format=torch.channels_last_3d)
+    for given in (volumes, volumes[0].clone()):
+        results = aten.max_pool3d_with_indices(given, [3], [1])
+        wanted = aten.max_pool3d_with_indices(given.contiguous(), [3], [1])
+        for result, plain in zip(results, wanted, strict=True):
+            batch = result if result.dim() == 5 else result.unsqueeze(0)
+            assert batch.is_contiguous(memory_format=torch.channels_last_3d), (result.shape, result.stride())
+            assert plain.is_contiguous()
+            assert torch.equal(result, plain)
+    images = torch.randn(2, 5, 6, 6, device="cuda").to(memory_format=torch.channels_last)
+    averages = functional.adaptive_avg_pool2d(images, 3)
+    assert averages.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(averages, functional.adaptive_avg_pool2d(images.contiguous(), 3))
 
 
 def main() -> None:

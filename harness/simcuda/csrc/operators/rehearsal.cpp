@@ -133,7 +133,7 @@ Kinds& kinds() {
 // Stand-ins for the tensors of a launch. Those that share a storage keep sharing one, so that overlaps are found.
 class Props {
  public:
-  explicit Props(bool indices) : indices_(indices) {}
+  Props(bool indices, bool in_float) : indices_(indices), in_float_(in_float) {}
 
   c10::IValue stand_in(const c10::IValue& value) {
     if (value.isTensor()) {
@@ -172,19 +172,22 @@ class Props {
   }
 
   at::Tensor whole(const c10::Storage& storage, at::ScalarType dtype) {
+    const auto elements = static_cast<std::int64_t>(storage.nbytes() / c10::elementSize(dtype));
+    if (in_float_ && (dtype == at::kHalf || dtype == at::kBFloat16)) {
+      dtype = at::kFloat;
+    }
     for (const auto& [known, tensor] : storages_) {
       if (known == storage.unsafeGetStorageImpl()) {
         return tensor.scalar_type() == dtype ? tensor : tensor.view(dtype);
       }
     }
-    const auto elements = static_cast<std::int64_t>(storage.nbytes() / c10::elementSize(dtype));
     const bool index = indices_ && at::isIntegralType(dtype, /*includeBool=*/false);
     storages_.emplace_back(storage.unsafeGetStorageImpl(),
                            at::full({elements}, index ? 0 : 1, at::TensorOptions().dtype(dtype)));
     return storages_.back().second;
   }
 
-  const bool indices_;
+  const bool indices_, in_float_;
   std::vector<std::pair<const void*, at::Tensor>> storages_;
 };
 
@@ -193,7 +196,7 @@ bool is_generator(const c10::Argument& argument) {
   return (optional ? optional->getElementType() : argument.type())->kind() == c10::TypeKind::GeneratorType;
 }
 
-template <bool indices>
+template <bool indices, bool in_float = false>
 void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   Kind kind(op);
   for (const c10::IValue& argument : arguments) {
@@ -204,7 +207,7 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   }
   const operators::Unobserved unobserved;
   operators::Stack stack;
-  Props props(indices);
+  Props props(indices, in_float);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     stack.push_back(is_generator(op.schema().arguments()[i]) ? c10::IValue(operators::cpu_generator(0, 0))
                                                              : props.stand_in(arguments[i]));
@@ -226,7 +229,7 @@ void rehearse_indexing(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue>
 
 }  // namespace
 
-Rehearsal rehearsal(const std::string& name) {
+Rehearsal rehearsal(const std::string& name, bool in_float) {
   static const std::unordered_set<std::string> with_indices = {
       "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
       "scatter_reduce_", "take", "put_", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce",
@@ -240,7 +243,13 @@ Rehearsal rehearsal(const std::string& name) {
   if (base == "index" || base == "_index_put_impl_") {
     return &rehearse_indexing;
   }
-  return without.count(base) != 0 ? nullptr : with_indices.count(base) != 0 ? &rehearse<true> : &rehearse<false>;
+  if (without.count(base) != 0) {
+    return nullptr;
+  }
+  if (with_indices.count(base) != 0) {
+    return in_float ? &rehearse<true, true> : &rehearse<true>;
+  }
+  return in_float ? &rehearse<false, true> : &rehearse<false>;
 }
 
 }  // namespace simcuda

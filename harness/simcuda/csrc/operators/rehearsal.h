@@ -14,7 +14,7 @@ namespace simcuda {
 // a kind of launch that was tried before.
 using Rehearsal = void (*)(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
-// That of one operator; null for one that takes neither ones nor zeros.
-Rehearsal rehearsal(const std::string& name);
+// That of one operator; null for one that takes neither ones nor zeros. Types of 16 bits can be tried as float32.
+Rehearsal rehearsal(const std::string& name, bool in_float = false);
 
 }  // namespace simcuda

@@ -1,4 +1,6 @@
-// Shapes of operators that run later than their launch on CUDA, and for which torch has no rule.
+// Shapes of operators that run later than their launch on CUDA, and for which torch has no rule or another one.
+#include <utility>
+
 #include "bodies.h"
 #include "own.h"
 #include "rules.h"
@@ -16,6 +18,17 @@ Results like_first_and_mask(Arguments a) {
 // Of input, scale and zero point, which stand behind the result's gradient.
 Results like_three_behind(Arguments a) {
   return {rules::like(tensor(a[1])), rules::like(tensor(a[2])), rules::like(tensor(a[3]))};
+}
+
+// Output and indices of windows over volumes. Torch's rule without data knows no layout for a single volume.
+void windows_over_volumes(const c10::OperatorHandle& op, Stack* stack) {
+  const at::Tensor batch = tensor(stack->front()).dim() == 4 ? tensor(stack->front()).unsqueeze(0) : at::Tensor();
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  if (batch.defined() && !batch.is_contiguous() && batch.is_contiguous(at::MemoryFormat::ChannelsLast3d)) {
+    for (c10::IValue& result : *stack) {
+      result = tensor(result).unsqueeze(0).contiguous(at::MemoryFormat::ChannelsLast3d).squeeze(0);
+    }
+  }
 }
 
 void add(Registrar& registrar, Rule rule, std::initializer_list<const char*> names) {
@@ -44,6 +57,9 @@ void add_shapes(Registrar& registrar) {
        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"});
   add(registrar, like_three_behind,
       {"_fake_quantize_learnable_per_tensor_affine_backward", "_fake_quantize_learnable_per_channel_affine_backward"});
+  operators::Recipe volumes;
+  volumes.shape = windows_over_volumes;
+  registrar.launched("max_pool3d_with_indices", std::move(volumes), How::shaped);
 }
 
 }  // namespace simcuda

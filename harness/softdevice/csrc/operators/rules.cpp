@@ -511,7 +511,11 @@ Results adaptive_average(Arguments a) {
               "adaptive_avg_pool2d(): Expected 3D or 4D tensor and two sizes, but got ", input.sizes());
   at::DimVector sizes(input.sizes());
   std::copy(wanted.begin(), wanted.end(), sizes.end() - 2);
-  return {of(sizes, input.scalar_type())};
+  const at::Tensor result = of(sizes, input.scalar_type());
+  if (input.dim() == 4) {
+    result.unsafeGetTensorImpl()->empty_tensor_restride(input.suggest_memory_format());
+  }
+  return {result};
 }
 
 Results log_sigmoid(Arguments a) { return {like(a[0].toTensor()), like(a[0].toTensor())}; }
