@@ -134,6 +134,20 @@ def check_layouts_of_windows() -> None:
     assert torch.equal(averages, functional.adaptive_avg_pool2d(images.contiguous(), 3))
 
 
+def check_shapes_of_bags() -> None:
+    flat, square = (torch.zeros(shape, dtype=torch.int64, device="cuda") for shape in ((2,), (2, 2)))
+    functions: tuple[Any, ...] = (torch.embedding_bag, torch._embedding_bag, torch._embedding_bag_forward_only)
+    for rows, bags in product((4, 100_000), functions):
+        table = torch.zeros(rows, 2, device="cuda")
+        for given, message in (
+            ((table, flat[0], flat), "input has to be a 1D or 2D Tensor, but got Tensor of dimension 0"),
+            ((table, flat, square), "offsets has to be a 1D Tensor, but got Tensor of dimension 2"),
+            ((table[None], flat, flat), "weight has to be a 2D Tensor, but got Tensor of dimension 3"),
+            ((table, flat, flat[:0], False, 0, False, None, True), "numBags should be at least 1"),
+        ):
+            refused(message, partial(bags, *given))
+
+
 def main() -> None:
     outcomes = {}
     for name, check in list(globals().items()):

@@ -104,6 +104,15 @@ void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
+// Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag.
+void check_bags(Arguments a) {
+  const std::int64_t table = tensor(a[0]).dim(), indices = tensor(a[1]).dim(), offsets = tensor(a[2]).dim();
+  TORCH_CHECK(indices == 1 || indices == 2, "input has to be a 1D or 2D Tensor, but got Tensor of dimension ", indices);
+  TORCH_CHECK(indices == 2 || offsets == 1, "offsets has to be a 1D Tensor, but got Tensor of dimension ", offsets);
+  TORCH_CHECK(table == 2, "weight has to be a 2D Tensor, but got Tensor of dimension ", table);
+  TORCH_CHECK(!a[7].toBool() || tensor(a[2]).size(0) >= 1, "include_last_offset: numBags should be at least 1");
+}
+
 // One kernel for all devices: it calls that of dense gradients, or that of sparse ones, through the dispatcher.
 void embedding_bag_backward(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
@@ -117,6 +126,7 @@ void add_others(Registrar& registrar) {
   registrar.body("_fill_mem_eff_dropout_mask_", dropout_mask);
   operators::Recipe bags;
   bags.shape = [](const c10::OperatorHandle& op, Stack* stack) {
+    check_bags(*stack);
     // CUDA's kernel first gives indices and offsets one type, which its other results have as well.
     if (tensor((*stack)[1]).scalar_type() != tensor((*stack)[2]).scalar_type()) {
       for (std::size_t i : {1, 2}) {
