@@ -148,6 +148,55 @@ def check_shapes_of_bags() -> None:
             refused(message, partial(bags, *given))
 
 
+def entries(rows: Sequence[int], values: Sequence[float], dtype: torch.dtype = torch.float32, size: int = 10) -> Any:
+    indices = torch.tensor([rows], dtype=torch.int64)
+    numbers = torch.tensor(values, dtype=dtype)
+    return torch.sparse_coo_tensor(indices, numbers, (size,), device="cuda", check_invariants=True)
+
+
+def check_sums_of_sparse_tensors() -> None:
+    """CUDA puts entries behind each other, of all types, and merges them when they have become more than elements."""
+    for dtype in (*HALVES, torch.float32, torch.int64, torch.bool):
+        first, second = entries([7, 1], [1, 0], dtype), entries([1, 7], [1, 1], dtype)
+        total = first + second
+        assert (total._indices().tolist(), total._values().tolist()) == ([[7, 1, 1, 7]], [1, 0, 1, 1]), total
+        assert (total.dtype, total.is_coalesced()) == (dtype, False), total
+        first.add_(second)
+        assert first._indices().tolist() == [[7, 1, 1, 7]], first
+    assert torch.add(entries([2], [1]), entries([3], [1]), alpha=3)._values().tolist() == [1, 3]
+    assert (entries([2], [1], torch.float16) + entries([3], [1])).dtype is torch.float32
+    assert (entries([0, 1], [1, 1], size=3) + entries([0, 1], [1, 1], size=3))._values().tolist() == [2, 2]
+    out = entries([], [], torch.float64, size=1)
+    torch.add(entries([1], [1], size=4), entries([2], [1], size=4), out=out)
+    assert out.to_dense().tolist() == [0, 1, 1, 0]
+
+
+def check_sums_with_empty_sparse_tensors() -> None:
+    empty, merged = entries([], []), entries([2, 2], [1, 1]).coalesce()
+    for total in (empty + merged, merged + empty):
+        assert (total.is_coalesced(), total._values().tolist()) == (True, [2]), total
+        total._values().zero_()  # and not those of the other
+    assert merged._values().tolist() == [2]
+
+
+def check_sums_of_sparse_tensors_that_do_not_fit() -> None:
+    ones = torch.ones(2, 2, device="cuda")
+    refused("to have same size", lambda: entries([1], [1]) + entries([1], [1], size=11))
+    refused("to have same density", lambda: ones.to_sparse(1) + ones.to_sparse(2))
+    refused("'self' to be a CUDA tensor, but got a CPU tensor", lambda: torch.ones(2, 2) + ones.to_sparse())
+    refused("'self' to be CUDA, but got CPU", lambda: torch.ones(2, 2).to_sparse() + ones.to_sparse())
+
+
+def check_sparse_gradients_are_not_merged() -> None:
+    for dtype in (torch.float16, torch.float64):
+        layer = torch.nn.Embedding(10, 3, sparse=True, device="cuda", dtype=dtype)
+        for _ in range(2):
+            layer(torch.tensor([7, 1, 3], device="cuda")).sum().backward()
+        assert layer.weight.grad is not None
+        assert layer.weight.grad._indices().tolist() == [[7, 1, 3, 7, 1, 3]]
+        assert layer.weight.grad._values().eq(1).all()
+
+
 def main() -> None:
     outcomes = {}
     for name, check in list(globals().items()):
