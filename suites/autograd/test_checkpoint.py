@@ -271,3 +271,22 @@ def test_checkpoint_selective_does_not_run_named_operators_again(engine: Engine,
     assert ran.count("sin") >= 1
     assert ran.count("mm") == 2  # of the backward; a third one would be the forward run again
     engine.still_works()
+
+
+def test_checkpoint_selective_is_used_up_by_one_backward(engine: Engine, device: torch.device) -> None:
+    """Contract: what a selective checkpoint keeps serves one backward pass; a second one through the same graph is an
+    error that says so, and leaves the gradient of the first as it was."""
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
+    kept = [torch.ops.aten.mm.default]
+
+    def forward(given: torch.Tensor) -> torch.Tensor:
+        return (given @ given).sin()
+
+    (expected,) = torch.autograd.grad(forward(x).sum(), x)
+    result = run(forward, x, reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(kept))
+    result.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="backward once on any region computed under selective"):
+        result.sum().backward()
+
+    torch.testing.assert_close(x.grad, expected)
+    engine.still_works()

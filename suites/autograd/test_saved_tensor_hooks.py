@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+from torch.autograd.graph import (
+    allow_mutation_on_saved_tensors,
+    disable_saved_tensors_hooks,
+    save_on_cpu,
+    saved_tensors_hooks,
+)
 
 from . import _torch_private as private
 from .engines import Engine
@@ -224,3 +229,29 @@ def test_register_hooks_on_one_saved_tensor(engine: Engine, device: torch.device
 
     assert x.grad is not None
     assert x.grad.tolist() == [20.0, 40.0]
+
+
+def test_allow_mutation_on_saved_tensors_keeps_the_values_that_were_saved(engine: Engine, device: torch.device) -> None:
+    """Contract: a tensor changed in place after it was saved makes a backward pass an error; within
+    `allow_mutation_on_saved_tensors` the pass computes with the values before the change, and the tensor keeps the new
+    ones."""
+    x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
+
+    def changed() -> tuple[torch.Tensor, torch.Tensor]:
+        saved = x * 3
+        result = saved * saved
+        saved.mul_(5)
+        return saved, result
+
+    _, result = changed()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+    assert x.grad is None
+
+    with allow_mutation_on_saved_tensors():
+        saved, result = changed()
+        result.sum().backward()
+    assert saved.tolist() == [15.0, 30.0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [18.0, 36.0]
+    engine.still_works()

@@ -270,7 +270,7 @@ def _anomaly() -> object:
 @broken(
     "A custom function may be differentiated twice though it says once.",
     "suites/autograd/test_functions.py",
-    "suites/autograd/test_function_errors.py",
+    "suites/autograd/test_higher_order.py",
     shows=lambda: _once(),
 )
 def once_differentiable_is_ignored() -> None:
