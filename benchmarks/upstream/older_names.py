@@ -1,0 +1,28 @@
+"""A pytest plugin that gives `torch.testing` names it has lost since, as `-p benchmarks.upstream.older_names`.
+
+Files of PyTorch's tests import them from the installed torch, which is newer than the files, and cannot be collected
+without them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.testing._internal import common_cuda, common_nn, inductor_utils
+
+
+def pytest_configure() -> None:
+    """Adds the names that the installed torch lacks."""
+    # on the simulated CUDA, Inductor compiles without Triton, as C++
+    _add(inductor_utils, "HAS_CUDA", torch.cuda.is_available())
+    _add(common_cuda, "tf32_is_not_fp32", _tf32_is_not_fp32)
+    if not hasattr(common_nn, "new_module_tests"):
+        _add(common_nn, "new_module_tests", common_nn.get_new_module_tests())
+
+
+def _add(module: object, name: str, value: object) -> None:
+    if not hasattr(module, name):
+        setattr(module, name, value)
+
+
+def _tf32_is_not_fp32() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
