@@ -89,6 +89,7 @@ void add_all(Registrar& registrar, const std::set<std::string>& names) {
   registrar.composed("copy_", &copy_);
   add_attention(registrar);
   add_convolutions(registrar);
+  add_foreach(registrar, names);
   add_normalisations(registrar);
   add_recurrent(registrar);
   add_products(registrar);

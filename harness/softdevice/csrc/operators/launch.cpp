@@ -377,7 +377,7 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     }
     call->generator = draw(generator, stream, elements);
   }
-  enqueue(stream, plan.name, [call] { call->run(); });
+  enqueue(stream, recipe_.kernel != nullptr ? recipe_.kernel : plan.name, [call] { call->run(); });
 }
 
 }  // namespace operators

@@ -1,0 +1,180 @@
+// Operators on lists of tensors (`_foreach_add_` and the like). Where CUDA has one kernel for all tensors of the lists,
+// they are one launch here; elsewhere they are an operator for each tensor, as on CUDA.
+#include <ATen/native/ForeachUtils.h>
+
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bodies.h"
+#include "own.h"
+#include "rehearsal.h"
+
+namespace simcuda {
+namespace {
+
+using operators::Launch;
+using operators::Recipe;
+
+// The composite kernel, on tensors of any device: what it calls comes back through the dispatcher.
+void each_alone(const c10::OperatorHandle& op, Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+Recipe together(const std::string& name) {
+  Recipe recipe;
+  recipe.check = rehearsal(name);
+  recipe.shape = each_alone;
+  recipe.kernel = "multi_tensor_apply_kernel";
+  return recipe;
+}
+
+// The lists of tensors among the arguments, and the numbers that types are promoted with.
+struct Lists {
+  std::vector<std::vector<at::Tensor>> tensors;
+  std::vector<at::Scalar> numbers;
+  at::Tensor other;  // one tensor for all
+
+  Lists(const c10::FunctionSchema& schema, Arguments arguments) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const c10::IValue& value = arguments[i];
+      const c10::TypePtr& type = schema.arguments()[i].type();
+      if (value.isTensorList()) {
+        tensors.push_back(value.toTensorVector());
+      } else if (value.isTensor()) {
+        other = value.toTensor();
+      } else if (type->kind() == c10::TypeKind::NumberType) {
+        numbers.push_back(value.toScalar());
+      } else if (const auto list = type->cast<c10::ListType>();
+                 list && list->getElementType()->kind() == c10::TypeKind::NumberType) {
+        for (const c10::IValue& number : value.toListRef()) {
+          numbers.push_back(number.toScalar());
+        }
+      }
+    }
+  }
+
+  // Whether they are lists at all: of one length, and not empty. The composite kernel refuses others.
+  bool match() const {
+    for (const std::vector<at::Tensor>& list : tensors) {
+      if (list.empty() || list.size() != tensors.front().size()) {
+        return false;
+      }
+    }
+    return !tensors.empty() && (numbers.size() < 2 || numbers.size() == tensors.front().size());
+  }
+};
+
+// When one kernel serves all tensors. The conditions are those of torch's files native/cuda/Foreach*.cu.
+class Route {
+ public:
+  explicit Route(std::string name) : name_(std::move(name)) {}
+
+  bool fast(const Lists& lists) const {
+    if (!lists.match()) {
+      return false;
+    }
+    const at::ScalarType dtype = lists.tensors.front().front().scalar_type();
+    at::ArrayRef<at::Scalar> promoted = lists.numbers;
+    if (is({"norm", "powsum"})) {
+      const double order = lists.numbers.front().toDouble();
+      promoted = {};
+      if (!at::isFloatingType(dtype) ||
+          !(order == 0 || order == 1 || order == 2 || order == std::numeric_limits<double>::infinity())) {
+        return false;
+      }
+    } else if (at::isComplexType(dtype) && is(real_)) {
+      return false;
+    } else if (!is({"abs", "abs_", "max", "add", "add_", "sub", "sub_", "mul", "mul_", "neg", "neg_", "zero_", "clone",
+                    "copy_"}) &&
+               at::isIntegralType(dtype, /*includeBool=*/true)) {
+      return false;
+    }
+    if (lists.other.defined() && (lists.other.is_cpu() || lists.other.scalar_type() != dtype)) {
+      return false;
+    }
+    const std::vector<at::TensorList> all(lists.tensors.begin(), lists.tensors.end());
+    return at::native::can_use_fast_route(all, promoted);
+  }
+
+ private:
+  bool is(const std::set<std::string>& names) const { return names.count(name_) != 0; }
+
+  // There is no kernel for complex numbers; the operator on one tensor refuses them, but for the absolute value.
+  const std::set<std::string> real_ = {
+      "abs", "abs_", "max", "ceil", "ceil_", "floor", "floor_", "round", "round_", "trunc", "trunc_", "frac", "frac_",
+      "erf", "erf_", "erfc", "erfc_", "lgamma", "lgamma_", "sign", "sign_", "clamp_max", "clamp_max_", "clamp_min",
+      "clamp_min_", "maximum", "maximum_", "minimum", "minimum_"};
+  const std::string name_;  // without "_foreach_" and without an overload
+};
+
+// The kernel of one such operator.
+class Foreach final : public c10::OperatorKernel {
+ public:
+  explicit Foreach(const std::string& base) : route_(base), launch_(together("_foreach_" + base)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const c10::FunctionSchema& schema = op.schema();
+    const Lists lists(schema, Arguments(*stack).slice(stack->size() - schema.arguments().size()));
+    if (!route_.fast(lists)) {
+      each_alone(op, stack);
+      return;
+    }
+    launch_(op, keys, stack);
+    // autograd leaves the counters of lists to the kernels
+    const c10::AliasInfo* written = schema.arguments().front().alias_info();
+    if (written != nullptr && written->isWrite()) {
+      for (const at::Tensor& tensor : lists.tensors.front()) {
+        tensor.unsafeGetTensorImpl()->bump_version();
+      }
+    }
+  }
+
+ private:
+  const Route route_;
+  Launch launch_;
+};
+
+// The kernel of one whose numbers are in a tensor of the host: CUDA reads them at the launch.
+class NumbersOnHost final : public c10::OperatorKernel {
+ public:
+  explicit NumbersOnHost(c10::OperatorHandle plain) : plain_(std::move(plain)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+    const std::vector<at::Tensor> first = (*stack)[stack->size() - op.schema().arguments().size()].toTensorVector();
+    const auto count = static_cast<std::int64_t>(first.size());
+    stack->back() = at::native::convert_tensor_to_scalar_list(tensor(stack->back()), count);
+    plain_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CUDA), stack);
+  }
+
+ private:
+  const c10::OperatorHandle plain_;  // the same operator, for a list of numbers
+};
+
+torch::CppFunction kernel(const std::string& base, const std::string& overload) {
+  if (overload == "Tensor" && (base.rfind("addcdiv", 0) == 0 || base.rfind("addcmul", 0) == 0)) {
+    const c10::OperatorHandle plain =
+        c10::Dispatcher::singleton().findSchemaOrThrow(("aten::_foreach_" + base).c_str(), "ScalarList");
+    return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<NumbersOnHost>(plain));
+  }
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Foreach>(base));
+}
+
+}  // namespace
+
+void add_foreach(Registrar& registrar, const std::set<std::string>& names) {
+  const std::string prefix = "_foreach_";
+  for (const std::string& name : names) {
+    const std::size_t dot = name.find('.');
+    const std::string base = name.substr(0, dot);
+    if (name.rfind(prefix, 0) == 0 && base != "_foreach_mm") {  // for products, torch's kernel calls CUTLASS
+      registrar.boxed(name, kernel(base.substr(prefix.size()), dot == std::string::npos ? "" : name.substr(dot + 1)),
+                      How::own);
+    }
+  }
+}
+
+}  // namespace simcuda
