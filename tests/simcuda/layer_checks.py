@@ -1,5 +1,5 @@
-"""A program for simulated devices: each check compares layers with those of the CPU, or with what CUDA's kernels are
-known to do. It prints a JSON object: name to "ok", or to a traceback."""
+"""A program for simulated devices: each check compares layers, or operators on lists, with those of the CPU, or with what
+CUDA's kernels are known to do. It prints a JSON object: name to "ok", or to a traceback."""
 
 from __future__ import annotations
 
@@ -195,6 +195,66 @@ def check_sparse_gradients_are_not_merged() -> None:
         assert layer.weight.grad is not None
         assert layer.weight.grad._indices().tolist() == [[7, 1, 3, 7, 1, 3]]
         assert layer.weight.grad._values().eq(1).all()
+
+
+def kernels(work: Callable[[], object]) -> list[str]:
+    """The names of the kernels that `work` launches."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile() as taken:
+        work()
+        torch.cuda.synchronize()
+    return [event.name for event in taken.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+
+
+def on_both(operator: Callable[..., Any], *lists: Sequence[torch.Tensor], **others: Any) -> list[str]:
+    """Holds the results of an operator on lists against the CPU's. Returns the names of its kernels."""
+    wanted = operator(*([each.clone() for each in given] for given in lists), **others)
+    found: list[Any] = []
+    given = [[each.cuda() for each in one] for one in lists]
+    launched = kernels(lambda: found.append(operator(*given, **others)))
+    for here, there in zip(found[0], wanted, strict=True):
+        torch.testing.assert_close(here.cpu(), there)
+    return launched
+
+
+def check_operators_on_lists_are_one_kernel() -> None:
+    one, two = ([torch.rand(size) + 0.5 for size in (3, 1, 20)] for _ in range(2))
+    whole = [torch.arange(size) for size in (3, 1, 20)]
+    for launched in (
+        on_both(torch._foreach_exp, one),
+        on_both(torch._foreach_abs, whole),
+        on_both(torch._foreach_max, one),
+        on_both(torch._foreach_add, one, two, alpha=3),
+        on_both(torch._foreach_mul, whole, whole),
+        on_both(partial(torch._foreach_add, scalars=[1.0, 2.0, 3.0]), one),
+        on_both(partial(torch._foreach_addcdiv, scalars=torch.tensor([1.0, 2.0, 3.0])), one, two, one),
+        on_both(torch._foreach_lerp, one, two, weight=0.25),
+        on_both(partial(torch._foreach_pow, 2.0), one),
+        on_both(torch._foreach_clone, whole),
+        *(on_both(partial(torch._foreach_norm, ord=order), one) for order in (1, 2, float("inf"))),
+    ):
+        assert launched == ["multi_tensor_apply_kernel"], launched
+
+
+def check_operators_on_lists_with_types_that_change_are_a_kernel_each() -> None:
+    one, whole = [torch.rand(2), torch.rand(3)], [torch.arange(2), torch.arange(3)]
+    for launched in (
+        on_both(torch._foreach_exp, whole),
+        on_both(partial(torch._foreach_add, scalar=1.5), whole),
+        on_both(torch._foreach_div, whole, [each + 1 for each in whole]),
+        on_both(partial(torch._foreach_norm, ord=3), one),
+        on_both(torch._foreach_abs, [each.to(torch.complex64) for each in one]),
+        on_both(torch._foreach_add, [torch.rand(2, 3).t()] * 2, [torch.rand(3, 2)] * 2),
+    ):
+        assert len(launched) > 1 and "multi_tensor_apply_kernel" not in launched, launched
+
+
+def check_operators_on_lists_in_place_move_each_version_by_one() -> None:
+    for given in ([torch.ones(2, device="cuda"), torch.ones(3, device="cuda")], [torch.ones(2, dtype=torch.bool).cuda()]):
+        torch._foreach_add_(given, 1 if given[0].is_floating_point() else True)
+        assert [each._version for each in given] == [1] * len(given)
+    refused("complex", lambda: torch._foreach_maximum([torch.ones(2, dtype=torch.complex64, device="cuda")], 1.0))
+    refused("same number", lambda: torch._foreach_mul([torch.ones(2, device="cuda")], []))
 
 
 def main() -> None:

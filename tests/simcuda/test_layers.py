@@ -1,4 +1,5 @@
-"""Layers on simulated devices: convolutions, pooling, embeddings, and sums of their sparse gradients."""
+"""Layers on simulated devices: convolutions, pooling, embeddings, and sums of their sparse gradients; and operators on lists
+of tensors."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@
 #include "bodies.h"
 #include "own.h"
 #include "rehearsal.h"
+#include "rules.h"
+#include "unobserved.h"
 
 namespace simcuda {
 namespace {
@@ -24,11 +26,31 @@ void each_alone(const c10::OperatorHandle& op, Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
-Recipe together(const std::string& name) {
+// Each result has the layout of a tensor of the first list, which one operator has a number in front of.
+void like_first(const c10::OperatorHandle& /*op*/, Stack* stack) {
+  const c10::IValue& list = stack->front().isTensorList() ? stack->front() : (*stack)[1];
+  c10::List<at::Tensor> results;
+  for (const at::Tensor& tensor : list.toTensorVector()) {
+    results.push_back(operators::rules::like(tensor));
+  }
+  answer(stack, {results});
+}
+
+void each_alone_unobserved(const c10::OperatorHandle& op, Stack* stack) {
+  const operators::Unobserved unobserved;
+  each_alone(op, stack);
+}
+
+// `operation` without "_foreach_" and without an overload.
+Recipe together(const std::string& operation) {
   Recipe recipe;
-  recipe.check = rehearsal(name);
-  recipe.shape = each_alone;
   recipe.kernel = "multi_tensor_apply_kernel";
+  recipe.check = rehearsal("_foreach_" + operation);
+  if (operation == "norm" || operation == "powsum" || operation == "max") {
+    recipe.shape = each_alone_unobserved;
+  } else if (operation.back() != '_') {
+    recipe.shape = like_first;
+  }
   return recipe;
 }
 
@@ -86,7 +108,7 @@ class Route {
           !(order == 0 || order == 1 || order == 2 || order == std::numeric_limits<double>::infinity())) {
         return false;
       }
-    } else if (at::isComplexType(dtype) && is(real_)) {
+    } else if ((at::isComplexType(dtype) && is(real_)) || (dtype == at::kBool && is({"sub", "sub_", "neg", "neg_"}))) {
       return false;
     } else if (!is({"abs", "abs_", "max", "add", "add_", "sub", "sub_", "mul", "mul_", "neg", "neg_", "zero_", "clone",
                     "copy_"}) &&
@@ -114,7 +136,7 @@ class Route {
 // The kernel of one such operator.
 class Foreach final : public c10::OperatorKernel {
  public:
-  explicit Foreach(const std::string& base) : route_(base), launch_(together("_foreach_" + base)) {}
+  explicit Foreach(const std::string& base) : route_(base), launch_(together(base)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const c10::FunctionSchema& schema = op.schema();
