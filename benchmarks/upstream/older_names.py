@@ -7,7 +7,7 @@ without them.
 from __future__ import annotations
 
 import torch
-from torch.testing._internal import common_cuda, common_nn, inductor_utils
+from torch.testing._internal import common_cuda, common_mkldnn, common_nn, inductor_utils
 
 
 def pytest_configure() -> None:
@@ -15,6 +15,7 @@ def pytest_configure() -> None:
     # on the simulated CUDA, Inductor compiles without Triton, as C++
     _add(inductor_utils, "HAS_CUDA", torch.cuda.is_available())
     _add(common_cuda, "tf32_is_not_fp32", _tf32_is_not_fp32)
+    _add(common_mkldnn, "bf32_on_and_off", getattr(common_mkldnn, "reduced_f32_on_and_off", None))
     if not hasattr(common_nn, "new_module_tests"):
         _add(common_nn, "new_module_tests", common_nn.get_new_module_tests())
 

@@ -197,6 +197,23 @@ def check_sparse_gradients_are_not_merged() -> None:
         assert layer.weight.grad._values().eq(1).all()
 
 
+def check_interpolation_takes_no_bytes() -> None:
+    images = torch.ones(1, 3, 8, 8, dtype=torch.uint8, device="cuda")
+    for mode, antialias in product(("bilinear", "bicubic"), (False, True)):
+        work = partial(functional.interpolate, images, (4, 4), mode=mode, antialias=antialias)
+        refused("not implemented for 'Byte'", work)
+
+
+def check_grid_samples_of_halves_are_rounded_once() -> None:
+    torch.manual_seed(1)
+    for dtype, dim in product(HALVES, (2, 3)):
+        images = torch.randn(2, 4, *[6] * dim).to(dtype)
+        grid = (torch.rand(2, *[5] * dim, dim) * 2 - 1).to(dtype)
+        out = functional.grid_sample(images.cuda(), grid.cuda(), align_corners=False)
+        wanted = functional.grid_sample(images.double(), grid.double(), align_corners=False)
+        torch.testing.assert_close(out.cpu(), wanted.to(dtype))
+
+
 def kernels(work: Callable[[], object]) -> list[str]:
     """The names of the kernels that `work` launches."""
     torch.cuda.synchronize()

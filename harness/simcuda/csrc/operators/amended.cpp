@@ -69,6 +69,12 @@ void in_float(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
+// The CPU's kernels for images take bytes, CUDA's do not.
+void check_no_bytes(Arguments arguments) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor(arguments[0]).scalar_type() != at::kByte,
+                              "\"upsample2d_out_frame\" not implemented for 'Byte'");
+}
+
 void check_multinomial(Arguments arguments) {
   TORCH_CHECK(tensor(arguments[0]).dim() == 0 || tensor(arguments[0]).size(-1) <= std::int64_t{1} << 24,
               "number of categories cannot exceed 2^24");
@@ -115,14 +121,17 @@ operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
   static const std::set<std::string> products = {
       "mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "addmm_", "baddbmm", "baddbmm.out", "baddbmm_", "addmv",
       "addmv.out", "addmv_", "_addmm_activation", "_addmm_activation.out", "addbmm", "addbmm.out", "addbmm_"};
-  // The CPU has no kernels for types of 16 bits here.
-  static const std::set<std::string> without_halves = {
+  // For types of 16 bits, the CPU has no kernels of these, or some that round in between.
+  static const std::set<std::string> float_inside = {
+      "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward",
       "avg_pool3d", "avg_pool3d.out", "avg_pool3d_backward", "avg_pool3d_backward.grad_input", "_upsample_bilinear2d_aa",
       "_upsample_bilinear2d_aa.out", "_upsample_bilinear2d_aa_backward", "_upsample_bilinear2d_aa_backward.grad_input",
       "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa.out", "_upsample_bicubic2d_aa_backward",
       "_upsample_bicubic2d_aa_backward.grad_input", "multi_margin_loss", "multi_margin_loss.out",
       "multi_margin_loss_backward", "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "polygamma",
       "polygamma.out"};
+  static const std::set<std::string> bytes_on_host = {"upsample_bilinear2d", "upsample_bicubic2d",
+                                                      "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"};
   static const std::map<std::string, const char*> nondeterministic = {
 #define NONDETERMINISTIC(name, as) {name, as}, {std::string(name) + ".grad_input", as}, {std::string(name) + ".out", as},
 #include "nondeterministic.def"
@@ -146,9 +155,12 @@ operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
       recipe.check = rehearsal(name);  // the body refuses what the CPU's kernel refuses
     }
   }
-  if (without_halves.count(name) != 0) {
+  if (float_inside.count(name) != 0) {
     recipe.body = in_float<true>;
     recipe.check = rehearsal(name, /*in_float=*/true);
+  }
+  if (bytes_on_host.count(name.substr(0, name.find('.'))) != 0) {
+    guard(recipe, check_no_bytes);
   }
   if (name == "multinomial" || name == "multinomial.out") {
     guard(recipe, check_multinomial);
