@@ -160,5 +160,5 @@ def test_profile_plot_page_says_who_took_what(device: torch.device) -> None:
     assert "<html>" in page or "<!DOCTYPE html>" in page
     assert carried is not None
     data = base64.b64decode(carried[1])
-    for word in (b"scenes.py", b"models.py", b": train", b"parameter", b"gradient", b"activation", b"temporary"):
+    for word in (b"scenes.py", b"models.py", b": train", b"parameter", b"gradient", b"activation"):
         assert word in data, f"the page does not tell of {word!r}"
