@@ -38,8 +38,8 @@ _EXPLANATIONS = _HERE / "explanations.yaml"
 class File:
     """How a file of tests runs: all of them, or those whose names have `keyword`, and of these the shard `part`.
 
-    `plugins` are modules of this package. `left_out` are tests, without their file, that would take hours on a CPU. They
-    count as failed.
+    `plugins` are modules of this package. `left_out` are tests, without their file, that would take hours on a CPU.
+    They count as failed.
     """
 
     name: str

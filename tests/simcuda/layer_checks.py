@@ -1,5 +1,5 @@
-"""A program for simulated devices: each check compares layers, or operators on lists, with those of the CPU, or with what
-CUDA's kernels are known to do. It prints a JSON object: name to "ok", or to a traceback."""
+"""A program for simulated devices: each check compares layers, or operators on lists, with those of the CPU, or with
+what CUDA's kernels are known to do. It prints a JSON object: name to "ok", or to a traceback."""
 
 from __future__ import annotations
 
@@ -263,13 +263,15 @@ def check_operators_on_lists_with_types_that_change_are_a_kernel_each() -> None:
         on_both(torch._foreach_abs, [each.to(torch.complex64) for each in one]),
         on_both(torch._foreach_add, [torch.rand(2, 3).t()] * 2, [torch.rand(3, 2)] * 2),
     ):
-        assert len(launched) > 1 and "multi_tensor_apply_kernel" not in launched, launched
+        assert len(launched) > 1
+        assert "multi_tensor_apply_kernel" not in launched, launched
 
 
 def check_operators_on_lists_in_place_move_each_version_by_one() -> None:
-    for given in ([torch.ones(2, device="cuda"), torch.ones(3, device="cuda")], [torch.ones(2, dtype=torch.bool).cuda()]):
-        torch._foreach_add_(given, 1 if given[0].is_floating_point() else True)
-        assert [each._version for each in given] == [1] * len(given)
+    for dtype, scalar in ((torch.float32, 1.0), (torch.int64, 1)):
+        given = [torch.ones(size, dtype=dtype, device="cuda") for size in (2, 3)]
+        torch._foreach_add_(given, scalar)
+        assert [each._version for each in given] == [1, 1]
     refused("complex", lambda: torch._foreach_maximum([torch.ones(2, dtype=torch.complex64, device="cuda")], 1.0))
     refused("same number", lambda: torch._foreach_mul([torch.ones(2, device="cuda")], []))
 

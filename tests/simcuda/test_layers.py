@@ -1,5 +1,5 @@
-"""Layers on simulated devices: convolutions, pooling, embeddings, and sums of their sparse gradients; and operators on lists
-of tensors."""
+"""Layers on simulated devices: convolutions, pooling, embeddings, and sums of their sparse gradients; and operators on
+lists of tensors."""
 
 from __future__ import annotations
 
