@@ -220,7 +220,7 @@ def kernels(work: Callable[[], object]) -> list[str]:
     with torch.profiler.profile() as taken:
         work()
         torch.cuda.synchronize()
-    return [event.name for event in taken.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return [event.name for event in taken.events() if event.device_type.name == "CUDA"]
 
 
 def on_both(operator: Callable[..., Any], *lists: Sequence[torch.Tensor], **others: Any) -> list[str]:
