@@ -2,6 +2,8 @@
 // they are one launch here; elsewhere they are an operator for each tensor, as on CUDA.
 #include <ATen/native/ForeachUtils.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <set>
@@ -41,7 +43,7 @@ void each_alone_unobserved(const c10::OperatorHandle& op, Stack* stack) {
   each_alone(op, stack);
 }
 
-// `operation` without "_foreach_" and without an overload.
+// `operation`: without "_foreach_" and without an overload.
 Recipe together(const std::string& operation) {
   Recipe recipe;
   recipe.kernel = "multi_tensor_apply_kernel";
@@ -93,50 +95,52 @@ struct Lists {
 // When one kernel serves all tensors. The conditions are those of torch's files native/cuda/Foreach*.cu.
 class Route {
  public:
-  explicit Route(std::string name) : name_(std::move(name)) {}
+  // `operation`: without "_foreach_", an overload, and the "_" of one in place.
+  explicit Route(const std::string& operation)
+      : norm_(among(operation, {"norm", "powsum"})),
+        integers_(among(operation, {"abs", "max", "add", "sub", "mul", "neg", "zero", "clone", "copy"})),
+        bools_(integers_ && !among(operation, {"sub", "neg"})),
+        complex_(!norm_ && !among(operation, {"abs", "max", "ceil", "floor", "round", "trunc", "frac", "erf", "erfc",
+                                              "lgamma", "sign", "clamp_max", "clamp_min", "maximum", "minimum"})) {}
 
   bool fast(const Lists& lists) const {
     if (!lists.match()) {
       return false;
     }
     const at::ScalarType dtype = lists.tensors.front().front().scalar_type();
-    at::ArrayRef<at::Scalar> promoted = lists.numbers;
-    if (is({"norm", "powsum"})) {
-      const double order = lists.numbers.front().toDouble();
-      promoted = {};
-      if (!at::isFloatingType(dtype) ||
-          !(order == 0 || order == 1 || order == 2 || order == std::numeric_limits<double>::infinity())) {
-        return false;
-      }
-    } else if ((at::isComplexType(dtype) && is(real_)) || (dtype == at::kBool && is({"sub", "sub_", "neg", "neg_"}))) {
-      return false;
-    } else if (!is({"abs", "abs_", "max", "add", "add_", "sub", "sub_", "mul", "mul_", "neg", "neg_", "zero_", "clone",
-                    "copy_"}) &&
-               at::isIntegralType(dtype, /*includeBool=*/true)) {
+    if (!takes(dtype) || (norm_ && !takes_order(lists.numbers.front().toDouble()))) {
       return false;
     }
     if (lists.other.defined() && (lists.other.is_cpu() || lists.other.scalar_type() != dtype)) {
       return false;
     }
     const std::vector<at::TensorList> all(lists.tensors.begin(), lists.tensors.end());
-    return at::native::can_use_fast_route(all, promoted);
+    return at::native::can_use_fast_route(all, norm_ ? at::ArrayRef<at::Scalar>() : lists.numbers);
   }
 
  private:
-  bool is(const std::set<std::string>& names) const { return names.count(name_) != 0; }
+  static bool among(const std::string& name, std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  }
+  static bool takes_order(double order) {
+    return order == 0 || order == 1 || order == 2 || order == std::numeric_limits<double>::infinity();
+  }
+  bool takes(at::ScalarType dtype) const {
+    if (dtype == at::kBool) {
+      return bools_;
+    }
+    return at::isIntegralType(dtype, /*includeBool=*/false) ? integers_ : complex_ || !at::isComplexType(dtype);
+  }
 
-  // There is no kernel for complex numbers; the operator on one tensor refuses them, but for the absolute value.
-  const std::set<std::string> real_ = {
-      "abs", "abs_", "max", "ceil", "ceil_", "floor", "floor_", "round", "round_", "trunc", "trunc_", "frac", "frac_",
-      "erf", "erf_", "erfc", "erfc_", "lgamma", "lgamma_", "sign", "sign_", "clamp_max", "clamp_max_", "clamp_min",
-      "clamp_min_", "maximum", "maximum_", "minimum", "minimum_"};
-  const std::string name_;  // without "_foreach_" and without an overload
+  const bool norm_;
+  const bool integers_, bools_, complex_;  // for which types there is a kernel; floating ones always have one
 };
 
 // The kernel of one such operator.
 class Foreach final : public c10::OperatorKernel {
  public:
-  explicit Foreach(const std::string& base) : route_(base), launch_(together(base)) {}
+  explicit Foreach(const std::string& operation)
+      : route_(operation.substr(0, operation.find_last_not_of('_') + 1)), launch_(together(operation)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const c10::FunctionSchema& schema = op.schema();
@@ -192,7 +196,7 @@ void add_foreach(Registrar& registrar, const std::set<std::string>& names) {
   for (const std::string& name : names) {
     const std::size_t dot = name.find('.');
     const std::string base = name.substr(0, dot);
-    if (name.rfind(prefix, 0) == 0 && base != "_foreach_mm") {  // for products, torch's kernel calls CUTLASS
+    if (name.rfind(prefix, 0) == 0 && base != "_foreach_mm") {  // products stay an operator for each tensor
       registrar.boxed(name, kernel(base.substr(prefix.size()), dot == std::string::npos ? "" : name.substr(dot + 1)),
                       How::own);
     }
