@@ -247,7 +247,6 @@ def check_operators_on_lists_are_one_kernel() -> None:
         on_both(partial(torch._foreach_addcdiv, scalars=torch.tensor([1.0, 2.0, 3.0])), one, two, one),
         on_both(torch._foreach_lerp, one, two, weight=0.25),
         on_both(partial(torch._foreach_pow, 2.0), one),
-        on_both(torch._foreach_clone, whole),
         *(on_both(partial(torch._foreach_norm, ord=order), one) for order in (1, 2, float("inf"))),
     ):
         assert launched == ["multi_tensor_apply_kernel"], launched
