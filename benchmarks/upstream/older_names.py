@@ -6,6 +6,8 @@ without them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.testing._internal import common_cuda, common_mkldnn, common_nn, inductor_utils
 
@@ -13,16 +15,16 @@ from torch.testing._internal import common_cuda, common_mkldnn, common_nn, induc
 def pytest_configure() -> None:
     """Adds the names that the installed torch lacks."""
     # on the simulated CUDA, Inductor compiles without Triton, as C++
-    _add(inductor_utils, "HAS_CUDA", torch.cuda.is_available())
-    _add(common_cuda, "tf32_is_not_fp32", _tf32_is_not_fp32)
-    _add(common_mkldnn, "bf32_on_and_off", getattr(common_mkldnn, "reduced_f32_on_and_off", None))
-    if not hasattr(common_nn, "new_module_tests"):
-        _add(common_nn, "new_module_tests", common_nn.get_new_module_tests())
+    _add(inductor_utils, "HAS_CUDA", torch.cuda.is_available)
+    _add(common_cuda, "tf32_is_not_fp32", lambda: _tf32_is_not_fp32)
+    _add(common_mkldnn, "bf32_on_and_off", lambda: common_mkldnn.reduced_f32_on_and_off)
+    _add(common_nn, "new_module_tests", lambda: common_nn.get_new_module_tests())
 
 
-def _add(module: object, name: str, value: object) -> None:
+def _add(module: object, name: str, value: Callable[[], object]) -> None:
+    """Gives the module what `value` returns, if it lacks the name."""
     if not hasattr(module, name):
-        setattr(module, name, value)
+        setattr(module, name, value())
 
 
 def _tf32_is_not_fp32() -> bool:

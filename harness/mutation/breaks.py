@@ -28,9 +28,10 @@ class Break:
 
     - `breaks`: what is wrong, in one sentence.
     - `suites`: the folders, files or case ids that should notice. Only these run.
-    - `apply`: breaks torch in this process. None for a fault of the software device.
+    - `apply`: breaks torch in this process. None for a fault.
     - `shows`: the demonstration. A function of no arguments whose value, plain and always the same, the break changes.
     - `device`: the kind of device that the cases run on.
+    - `fault`: the fault of the software device that is injected, for a break without `apply`.
     - `options`: further options for pytest.
     """
 
@@ -40,6 +41,7 @@ class Break:
     apply: Callable[[], object] | None = None
     shows: Callable[[], object] | None = None
     device: str = "cpu"
+    fault: str = ""
     options: tuple[str, ...] = ()
 
 
@@ -74,6 +76,8 @@ class Theme:
             raise BreakError(f"the break {each.name!r}: expected a sentence on what it breaks, and suites")
         if (each.apply is None) != (each.shows is None):
             raise BreakError(f"the break {each.name!r}: expected a demonstration that shows its effect")
+        if (each.apply is None) != bool(each.fault):
+            raise BreakError(f"the break {each.name!r}: expected a function that breaks torch or the name of a fault")
         self.breaks.append(each)
 
 

@@ -38,7 +38,7 @@ class Runner:
         if each is None:
             return started.run(name)
         if each.apply is None:
-            return started.run(name, *each.options)
+            return started.run(name, f"--inject={each.fault}", *each.options)
         words = f"{self._catalogue.absolute()}:{each.name}" if self._catalogue else each.name
         return started.run(name, "-p", "harness.mutation.plugin", *each.options, variables={VARIABLE: words})
 
@@ -88,7 +88,7 @@ def _clean(breaks: Sequence[Break], device: str, run: Run, tell: Callable[[str],
 
 def _row(each: Break, clean: Tally, run: Run, tell: Callable[[str], object]) -> Row:
     ledger = run(each.name, each.device, each.suites, each)
-    tally = runs.tally(ledger, each.name)
+    tally = runs.tally(ledger, each.fault)
     ran = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in NO_CATCH) & clean.passed
     caught = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
     unusable = ""

@@ -152,7 +152,14 @@ def test_export_memory_timeline_html_holds_a_plot(device: torch.device, tmp_path
 def test_profile_plot_page_says_who_took_what(device: torch.device) -> None:
     """Contract: the page for looking at memory over time carries the frames that took it, down to the case itself,
     and what it is."""
-    found = record(scenes.training(device).work, device)
+    training = scenes.training(device)
+    x = scenes.values(device)
+
+    def work() -> Any:
+        torch.nn.functional.cosine_similarity(x, x, dim=0)  # it has temporaries on any device
+        return training.work()
+
+    found = record(work, device)
 
     page = private.plot(found.prof)
 
@@ -160,5 +167,5 @@ def test_profile_plot_page_says_who_took_what(device: torch.device) -> None:
     assert "<html>" in page or "<!DOCTYPE html>" in page
     assert carried is not None
     data = base64.b64decode(carried[1])
-    for word in (b"scenes.py", b"models.py", b": train", b"parameter", b"gradient", b"activation"):
+    for word in (b"scenes.py", b"models.py", b": train", b"parameter", b"gradient", b"activation", b"temporary"):
         assert word in data, f"the page does not tell of {word!r}"

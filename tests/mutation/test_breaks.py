@@ -27,6 +27,8 @@ def nothing() -> None:
         (Break("a", "It breaks.", (), nothing, nothing), "and suites"),
         (Break("a", "It breaks.", ("a",), nothing), "a demonstration"),
         (Break("a", "It breaks.", ("a",), None, nothing), "a demonstration"),
+        (Break("a", "It breaks.", ("a",)), "or the name of a fault"),
+        (Break("a", "It breaks.", ("a",), nothing, nothing, fault="slow"), "or the name of a fault"),
     ],
 )
 def test_a_break_that_lacks_something_is_refused(each: Break, expected: str) -> None:

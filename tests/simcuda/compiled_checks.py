@@ -1,12 +1,9 @@
-"""A program for simulated devices: each check compiles something with Inductor. It prints a JSON object: name to "ok",
-or to a traceback."""
+"""A program of checks for simulated devices (see `checks`): each compiles something with Inductor."""
 
 from __future__ import annotations
 
 import copy
-import json
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -153,19 +150,6 @@ def check_the_second_device() -> None:
     assert cuda.current_device() == 0
 
 
-def main() -> None:
-    outcomes = {}
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            torch.compiler.reset()
-            try:
-                check()
-            except Exception:  # noqa: BLE001  (told in the result)
-                outcomes[name.removeprefix("check_")] = traceback.format_exc()
-            else:
-                outcomes[name.removeprefix("check_")] = "ok"
-    print(json.dumps(outcomes))
-
-
-if __name__ == "__main__":
-    main()
+def run(check: Callable[[], None]) -> None:
+    torch.compiler.reset()
+    check()

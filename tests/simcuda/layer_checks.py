@@ -1,10 +1,8 @@
-"""A program for simulated devices: each check compares layers, or operators on lists, with those of the CPU, or with
-what CUDA's kernels are known to do. It prints a JSON object: name to "ok", or to a traceback."""
+"""A program of checks for simulated devices (see `checks`): each compares layers, or operators on lists, with those of
+the CPU, or with what CUDA's kernels are known to do."""
 
 from __future__ import annotations
 
-import json
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -275,19 +273,6 @@ def check_operators_on_lists_in_place_move_each_version_by_one() -> None:
     refused("same number", lambda: torch._foreach_mul([torch.ones(2, device="cuda")], []))
 
 
-def main() -> None:
-    outcomes = {}
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            try:
-                check()
-                torch.cuda.synchronize()
-            except Exception:  # noqa: BLE001  (told in the result)
-                outcomes[name.removeprefix("check_")] = traceback.format_exc()
-            else:
-                outcomes[name.removeprefix("check_")] = "ok"
-    print(json.dumps(outcomes))
-
-
-if __name__ == "__main__":
-    main()
+def run(check: Callable[[], None]) -> None:
+    check()
+    torch.cuda.synchronize()

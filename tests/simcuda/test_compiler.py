@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from harness.devices import software
 from harness.simcuda import autoload, build, loading
+from tests.simcuda import checks
 from tests.simcuda.fake_runtime import fake_runtime, run_python
 
 _BUILT_FOR = software.cuda()
@@ -19,12 +19,6 @@ needs_cuda_build = pytest.mark.skipif(
 )
 
 _CHECKS = Path(__file__).with_name("compiled_checks.py")
-#: The names of the checks in that file.
-NAMES = [
-    line.removeprefix("def check_").partition("(")[0]
-    for line in _CHECKS.read_text(encoding="utf-8").splitlines()
-    if line.startswith("def check_")
-]
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +26,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What became of each check: "ok", or a traceback. All run in one process, since each start of Inductor is slow."""
     own = loading.variables(build.build(), os.environ)
     own["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
-    done = run_python(_CHECKS.read_text(encoding="utf-8"), own, timeout=900)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return checks.outcomes(_CHECKS, own, timeout=900)
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", checks.names(_CHECKS))
 def test_compiled_code(name: str, outcomes: dict[str, str]) -> None:
     assert outcomes[name] == "ok", outcomes[name]
 

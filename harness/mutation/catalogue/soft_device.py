@@ -42,6 +42,7 @@ for _name, _breaks in faults.catalogue(soft.BACKEND.kind).items():
             _breaks,
             _SUITES.get(_name, _STREAMS),
             device="soft",
-            options=(f"--inject={_name}", *_OPTIONS.get(_name, ())),
+            fault=_name,
+            options=_OPTIONS.get(_name, ()),
         )
     )

@@ -82,7 +82,7 @@ inline void call_on_host(const c10::OperatorHandle& op, Stack* stack) {
 struct Recipe {
   Shape shape;                  // none: nothing is checked, and all results are arguments
   Body body;                    // none: the CPU's kernel of the same operator
-  const char* kernel = nullptr; // its name among the device's kernels; none: the operator's
+  const char* kernel = nullptr;  // its name among the device's kernels; none: the operator's
   bool host_operands = false;   // whether tensors of the host of any size may stand among its operands
   // Throws what the body would throw too late. Called first, with the device's tensors.
   void (*check)(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) = nullptr;
