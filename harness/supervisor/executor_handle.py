@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from harness import temp_folder
 from harness.backends.backend import Kind
 from harness.backends.table import DEVICE_VARIABLES
 from harness.checks.process import describe_stuck
@@ -24,6 +25,7 @@ from harness.protocol.phase_page import PhasePage
 from harness.protocol.reports import Failure, unpack_failure
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
+from harness.supervisor import compiler_caches
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
 #: The kill ladder: signals in order, each with the seconds to wait for the exit before the next signal.
@@ -191,6 +193,7 @@ class ExecutorHandle:
         self._sent_message = False
         with writing(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
+        compiler_caches.share_default(temp, binding.environment)
         ours, theirs = socket.socketpair()
         order: Message = {
             "executor": name,
@@ -214,7 +217,7 @@ class ExecutorHandle:
                     self.pid = link.spawn(order, given)
             except ZygoteError:
                 self.close()
-                temp.rmdir()
+                temp_folder.remove(temp)
                 raise
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)

@@ -13,7 +13,7 @@ from harness.errors import WriteError, writing
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor import kept_files
+from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.activity import Activities
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
@@ -212,6 +212,7 @@ class ExecutorSlot:
         if handle.lost:
             self.drop_zygote()
         if keep_files:
+            compiler_caches.unshare_default(handle.temp)
             most = min(kept_files.MOST_OF_EXECUTOR, self._keep_budget)
             with writing(f"into {str(self._files)!r}"):
                 self._keep_budget -= kept_files.keep(handle.temp, handle.kept, most)

@@ -389,10 +389,11 @@ def test_pinned_memory_in_use_is_read_only_where_torch_counts_what_is_freed(vers
     assert read["pinned_reserved"] == 16
 
 
-def test_temporary_files_are_counted_at_any_depth_but_pytests(tmp_path: Path) -> None:
+def test_temporary_files_are_counted_at_any_depth_but_pytests_and_inductors_link(tmp_path: Path) -> None:
     files = Files(tmp_path, tmp_path / "none")
     assert files.read() == {"shm_files": 0, "shm_bytes": 0, "temp_files": 0, "temp_bytes": 0}
     (tmp_path / "pytest-of-me" / "x").mkdir(parents=True)
+    (tmp_path / "torchinductor_me").symlink_to(tmp_path / "a")
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_text("four")
     (tmp_path / "link").symlink_to(tmp_path / "a")

@@ -21,6 +21,8 @@ _DESCRIPTORS_BY_SIZE = os.stat(_DESCRIPTORS).st_size == len(os.listdir(_DESCRIPT
 _STATM = "/proc/self/statm"
 #: The start of the names of folders in which pytest keeps `tmp_path` for the user.
 _PYTEST_FOLDER = "pytest-of-"
+#: The start of the name of inductor's default folder. A link of that name is the harness's (`compiler_caches`).
+INDUCTOR_FOLDER = "torchinductor_"
 #: The most entries of the folder for temporary files that are counted.
 _MOST_FILES = 10_000
 #: Nanoseconds, more than the resolution of file times (10 ms at most). Two changes within one step have the same time,
@@ -141,13 +143,15 @@ class Files:
         return sorted(entry.name for entry in self._list_shared_memory())
 
     def temporary_files(self) -> Iterator[os.DirEntry[str]]:
-        """Yields the entries of the folder for temporary files at any depth, except pytest's own folder."""
+        """Yields the entries of the temporary folder at any depth, except pytest's folder and inductor's link."""
         folders = [self._temp]
         found = 0
         while folders and found < _MOST_FILES:
             folder = folders.pop()
             for entry in _entries(folder):
                 if folder == self._temp and entry.name.startswith(_PYTEST_FOLDER):
+                    continue
+                if folder == self._temp and entry.name.startswith(INDUCTOR_FOLDER) and entry.is_symlink():
                     continue
                 found += 1
                 yield entry

@@ -71,10 +71,12 @@ def test_environment() -> None:
 
 
 def test_temporary_folder() -> None:
-    """Its own, so that what it leaves there goes with it."""
+    """Its own, so that what it leaves there goes with it. Inductor's folder there is a link to the run's."""
     folder = Path(tempfile.gettempdir())
     assert folder == Path(os.environ["TMPDIR"])
-    assert all(path.name.startswith("pytest-of-") for path in folder.iterdir())
+    others = [path for path in folder.iterdir() if not path.name.startswith("pytest-of-")]
+    assert [path.readlink() for path in others] == [Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])]
+    assert others[0].name.startswith("torchinductor_")
     (folder / "left behind").touch()
 
 
