@@ -12,10 +12,13 @@ from harness.diagnosis.campaign import NO_CATCH, Tally
 from harness.mutation.breaks import Break, BreakError
 from harness.mutation.plugin import VARIABLE
 from harness.mutation.table import Row, Table
+from harness.outcome import Outcome
 from harness.reporting.ledger import Ledger
 
 #: Name of the run without a break on a kind of device.
 CLEAN = "clean"
+#: Outcomes with which a case has checked nothing.
+_NOTHING_CHECKED = (*NO_CATCH, Outcome.GATED, Outcome.SKIPPED)
 
 
 class Run(Protocol):
@@ -89,7 +92,8 @@ def _clean(breaks: Sequence[Break], device: str, run: Run, tell: Callable[[str],
 def _row(each: Break, clean: Tally, run: Run, tell: Callable[[str], object]) -> Row:
     ledger = run(each.name, each.device, each.suites, each)
     tally = runs.tally(ledger, each.fault)
-    ran = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in NO_CATCH) & clean.passed
+    checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
+    ran = checked & clean.passed
     caught = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
     unusable = ""
     if not ran:

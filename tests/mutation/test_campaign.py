@@ -31,9 +31,14 @@ def ledger(outcome: Outcome | None, **changes: object) -> Ledger:
         (ledger(Outcome.CRASHED), (), {}),  # its process could not report what struck
         (ledger(Outcome.PASSED, struck={"slow": 3}), ("soft_slow",), {}),
         (ledger(Outcome.PASSED), (), {"soft_slow": "the fault never occurred"}),
+        (
+            ledger(Outcome.SKIPPED, struck={"slow": 3}),
+            (),
+            {"soft_slow": "none of its cases ran with it: see the output of its run"},
+        ),
         (ledger(None), (), {"soft_slow": "none of its cases ran with it: see the output of its run"}),
     ],
-    ids=["caught", "caught_by_a_crash", "missed", "never_occurred", "nothing_ran"],
+    ids=["caught", "caught_by_a_crash", "missed", "never_occurred", "skipped", "nothing_ran"],
 )
 def test_a_fault_that_occurred_and_reddened_nothing_is_missed(
     with_it: Ledger, missed: tuple[str, ...], unusable: dict[str, str]
