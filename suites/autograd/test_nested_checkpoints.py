@@ -175,6 +175,7 @@ def test_nested_checkpoints_draw_the_same_random_numbers(engine: Engine, device:
     raises=pytest.PytestUnraisableExceptionWarning,
     reason="the forward that was cut short is cleaned up after the hooks that it had set, which torch calls an "
     "internal error (seen with 2.11 and 2.12, https://github.com/pytorch/pytorch/blob/main/torch/utils/checkpoint.py)",
+    strict=False,  # on CUDA a thread of the engine lets go of the pass a moment later: it may be after the case
 )
 def test_nested_checkpoint_error_leaves_the_next_pass_alone(x: Tensor, engine: Engine) -> None:
     """Contract: where the inner function raises when it is run again, its error comes out of the backward pass, and the
