@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from harness.backends import cuda, simcuda, soft
@@ -204,7 +204,7 @@ def conduct(
     first: bool,
     tell: Callable[[str], object],
 ) -> Campaign:
-    """Run the cases without a fault and with each fault, and write the record to `results`.
+    """Run the cases without a fault and with each fault, and write the record to `results`, anew after each run.
 
     `run` takes the name of a run and options for pytest. The faults are those of this kind of device. With `first`, a
     run with a fault ends at its first red case. `tell` gets a line about each run. Raises CampaignError if
@@ -214,13 +214,13 @@ def conduct(
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
-    rows = []
+    campaign = Campaign(len(clean.passed), clean.wrong, (), device)
     for injection in injections:
         ledger = run(injection.name, f"--inject={injection}", *(["--maxfail=1"] if first else []))
         breaks = catalogue(device)[injection.name]
-        rows.append(row(str(injection), breaks, clean, tally(ledger, injection.name)))
-        tell(f"{injection}: caught by {len(rows[-1].caught_by)}" if rows[-1].caught else f"{injection}: MISSED")
-    campaign = Campaign(len(clean.passed), clean.wrong, tuple(rows), device)
-    write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
-    write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
+        new = row(str(injection), breaks, clean, tally(ledger, injection.name))
+        tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
+        campaign = replace(campaign, rows=(*campaign.rows, new))
+        write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
+        write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
     return campaign

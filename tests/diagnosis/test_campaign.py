@@ -127,6 +127,19 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
     assert (tmp_path / RECORD).read_text(encoding="utf-8") == as_json(found)
 
 
+def test_a_campaign_that_is_stopped_keeps_the_record_of_what_it_has_run(tmp_path: Path) -> None:
+    def run(name: str, *_: str) -> Ledger:
+        if name == "event_early":
+            raise KeyboardInterrupt
+        return ledger(*ended(A, Outcome.TIMEOUT if name == "slow" else Outcome.PASSED))
+
+    injections = [Injection("slow"), Injection("event_early")]
+    with pytest.raises(KeyboardInterrupt):
+        conduct(injections, run, tmp_path, device="soft", first=False, tell=lambda _: None)
+    assert [row["fault"] for row in json.loads((tmp_path / RECORD).read_bytes())["faults"]] == ["slow"]
+    assert "1 of 1 faults caught" in (tmp_path / TABLE).read_text(encoding="utf-8")
+
+
 def test_cases_of_which_none_passes_catch_nothing(tmp_path: Path) -> None:
     def run(*_: str) -> Ledger:
         return ledger(*ended(A, Outcome.FAILED))
