@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -155,10 +155,8 @@ def _aborted(seen: Evidence, where: str) -> Judgement:
         return Judgement(Outcome.TIMEOUT, f"did not finish within {seen.limit:g} s (in {where})")
     if seen.garbled:
         return Judgement(Outcome.CONTAMINATED, f"wrote to a descriptor of the harness (in {where}): {seen.garbled}")
-    if seen.exit_status == EXIT_CHANNEL_GONE:
-        return Judgement(Outcome.CONTAMINATED, f"closed or replaced a descriptor of the harness (noticed in {where})")
-    if seen.exit_status == EXIT_NO_MEMORY:
-        return Judgement(Outcome.CONTAMINATED, f"left too little memory to send its report (in {where})")
+    if (damage := _damage(seen.exit_status, f"noticed in {where}")) is not None:
+        return damage
     if seen.exit_status == EXIT_NO_DEVICE and not seen.phases:
         return Judgement(Outcome.LOST, "the software device could not be loaded: see the case's standard error")
     assert seen.exit_status is not None
@@ -205,8 +203,20 @@ def _found_after(seen: Evidence) -> list[Judgement]:
         found.append(Judgement(Outcome.TIMEOUT, f"the process did not end within {seen.limit:g} s", "teardown"))
     elif seen.exit_status is not None and (seen.exit_status != 0 or not seen.leaving):
         moment = "at interpreter exit" if seen.leaving else "after the case finished"
-        found.append(Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} {moment}", "teardown"))
+        if (damage := _damage(seen.exit_status, f"noticed {moment}")) is not None:
+            found.append(replace(damage, when="teardown"))
+        else:
+            found.append(Judgement(Outcome.CRASHED, f"{exit_text(seen.exit_status)} {moment}", "teardown"))
     return found
+
+
+def _damage(exit_status: int | None, when: str) -> Judgement | None:
+    """Returns the judgement where the executor has ended itself, since a case had damaged its process."""
+    if exit_status == EXIT_CHANNEL_GONE:
+        return Judgement(Outcome.CONTAMINATED, f"closed or replaced a descriptor of the harness ({when})")
+    if exit_status == EXIT_NO_MEMORY:
+        return Judgement(Outcome.CONTAMINATED, f"left too little memory to send its report ({when})")
+    return None
 
 
 def _timer_fired(seen: Evidence) -> bool:

@@ -82,6 +82,9 @@ def _failed(when: str) -> Phase:
         # Found once the case was over.
         (replace(PASSED, exit_status=SEGV, leaving=True), Outcome.CRASHED, "SIGSEGV at interpreter exit"),
         (replace(PASSED, exit_status=7, leaving=True), Outcome.CRASHED, "exit status 7 at interpreter exit"),
+        (replace(PASSED, exit_status=EXIT_NO_MEMORY, leaving=True), Outcome.CONTAMINATED, "too little memory"),
+        (replace(PASSED, exit_status=EXIT_NO_MEMORY), Outcome.CONTAMINATED, "noticed after the case finished"),
+        (replace(PASSED, exit_status=EXIT_CHANNEL_GONE), Outcome.CONTAMINATED, "descriptor of the harness"),
         (replace(PASSED, exit_status=0), Outcome.CRASHED, "exit status 0 after the case finished"),
         (replace(PASSED, late=True, leaving=True, exit_status=-9, limit=4), Outcome.TIMEOUT, "did not end within 4 s"),
         (replace(PASSED, poison="CUDA error: x\nmore"), Outcome.POISONED, "unusable: CUDA error: x"),

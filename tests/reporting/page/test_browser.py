@@ -73,7 +73,8 @@ def test_links_lead_to_cases_and_sections(browser: Browser, red: Path) -> None:
         assert names(page) == [runs.name_of(Outcome.LOST)]
         kept = page.evaluate("location.hash")
         page.get_by_role("navigation").get_by_role("link", name="Environment").click()
-        assert page.evaluate("[document.activeElement.id, location.hash]") == ["environment", kept]
+        expect(page.locator("#environment")).to_be_focused()
+        assert page.evaluate("location.hash") == kept
         page.go_back()
         assert names(page) == [runs.name_of(Outcome.GATED)]
         assert (seen.requests, seen.errors) == ([], [])

@@ -100,7 +100,8 @@ def test_temporary_folder() -> None:
 
 def test_between() -> None:
     assert not any([ARRAYS, BLOCKS, BUFFERS, MAPS])
-    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+    # besides the harness's own link
+    assert [path for path in Path(tempfile.gettempdir()).iterdir() if not path.name.startswith("torchinductor_")] == []
 
 
 def test_thread() -> None:
