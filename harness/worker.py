@@ -153,7 +153,9 @@ class Worker:
                 stop=self._stop,
                 leases=self._device_leases(),
                 connect=self._connect,
-                after_unclean_exit=partial(compiler_caches.remove_unfinished, Path(context.run_dir)),
+                after_unclean_exit=partial(
+                    compiler_caches.remove_unfinished, Path(context.run_dir), Path(context.temp_dir)
+                ),
                 await_release=self._pool.await_release,
                 numbered=self._resumption.executors.get(name, 0),
             )

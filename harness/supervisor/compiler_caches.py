@@ -12,11 +12,10 @@ from pathlib import Path
 
 from harness.checks.meters.process import INDUCTOR_FOLDER
 
-#: The folder of compiler caches, in the run directory.
+#: The folder of compiler caches, in the run directory; and that of precompiled headers, in the run's temporary folder.
 FOLDER = "compiler-caches"
-_INDUCTOR, _EXTENSIONS = "inductor", "extensions"
-_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-_CACHES = {_VARIABLE: _INDUCTOR, "TRITON_CACHE_DIR": "triton", "TORCH_EXTENSIONS_DIR": _EXTENSIONS}
+_EXTENSIONS = "extensions"
+_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "TORCH_EXTENSIONS_DIR": _EXTENSIONS}
 
 
 def variables(run_dir: Path, outer: Mapping[str, str]) -> dict[str, str]:
@@ -28,18 +27,19 @@ def variables(run_dir: Path, outer: Mapping[str, str]) -> dict[str, str]:
     return {name: outer.get(name) or str(run_dir / FOLDER / folder) for name, folder in _CACHES.items()}
 
 
-def share_default(temp: Path, environment: Mapping[str, str | None]) -> None:
-    """Make inductor's default folder in `temp`, a folder for temporary files, a link to the one in the environment.
+def share_default(temp: Path) -> None:
+    """Make inductor's default folder in `temp`, an executor's folder for temporary files, a link to one beside `temp`.
 
     Inductor keeps the headers that it precompiles in its default folder, wherever `TORCHINDUCTOR_CACHE_DIR` is
-    (`_HEADER_DIR` of torch/_inductor/codecache.py). These are 150 MB, and take five seconds. Executors have folders of
-    their own for temporary files, so without the link each of them would compile the headers anew.
+    (`_HEADER_DIR` of torch/_inductor/codecache.py). These are 150 MB, and take five seconds. Without the link each
+    executor would compile them anew. They do not go where the user's variable says: a killed compiler may leave a part
+    of a header, and what the user keeps is not for the harness to remove.
     """
-    cache, name = environment.get(_VARIABLE), _default_name()
-    if cache and name:
-        with contextlib.suppress(OSError):  # a folder of the user's that cannot be written: inductor will say so
-            Path(cache).mkdir(parents=True, exist_ok=True)
-            (temp / name).symlink_to(Path(cache).absolute(), target_is_directory=True)
+    if name := _default_name():
+        shared = temp.parent / FOLDER
+        with contextlib.suppress(OSError):  # such as a full disk, which shows where it matters
+            shared.mkdir(exist_ok=True)
+            (temp / name).symlink_to(shared, target_is_directory=True)
 
 
 def unshare_default(temp: Path) -> None:
@@ -58,8 +58,10 @@ def _default_name() -> str:
         return ""
 
 
-def remove_unfinished(run_dir: Path) -> None:
+def remove_unfinished(run_dir: Path, temp_dir: Path) -> None:
     """Remove what a killed compiler has left in the run's own folders: stale locks, and precompiled headers.
+
+    `temp_dir`: the folder of the executors' folders for temporary files.
 
     Torch's lock of a C++ extension is a plain file. Other processes wait as long as the file exists: after a killed
     build, forever. The compiler writes a precompiled header to its final name, and torch takes it if it exists. Nobody
@@ -68,9 +70,9 @@ def remove_unfinished(run_dir: Path) -> None:
     A build keeps its file open from its creation, and closes a lock a moment before it removes it. So the check for an
     open file is made twice.
     """
-    caches = run_dir / FOLDER
-    headers = caches.joinpath(_INDUCTOR, "precompiled_headers").glob("*.gch")
-    left = _identities([*(caches / _EXTENSIONS).glob("**/lock"), *headers])
+    locks = (run_dir / FOLDER / _EXTENSIONS).glob("**/lock")
+    headers = (temp_dir / FOLDER / "precompiled_headers").glob("*.gch")
+    left = _identities([*locks, *headers])
     for _ in range(2):
         if not left:
             return

@@ -193,7 +193,7 @@ class ExecutorHandle:
         self._sent_message = False
         with writing(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
-        compiler_caches.share_default(temp, binding.environment)
+        compiler_caches.share_default(temp)
         ours, theirs = socket.socketpair()
         order: Message = {
             "executor": name,

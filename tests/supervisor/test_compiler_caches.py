@@ -27,45 +27,49 @@ def test_a_lock_is_taken_away_unless_somebody_holds_it(tmp_path: Path) -> None:
         (home / name).touch()
     holder = os.open(home / "held" / "lock", os.O_RDONLY)
     (tmp_path / "lock").touch()
-    remove_unfinished(tmp_path)
+    remove_unfinished(tmp_path, tmp_path)
     os.close(holder)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("lock*"))
     assert left == ["compiler-caches/extensions/done/locked.so", "compiler-caches/extensions/held/lock", "lock"]
 
 
 def test_without_a_cache_there_is_nothing_to_do(tmp_path: Path) -> None:
-    remove_unfinished(tmp_path)
+    remove_unfinished(tmp_path, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_precompiled_header_is_taken_away_unless_somebody_writes_it(tmp_path: Path) -> None:
-    headers = tmp_path / "compiler-caches" / "inductor" / "precompiled_headers"
+    headers = tmp_path / "compiler-caches" / "precompiled_headers"
     headers.mkdir(parents=True)
     for name in ("a.h", "a.h.gch", "b.h", "b.h.gch"):
         (headers / name).touch()
     with (headers / "b.h.gch").open("w"):
-        remove_unfinished(tmp_path)
+        remove_unfinished(tmp_path, tmp_path)
     assert sorted(path.name for path in headers.iterdir()) == ["a.h", "b.h", "b.h.gch"]
 
 
-def test_inductors_default_folder_leads_to_the_one_that_the_environment_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inductors_default_folder_is_shared_by_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    cache = tmp_path / "run" / "inductor"
-    share_default(tmp_path, {"TORCHINDUCTOR_CACHE_DIR": str(cache)})
-    default = Path(default_cache_dir())
-    (default / "precompiled_headers" / "locks").mkdir(parents=True)
-    assert [path.name for path in cache.iterdir()] == ["precompiled_headers"]
-    unshare_default(tmp_path)
-    assert not default.exists()
-    assert cache.exists()
+    for name in ("gw0-e1", "gw1-e1"):
+        (temp := tmp_path / name).mkdir()
+        share_default(temp)
+        monkeypatch.setattr("tempfile.tempdir", str(temp))
+        default = Path(default_cache_dir())
+        (default / "precompiled_headers" / "locks").mkdir(parents=True, exist_ok=True)
+        (default / name).touch()
+        unshare_default(temp)
+        assert list(temp.iterdir()) == []
+    assert sorted(path.name for path in (tmp_path / "compiler-caches").iterdir()) == [
+        "gw0-e1",
+        "gw1-e1",
+        "precompiled_headers",
+    ]
 
 
-@pytest.mark.parametrize("value", [None, "", "/proc/nowhere"])
-def test_without_a_folder_that_can_be_made_inductor_keeps_its_own(tmp_path: Path, value: str | None) -> None:
-    share_default(tmp_path, {"TORCHINDUCTOR_CACHE_DIR": value})
-    assert list(tmp_path.iterdir()) == []
-    unshare_default(tmp_path)
+def test_where_no_folder_can_be_made_inductor_keeps_its_own(tmp_path: Path) -> None:
+    (tmp_path / "compiler-caches").touch()
+    (temp := tmp_path / "gw0-e1").mkdir()
+    share_default(temp)
+    unshare_default(temp)
+    assert list(temp.iterdir()) == []
