@@ -153,9 +153,7 @@ class Worker:
                 stop=self._stop,
                 leases=self._device_leases(),
                 connect=self._connect,
-                after_unclean_exit=partial(
-                    compiler_caches.remove_unfinished, Path(context.run_dir), Path(context.temp_dir)
-                ),
+                after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
                 await_release=self._pool.await_release,
                 numbered=self._resumption.executors.get(name, 0),
             )

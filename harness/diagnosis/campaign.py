@@ -72,13 +72,14 @@ class Row:
 class Campaign:
     """The result of a campaign. Without a fault, `passed` cases passed, and `wrong` has the outcomes of red cases.
 
-    `device`: the kind of device that the cases ran on.
+    `device`: the kind of device that the cases ran on. `not_run`: the faults that are still to come.
     """
 
     passed: int
     wrong: Mapping[str, str]
     rows: tuple[Row, ...]
     device: str = soft.BACKEND.kind
+    not_run: tuple[str, ...] = ()
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ class Campaign:
     @property
     def green(self) -> bool:
         """Whether no case was red without a fault, and every fault was caught."""
-        return not self.wrong and not self.missed
+        return not (self.wrong or self.missed or self.not_run)
 
 
 def tally(ledger: Ledger, fault: str = "") -> Tally:
@@ -124,6 +125,7 @@ def as_text(campaign: Campaign) -> str:
     lines += [f"    {outcome} {case}" for case, outcome in campaign.wrong.items()]
     caught = len(campaign.rows) - len(campaign.missed)
     lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
+    lines += [f"not run: {', '.join(campaign.not_run)}"] if campaign.not_run else []
     return "\n".join(lines) + "\n"
 
 
@@ -135,6 +137,7 @@ def as_json(campaign: Campaign) -> str:
         "red_without_fault": dict(campaign.wrong),
         "faults": [asdict(each) for each in campaign.rows],
         "missed": list(campaign.missed),
+        "not_run": list(campaign.not_run),
     }
     return json.dumps(values, indent=2) + "\n"
 
@@ -204,7 +207,7 @@ def conduct(
     first: bool,
     tell: Callable[[str], object],
 ) -> Campaign:
-    """Run the cases without a fault and with each fault, and write the record to `results`, anew after each run.
+    """Run the cases without a fault and with each fault, and write the record to `results`, anew after each fault.
 
     `run` takes the name of a run and options for pytest. The faults are those of this kind of device. With `first`, a
     run with a fault ends at its first red case. `tell` gets a line about each run. Raises CampaignError if
@@ -215,12 +218,13 @@ def conduct(
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
     campaign = Campaign(len(clean.passed), clean.wrong, (), device)
-    for injection in injections:
+    for number, injection in enumerate(injections, 1):
         ledger = run(injection.name, f"--inject={injection}", *(["--maxfail=1"] if first else []))
         breaks = catalogue(device)[injection.name]
         new = row(str(injection), breaks, clean, tally(ledger, injection.name))
         tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
-        campaign = replace(campaign, rows=(*campaign.rows, new))
+        rest = tuple(map(str, injections[number:]))
+        campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)
         write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
         write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
     return campaign

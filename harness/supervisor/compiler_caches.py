@@ -1,4 +1,4 @@
-"""The caches of torch's compilers, and what a killed compiler leaves there."""
+"""The caches of torch's compilers, and the locks that a killed compiler leaves there."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def share_default(temp: Path) -> None:
 
     Inductor keeps the headers that it precompiles in its default folder, wherever `TORCHINDUCTOR_CACHE_DIR` is
     (`_HEADER_DIR` of torch/_inductor/codecache.py). These are 150 MB, and take five seconds. Without the link each
-    executor would compile them anew. They do not go where the user's variable says: a killed compiler may leave a part
-    of a header, and what the user keeps is not for the harness to remove.
+    executor would compile them anew.
+
+    A compiler that is killed leaves a part of a header. GCC marks a header as whole at its end, and ignores a part
+    (gcc/c-family/c-pch.cc), so later compilations succeed and take longer. Therefore the folder is the run's, and not
+    one that the user keeps.
     """
     if name := _default_name():
         shared = temp.parent / FOLDER
@@ -58,27 +61,20 @@ def _default_name() -> str:
         return ""
 
 
-def remove_unfinished(run_dir: Path, temp_dir: Path) -> None:
-    """Remove what a killed compiler has left in the run's own folders: stale locks, and precompiled headers.
+def release_locks(run_dir: Path) -> None:
+    """Remove stale locks of builds of C++ extensions in the run's own folder.
 
-    `temp_dir`: the folder of the executors' folders for temporary files.
-
-    Torch's lock of a C++ extension is a plain file. Other processes wait as long as the file exists: after a killed
-    build, forever. The compiler writes a precompiled header to its final name, and torch takes it if it exists. Nobody
-    can tell a part from the whole, and without it the compiler reads the header itself.
-
-    A build keeps its file open from its creation, and closes a lock a moment before it removes it. So the check for an
-    open file is made twice.
+    Torch's lock is a plain file. Other processes wait as long as the file exists: after a killed build, forever.
+    A build keeps the file open from its creation, and closes it a moment before it removes the file. So the check for
+    an open file is made twice.
     """
-    locks = (run_dir / FOLDER / _EXTENSIONS).glob("**/lock")
-    headers = (temp_dir / FOLDER / "precompiled_headers").glob("*.gch")
-    left = _identities([*locks, *headers])
+    locks = _identities((run_dir / FOLDER / _EXTENSIONS).glob("**/lock"))
     for _ in range(2):
-        if not left:
+        if not locks:
             return
         held = _open_anywhere()
-        left = {path: seen for path, seen in _identities(left).items() if seen == left[path] and seen not in held}
-    for path in left:
+        locks = {path: seen for path, seen in _identities(locks).items() if seen == locks[path] and seen not in held}
+    for path in locks:
         path.unlink(missing_ok=True)
 
 

@@ -97,6 +97,7 @@ def test_the_table() -> None:
         (Campaign(4, {}, (CAUGHT,)), True),
         (Campaign(4, {D: "failed"}, (CAUGHT,)), False),
         (Campaign(4, {}, (CAUGHT, MISSED)), False),
+        (Campaign(4, {}, (CAUGHT,), not_run=("slow",)), False),
     ],
 )
 def test_green_is_all_caught_and_nothing_red_without(campaign: Campaign, green: bool) -> None:
@@ -136,8 +137,11 @@ def test_a_campaign_that_is_stopped_keeps_the_record_of_what_it_has_run(tmp_path
     injections = [Injection("slow"), Injection("event_early")]
     with pytest.raises(KeyboardInterrupt):
         conduct(injections, run, tmp_path, device="soft", first=False, tell=lambda _: None)
-    assert [row["fault"] for row in json.loads((tmp_path / RECORD).read_bytes())["faults"]] == ["slow"]
-    assert "1 of 1 faults caught" in (tmp_path / TABLE).read_text(encoding="utf-8")
+    record = json.loads((tmp_path / RECORD).read_bytes())
+    assert [row["fault"] for row in record["faults"]] == ["slow"]
+    assert record["not_run"] == ["event_early"]
+    text = (tmp_path / TABLE).read_text(encoding="utf-8")
+    assert text.endswith("1 of 1 faults caught\nnot run: event_early\n")
 
 
 def test_cases_of_which_none_passes_catch_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Folders of compiler caches, and the removal of what a killed compiler leaves."""
+"""Folders of compiler caches, and the removal of stale locks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.supervisor.compiler_caches import remove_unfinished, share_default, unshare_default, variables
+from harness.supervisor.compiler_caches import release_locks, share_default, unshare_default, variables
 
 
 def test_compilers_keep_what_they_made_in_the_run_unless_the_user_says_where() -> None:
@@ -27,25 +27,15 @@ def test_a_lock_is_taken_away_unless_somebody_holds_it(tmp_path: Path) -> None:
         (home / name).touch()
     holder = os.open(home / "held" / "lock", os.O_RDONLY)
     (tmp_path / "lock").touch()
-    remove_unfinished(tmp_path, tmp_path)
+    release_locks(tmp_path)
     os.close(holder)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("lock*"))
     assert left == ["compiler-caches/extensions/done/locked.so", "compiler-caches/extensions/held/lock", "lock"]
 
 
 def test_without_a_cache_there_is_nothing_to_do(tmp_path: Path) -> None:
-    remove_unfinished(tmp_path, tmp_path)
+    release_locks(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_precompiled_header_is_taken_away_unless_somebody_writes_it(tmp_path: Path) -> None:
-    headers = tmp_path / "compiler-caches" / "precompiled_headers"
-    headers.mkdir(parents=True)
-    for name in ("a.h", "a.h.gch", "b.h", "b.h.gch"):
-        (headers / name).touch()
-    with (headers / "b.h.gch").open("w"):
-        remove_unfinished(tmp_path, tmp_path)
-    assert sorted(path.name for path in headers.iterdir()) == ["a.h", "b.h", "b.h.gch"]
 
 
 def test_inductors_default_folder_is_shared_by_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
