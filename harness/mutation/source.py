@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,12 +21,21 @@ def read(path: Path | None) -> Mapping[str, Break]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise BreakError(f"--catalogue={str(path)!r} cannot be imported: {error!r}") from error
+    except Exception as error:  # noqa: BLE001 - it is the code of a user
+        raise BreakError(
+            f"--catalogue={str(path)!r} cannot be imported{_line(error, path)}: {type(error).__name__}: {error}"
+        ) from None
     theme = getattr(module, "broken", None)
     if not isinstance(theme, Theme):
         raise BreakError(f"--catalogue={str(path)!r}: expected 'broken = Theme()' in it, and breaks added to that")
     return by_name(theme.breaks)
+
+
+def _line(error: Exception, path: Path) -> str:
+    """Where in the file an error comes from. A syntax error has its line in its own text, and no frame in the file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f" (line {numbers[-1]})" if numbers else ""
 
 
 def chosen(words: str) -> Break:

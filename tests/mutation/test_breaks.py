@@ -128,7 +128,12 @@ def test_a_break_of_a_file_is_chosen_by_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(None, "expected a Python file"), ("1/0", "cannot be imported"), ("a = 1", "expected 'broken = Theme()' in it")],
+    [
+        (None, "expected a Python file"),
+        ("import math\nmath.sqrt(-1)", "cannot be imported (line 2): ValueError: math domain error"),
+        ("a = (", "cannot be imported: SyntaxError: '(' was never closed (breaks.py, line 1)"),
+        ("a = 1", "expected 'broken = Theme()' in it"),
+    ],
 )
 def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
     path = tmp_path / "breaks.py"
