@@ -57,13 +57,18 @@ class File:
         return ", ".join([self.name, *some])
 
     @property
+    def folder(self) -> str:
+        """The name of a folder for what its tests leave."""
+        return self.name.removesuffix(".py").replace("/", "-")
+
+    @property
     def options(self) -> list[str]:
         """What it adds to pytest's command line."""
-        chosen = ["-k", self.keyword] if self.keyword else []
-        chosen += [f"--shard={self.part}"] if self.part else []
-        chosen += [f"-pbenchmarks.upstream.{plugin}" for plugin in self.plugins]
-        chosen += [f"--deselect=test/{self.name}::{test}" for test in self.left_out]
-        return [*chosen, f"--isolation={self.isolation}"]
+        some = ["-k", self.keyword] if self.keyword else []
+        some += [f"--shard={self.part}"] if self.part else []
+        some += [f"-pbenchmarks.upstream.{plugin}" for plugin in self.plugins]
+        some += [f"--deselect=test/{self.name}::{test}" for test in self.left_out]
+        return [*some, f"--isolation={self.isolation}"]
 
 
 FILES = (
@@ -113,7 +118,7 @@ def main() -> int:
     parser.add_argument("--tabulate", action="store_true", help="run nothing: tabulate what --results has")
     options = parser.parse_args()
     try:
-        files = _chosen(options.files)
+        files = chosen(options.files)
         if not options.tabulate:
             source = _source(options)
             for file in files:
@@ -128,7 +133,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-conformance-harness" / "upstream"
 
 
-def _chosen(names: Sequence[str]) -> tuple[File, ...]:
+def chosen(names: Sequence[str]) -> tuple[File, ...]:
     """The files of these names; one that is not in the list runs as a whole."""
     known = {file.name: file for file in FILES}
     return tuple(known.get(name, File(name)) for name in names) or FILES
@@ -142,7 +147,7 @@ def _source(options: argparse.Namespace) -> Path:
 
 
 def _run_folder(file: File, results: Path) -> Path:
-    return results.resolve() / file.name.removesuffix(".py").replace("/", "-")
+    return results.resolve() / file.folder
 
 
 def _run(file: File, source: Path, options: argparse.Namespace) -> None:

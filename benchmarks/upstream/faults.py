@@ -6,7 +6,8 @@
 Both run on the same simulated CUDA, as `harness faults run` does it: once without a fault, then once with each. A test
 notices a fault if it passed without it and is red with it. With faults that stop every test, a run ends at its first
 red one. Needs a CUDA build of torch. With `--tabulate`, nothing runs; folders of several calls, each with its own
-faults, make one table.
+faults, make one table. Each of PyTorch's files is a campaign of its own, with the options that it needs; the table adds
+them up.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.upstream import sources
-from benchmarks.upstream.__main__ import FILES, default_cache
+from benchmarks.upstream.__main__ import File, chosen, default_cache
 from harness.diagnosis.campaign import RECORD
 from harness.errors import HarnessError
 from harness.native import faults
@@ -49,6 +50,10 @@ class Noticed:
         if self.first:
             return "yes" if self.tests else "no"
         return f"{self.tests} of {self.passed}"
+
+    def __add__(self, other: Noticed) -> Noticed:
+        """Of both campaigns together."""
+        return Noticed(self.tests + other.tests, self.passed + other.passed, self.first)
 
 
 def read(folder: Path, *, first: bool) -> dict[str, Noticed]:
@@ -105,23 +110,26 @@ def _conduct(options: argparse.Namespace) -> None:
         "": [name for name in names if name not in STOPPING],
         "-first": [name for name in names if name in STOPPING],
     }
-    deselected = [f"--deselect=test/{file.name}::{test}" for file in FILES for test in file.left_out]
-    theirs = [*(f"test/{name}" for name in options.theirs), "-pharness.plugin", "--noconftest", "--leak-check=off"]
-    for part, chosen in parts.items():
-        for side, arguments, folder in (
-            ("theirs", [*theirs, *deselected], source),
-            ("ours", options.ours, _ROOT),
-        ):
-            if chosen:
-                _campaign(side + part, chosen, [*arguments, f"-n{options.workers}"], folder, options)
+    workers = f"-n{options.workers}"
+    for part, those in parts.items():
+        if not those:
+            continue
+        for file in chosen(options.theirs):
+            _campaign(f"theirs-{file.folder}{part}", those, [*_tests(file), workers], source, options)
+        _campaign(f"ours{part}", those, [*options.ours, workers], _ROOT, options)
+
+
+def _tests(file: File) -> list[str]:
+    """Pytest's arguments for one of PyTorch's files."""
+    return [f"test/{file.name}", *file.options, "-pharness.plugin", "--noconftest", "--leak-check=off"]
 
 
 def _campaign(
-    name: str, chosen: Sequence[str], arguments: Sequence[str], folder: Path, options: argparse.Namespace
+    name: str, those: Sequence[str], arguments: Sequence[str], folder: Path, options: argparse.Namespace
 ) -> None:
     results = options.results[0].resolve() / name
     command = [sys.executable, "-m", "harness.cli", "faults", "run", "--device=simcuda"]
-    command += [f"--faults={','.join(chosen)}", f"--case-timeout={options.case_timeout}", f"--results-dir={results}"]
+    command += [f"--faults={','.join(those)}", f"--case-timeout={options.case_timeout}", f"--results-dir={results}"]
     command += [*(["--first"] if name.endswith("-first") else []), "--", *arguments]
     environment = {"SIMCUDA_DEVICE_MEMORY": "4GiB", **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -135,11 +143,14 @@ def _download(cache: Path) -> Path:
 
 
 def read_all(folders: Sequence[Path], side: str) -> dict[str, Noticed]:
+    """By fault, what one side's campaigns in all of the folders noticed. Raises RecordError if there is none."""
     found: dict[str, Noticed] = {}
     for folder in folders:
-        for part in ("", "-first"):
-            if (folder / (side + part)).exists():
-                found |= read(folder / (side + part), first=bool(part))
+        here: dict[str, Noticed] = {}
+        for campaign in sorted(folder.glob(f"{side}*/")):
+            for fault, noticed in read(campaign, first=campaign.name.endswith("-first")).items():
+                here[fault] = here[fault] + noticed if fault in here else noticed
+        found |= here
     if not found:
         raise RecordError(f"no record of the campaign {side!r} in {', '.join(map(str, folders))}")
     return found
