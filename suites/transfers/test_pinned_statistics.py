@@ -24,6 +24,7 @@ def block(size: int = SIZE) -> torch.Tensor:
 
 
 def settle(device: torch.device) -> None:
+    torch.empty(1, device=device)  # of a device that nothing has used yet, torch has no counters
     torch.accelerator.synchronize(device)
     empty_host_cache(device)
 
