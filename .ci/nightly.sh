@@ -6,7 +6,8 @@
 # Steps, in this order; without an argument, all of them:
 #   suites    every case on this machine, in the order of the night
 #   soft      the profile `soft`, on the software device, in the order of the night
-#   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night
+#   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in a
+#             process of its own, where no case has got less to do
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
 #   breaks    breaks of torch, each of which some case must notice (`harness mutate`)
 #   tests     all tests, those that take long too, with cold processes, as a user starts them, and five random orders
@@ -62,10 +63,16 @@ soft() {
 }
 
 simcuda() {
-    local made
+    local made status=0
     # `===` takes the build of the package index, which is for CUDA, even where a build for the CPU is preferred.
     made=$(environment cuda "torch===$pinned")
-    "$made/bin/pytest" suites/ -n "$workers" --device simcuda --shuffle --seed "$seed" --results-dir "$results/simcuda"
+    "$made/bin/pytest" suites/ -n "$workers" --device simcuda --shuffle --seed "$seed" \
+        --results-dir "$results/simcuda" || status=1
+    "$made/bin/pytest" suites/ -n "$workers" --device simcuda --isolation case --shuffle --seed "$seed" \
+        --results-dir "$results/simcuda-alone" || status=1
+    # A case that needs what an earlier one has started, such as the allocator, may skip itself alone: that is not red.
+    "$made/bin/harness" diff --strict "$results/simcuda" "$results/simcuda-alone" || status=1
+    return "$status"
 }
 
 chaos() {

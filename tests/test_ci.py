@@ -13,8 +13,8 @@ import yaml
 CI = Path(__file__).parents[1] / ".ci"
 STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "tests"]
 
-#: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest that prints
-#: its arguments and fails in the step that $BROKEN names.
+#: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest and a
+#: harness that print their arguments and fail if $BROKEN is part of these.
 _PYTHON = r"""#!/bin/bash
 if [[ $1 == --version ]]; then echo "Python 3.fake"; exit; fi
 mkdir -p "$3/bin"
@@ -29,7 +29,11 @@ cat > "$3/bin/pytest" <<'END'
 echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}${TESTS_NIGHTLY:+, all}" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
-printf '#!/bin/bash\necho "harness $*" >> "$LOG"\n' > "$3/bin/harness"
+cat > "$3/bin/harness" <<'END'
+#!/bin/bash
+echo "harness $*" >> "$LOG"
+[[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
+END
 chmod +x "$3"/bin/*
 """
 
@@ -212,10 +216,12 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest suites/ -n 3 --profile nightly --seed 7 --results-dir out/suites",
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
+        "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
         "pytest tests/chaos -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ -n 3 --dist worksteal  cold, 5 orders, all",
     ]
-    (breaks,) = night.calls("harness")
+    compared, breaks = night.calls("harness")
+    assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
     assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")
 
 
@@ -231,7 +237,13 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 5
+    assert len(night.calls("pytest")) == 6
+
+
+def test_cases_that_skip_themselves_alone_fail_the_night(night: Night) -> None:
+    done = night.run("simcuda", BROKEN="diff --strict")
+    assert done.returncode == 1
+    assert len(night.calls("pytest")) == 2
 
 
 def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night: Night) -> None:
