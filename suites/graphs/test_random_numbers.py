@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from suites import children
 from suites.rng.forked import forked
+from suites.streams.busy import calibrate, sleep_on
 
 from .capturing import Api, apis, apis_in_this_process, captured, on_cuda, works
 
@@ -158,11 +160,24 @@ def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) ->
 
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_rng_concurrent_replay_on_different_streams")
+@pytest.mark.xfail(
+    torch.__version__ < (2, 12),
+    raises=AssertionError,
+    reason="all graphs of a generator read its place in the sequence from one tensor, which a replay on another stream "
+    "overwrites (https://github.com/pytorch/pytorch/pull/176752 gives each graph its own)",
+)
 def test_graphs_that_draw_random_numbers_at_once(api: Api, device: torch.device) -> None:
     """Contract: two graphs that draw, replayed on two streams without order between them, take places in the
-    generator's sequence in the order in which they were launched: each has the numbers it would have had alone."""
+    generator's sequence in the order in which they were launched: each has the numbers it would have had alone. Each
+    sleeps before it draws, so that the other one has begun by then."""
     outputs = [torch.zeros(SIZE, device=device) for _ in range(2)]
-    graphs = [captured(api, device, lambda x=x: x.uniform_()) for x in outputs]  # type: ignore[misc]
+    calibrate(device)
+
+    def draw(x: torch.Tensor) -> None:
+        sleep_on(torch.accelerator.current_stream(device), 5)
+        x.uniform_()
+
+    graphs = [captured(api, device, functools.partial(draw, x)) for x in outputs]
     streams = [torch.Stream(device) for _ in range(2)]
 
     def run(at_once: bool) -> list[torch.Tensor]:
