@@ -7,7 +7,7 @@
 #   suites    every case on this machine, in the order of the night
 #   soft      the profile `soft`, on the software device, in the order of the night
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in a
-#             process of its own, where no case has got less to do
+#             process of its own, with the same verdicts
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
 #   breaks    breaks of torch, each of which some case must notice (`harness mutate`)
 #   tests     all tests, those that take long too, with cold processes, as a user starts them, and five random orders
@@ -70,7 +70,8 @@ simcuda() {
         --results-dir "$results/simcuda" || status=1
     "$made/bin/pytest" suites/ -n "$workers" --device simcuda --isolation case --shuffle --seed "$seed" \
         --results-dir "$results/simcuda-alone" || status=1
-    # A case that needs what an earlier one has started, such as the allocator, may skip itself alone: that is not red.
+    # A case that needs what an earlier one has started, such as the allocator, may skip itself in a process of its own.
+    # That is not red in the run.
     "$made/bin/harness" diff --strict "$results/simcuda" "$results/simcuda-alone" || status=1
     return "$status"
 }
