@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -118,16 +117,12 @@ def record(work: Callable[[], object], device: torch.device = CPU) -> Recording:
 def recording(device: torch.device) -> Iterator[profile]:
     """A profile of the block with all that the memory profiler needs, undisturbed.
 
-    Python's garbage collector is off, lest it free tensors of no concern. torch 2.11 warns that each profile clears
-    the events of the one before, which is what is wanted.
-    """
+    Python's garbage collector is off, lest it free tensors of no concern."""
     collects = gc.isenabled()
     gc.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Warning: Profiler clears events", category=UserWarning)
-            with profile(activities=activities(device), **EVERYTHING) as prof:
-                yield prof
+        with profile(activities=activities(device), **EVERYTHING) as prof:
+            yield prof
     finally:
         if collects:
             gc.enable()

@@ -18,7 +18,6 @@ INCOMPLETE = [given for count in range(len(NEEDED)) for given in combinations(NE
 
 
 @CONFIG
-@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 @pytest.mark.parametrize("given", INCOMPLETE, ids=["+".join(given) or "nothing" for given in INCOMPLETE])
 def test_memory_profile_names_an_option_left_out(given: tuple[str, ...]) -> None:
     """Contract: without shapes, memory and stacks there is no answer but a ValueError, which names each option that

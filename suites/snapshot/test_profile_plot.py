@@ -11,10 +11,7 @@ from . import _torch_private as private
 from . import pages
 from .builder import Snapshot
 
-pytestmark = [
-    pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_profiler_viz"),
-    pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning"),  # once a process, up to torch 2.12
-]
+pytestmark = pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_profiler_viz")
 
 FILE = "snapshot.pickle"
 
