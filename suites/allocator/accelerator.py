@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ..streams.busy import calibrate, sleep_on
+from .limits import settle
 from .model import DERIVED, KEPT, POOLS, Count
 from .programs import STREAMS
 
@@ -27,12 +28,6 @@ def counters(device: torch.device) -> dict[str, Count]:
         for name in (*KEPT, *DERIVED)
         for pool in (*POOLS, "all")
     }
-
-
-def settle(device: torch.device) -> None:
-    """Everything launched is done and nothing is cached."""
-    torch.accelerator.synchronize(device)
-    torch.accelerator.empty_cache()
 
 
 def unused_streams(device: torch.device, number: int) -> list[torch.Stream]:

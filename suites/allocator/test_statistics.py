@@ -10,15 +10,9 @@ import itertools
 import pytest
 import torch
 
+from .limits import MIB, settle
+
 pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.11")
-
-MIB = 1 << 20
-
-
-def settle(device: torch.device) -> None:
-    """Everything launched is done and nothing is cached."""
-    torch.accelerator.synchronize(device)
-    torch.accelerator.empty_cache()
 
 
 @pytest.mark.parametrize("size", [1, 512, 100_000, MIB, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")
@@ -90,6 +84,7 @@ def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torc
     """Contract: the peak of allocated bytes is at least what lived at once, outlives the tensors, and is the current
     count right after a reset."""
     settle(device)
+    torch.empty(1, device=device)  # what is done before a device is first used: devices/test_first_use.py
     torch.accelerator.reset_peak_memory_stats(device)
     before = torch.accelerator.memory_allocated(device)
 

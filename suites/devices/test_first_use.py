@@ -43,6 +43,46 @@ def test_is_initialized_stays_false_until_the_first_tensor(device: torch.device,
     assert ended.lines() == ["False", "False", "True"]
 
 
+RAISES = pytest.mark.xfail(
+    torch.__version__ < (2, 13),
+    reason="torch up to 2.12 has no look at whether the device was used: Invalid device argument",
+)
+
+#: What is asked of the memory of a device, as expressions, and the answers before it is first used.
+OF_MEMORY = {
+    "memory_stats": ("dict(torch.accelerator.memory_stats())", "{}"),
+    "memory_allocated": ("torch.accelerator.memory_allocated()", "0"),
+    "max_memory_allocated": ("torch.accelerator.max_memory_allocated()", "0"),
+    "memory_reserved": ("torch.accelerator.memory_reserved()", "0"),
+    "max_memory_reserved": ("torch.accelerator.max_memory_reserved()", "0"),
+    "empty_cache": ("torch.accelerator.empty_cache()", "None"),
+    "reset_peak_memory_stats": ("torch.accelerator.reset_peak_memory_stats()", "None"),
+    "reset_accumulated_memory_stats": ("torch.accelerator.reset_accumulated_memory_stats()", "None"),
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        pytest.param(*asked, id=name, marks=RAISES if name.startswith("reset") else ())
+        for name, asked in OF_MEMORY.items()
+    ],
+)
+def test_memory_before_the_first_use_is_none(device: torch.device, expression: str, expected: str) -> None:
+    """Contract: before the device is first used there are no statistics of its memory and no bytes; to empty its cache
+    or to reset its statistics does nothing. None of this uses the device, which works afterwards.
+
+    Source: the documentation of `torch.accelerator` ("a no-op if the memory allocator … has not been initialized").
+    """
+    ended = children.run(
+        f"{MODULE}print({expression}); print(module.is_initialized())\n"
+        "x = torch.ones(3, device=DEVICE); print(x.sum().item(), torch.accelerator.memory_allocated() > 0)",
+        device,
+    )
+
+    assert ended.lines() == [expected, "False", "3.0 True"]
+
+
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
 def test_manual_seed_before_the_first_use_counts(device: torch.device) -> None:
     """Contract: what was seeded before the device was first used is what it then draws from: as if seeded after."""
