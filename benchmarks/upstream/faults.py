@@ -13,7 +13,9 @@ them up.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -146,14 +148,20 @@ def read_all(folders: Sequence[Path], side: str) -> dict[str, Noticed]:
     """By fault, what one side's campaigns in all of the folders noticed. Raises RecordError if there is none."""
     found: dict[str, Noticed] = {}
     for folder in folders:
-        here: dict[str, Noticed] = {}
-        for campaign in sorted(folder.glob(f"{side}*/")):
-            for fault, noticed in read(campaign, first=campaign.name.endswith("-first")).items():
-                here[fault] = here[fault] + noticed if fault in here else noticed
-        found |= here
+        campaigns = sorted(folder.glob(f"{side}*/"))
+        for first in (False, True):
+            records = [read(each, first=first) for each in campaigns if each.name.endswith("-first") is first]
+            found |= _added(records)
     if not found:
         raise RecordError(f"no record of the campaign {side!r} in {', '.join(map(str, folders))}")
     return found
+
+
+def _added(records: Sequence[dict[str, Noticed]]) -> dict[str, Noticed]:
+    """What campaigns with the same faults noticed together. A fault that one has not run, as it was stopped, is left
+    out."""
+    faults_of_all = [fault for fault in records[0] if all(fault in record for record in records)] if records else []
+    return {fault: functools.reduce(operator.add, [each[fault] for each in records]) for fault in faults_of_all}
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def read(path: Path | None) -> Mapping[str, Break]:
 def _line(error: Exception, path: Path) -> str:
     """Where in the file an error comes from. A syntax error has its line in its own text, and no frame in the file."""
     frames = traceback.extract_tb(error.__traceback__)
-    numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
+    numbers = [frame.lineno for frame in frames if frame.filename == str(path.absolute())]
     return f" (line {numbers[-1]})" if numbers else ""
 
 

@@ -23,9 +23,9 @@ def _record(folder: Path, passed: int, caught: dict[str, int]) -> Path:
 
 
 def test_the_records_of_several_calls_make_one_table(tmp_path: Path) -> None:
-    _record(tmp_path / "a" / "theirs-test_cuda", 180, {"event_early": 2, "free_leaks": 0})
+    _record(tmp_path / "a" / "theirs-test_cuda", 180, {"event_early": 2, "free_leaks": 0, "oom_early": 3})
     _record(tmp_path / "a" / "theirs-test_cuda_multigpu", 50, {"event_early": 1, "free_leaks": 0})
-    _record(tmp_path / "a" / "ours", 300, {"event_early": 24, "free_leaks": 1})
+    _record(tmp_path / "a" / "ours", 300, {"event_early": 24, "free_leaks": 1, "oom_early": 1})
     _record(tmp_path / "b" / "theirs-test_cuda-first", 180, {"launch_hangs": 1, "device_lost": 0})
     _record(tmp_path / "b" / "ours-first", 300, {"launch_hangs": 2, "device_lost": 1})
 

@@ -135,8 +135,11 @@ def test_a_break_of_a_file_is_chosen_by_its_name(tmp_path: Path) -> None:
         ("a = 1", "expected 'broken = Theme()' in it"),
     ],
 )
-def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
-    path = tmp_path / "breaks.py"
+def test_a_file_that_is_no_catalogue_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("breaks.py")  # as it is typed
     if text is not None:
         path.write_text(text)
     with pytest.raises(BreakError) as caught:
