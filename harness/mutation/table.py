@@ -82,11 +82,9 @@ def as_text(table: Table) -> str:
     lines += [f"missed: {', '.join(table.missed)}"] if table.missed else []
     lines += [f"not tried: {', '.join(table.unusable)}"] if table.unusable else []
     keepers = Counter(table.caught_alone.values())
-    alone = len(table.caught_alone)
-    lines.append(
-        f"{alone} {'is' if alone == 1 else 'are'} caught by one case alone; "
-        f"{counted(len(keepers), 'case')} {'does' if len(keepers) == 1 else 'do'} so"
-    )
+    if keepers:
+        alone = counted(len(table.caught_alone), "break")
+        lines.append(f"caught by one case alone: {alone}, by {counted(len(keepers), 'case')} in all")
     lines.append(f"{len(ran) - len(table.blind)} of {counted(len(ran), 'case')} caught something")
     suites = Counter(case.partition("::")[0] for case in table.blind)
     lines += [f"    caught nothing: {counted(number, 'case')} of {file}" for file, number in sorted(suites.items())]

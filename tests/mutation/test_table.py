@@ -42,11 +42,15 @@ def test_the_text() -> None:
         "2 of 3 breaks caught (67%)\n"
         "missed: missed\n"
         "not tried: unusable\n"
-        "1 is caught by one case alone; 1 case does so\n"
+        "caught by one case alone: 1 break, by 1 case in all\n"
         "2 of 3 cases caught something\n"
         f"    caught nothing: 1 case of {C.partition('::')[0]}\n"
         f"red without a break: failed {B}\n"
     )
+
+
+def test_the_text_is_silent_of_lone_cases_where_there_are_none() -> None:
+    assert as_text(Table((MANY,))).splitlines()[3:5] == ["1 of 1 break caught (100%)", "2 of 3 cases caught something"]
 
 
 def test_the_json_has_every_case() -> None:
