@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from harness.reporting.catalog import Entry
 
 SUITES = "suites"
+#: Short options of pytest that take a value.
+_VALUED = ("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W")
 
 app = typer.Typer(
     help="Faults of devices: list them, and find out which cases detect them.",
@@ -92,15 +94,16 @@ def run(
         chosen = [faults.parse(name, device) for name in names.split(",")] if names else []
     except faults.InjectionError as error:
         raise NothingToRunError(f"--faults={names!r}: expected {error}") from None
-    given = list(arguments or [])
-    cases = [] if any(_names_cases(argument) for argument in given) else _suites(device)
+    cases, given = _split(arguments or [])
+    if not (cases or any(map(_names_cases, given))):
+        cases = _suites(device)
     results = (results_dir or Path("results") / f"faults-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     if results.exists():
         raise NothingToRunError(f"--results-dir={str(results)!r} exists already: name a new folder")
     options = [f"--case-timeout={case_timeout:g}", f"--seed={seed}"]
     found = campaign.conduct(
         chosen or [faults.Injection(name) for name in known],
-        campaign.Runs((*cases, *given, *options), results, device).run,
+        campaign.Runs(tuple(cases), (*given, *options), results, device).run,
         results,
         device=device,
         first=first,
@@ -110,6 +113,17 @@ def run(
     print(f"results: {results}")
     if not found.green:
         raise typer.Exit(EXIT_RED)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What arguments for pytest name to run, and the options. A path that may be the value of an option is one of them:
+    it is given to every run, also to one of other cases."""
+    cases: list[str] = []
+    options: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        value = before in _VALUED if "--" not in before else "=" not in before
+        (cases if _names_cases(argument) and not value else options).append(argument)
+    return cases, options
 
 
 def _names_cases(argument: str) -> bool:

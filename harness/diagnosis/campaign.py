@@ -2,6 +2,9 @@
 
 The cases run once on the device without a fault, then once with each fault. A case catches a fault if it
 passed without the fault and is red with it. `lost` and `not_run` do not count: the case itself saw nothing.
+
+A case may be red for another reason. If the fault was not seen to occur in it, it runs again with the fault, alone, and
+does not count if it passes.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -31,6 +34,8 @@ TABLE, RECORD = "faults.txt", "faults.json"
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 #: Outcomes with which the case itself saw nothing.
 NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
+#: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
+_UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
 _NOUNS = {
     soft.BACKEND.kind: "the software device",
     cuda.BACKEND.kind: "GPUs",
@@ -46,22 +51,28 @@ class CampaignError(HarnessError):
 class Tally:
     """The result of one run: the cases that passed, the outcome of each red case, and how often the fault occurred.
 
-    Only cases that reached their end report `struck`, so it may be too low if cases crash.
+    Only cases that reached their end report `struck`, so it may be too low if cases crash. `doubtful`: the red cases
+    that reported no occurrence. It may have occurred in a process that they started.
     """
 
     passed: frozenset[str]
     wrong: Mapping[str, str]
     struck: int = 0
+    doubtful: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table. `caught_by` maps the ids of the cases that caught the fault to their outcomes."""
+    """A line of the table. `caught_by` maps the ids of the cases that caught the fault to their outcomes.
+
+    `not_counted`: the cases that were red, though the fault did not occur in them, and passed alone.
+    """
 
     fault: str
     breaks: str
     caught_by: Mapping[str, str]
     struck: int
+    not_counted: tuple[str, ...] = ()
 
     @property
     def caught(self) -> bool:
@@ -98,15 +109,25 @@ def tally(ledger: Ledger, fault: str = "") -> Tally:
         for verdict in ledger.verdicts
         if verdict.outcome.is_red and verdict.outcome not in NO_CATCH
     }
-    struck = sum(finish.struck.get(fault, 0) for verdict in ledger.verdicts for finish in verdict.finishes)
+    struck = {
+        verdict.case: sum(finish.struck.get(fault, 0) for finish in verdict.finishes) for verdict in ledger.verdicts
+    }
     passed = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome is Outcome.PASSED)
-    return Tally(passed, wrong, struck)
+    doubtful = frozenset(case for case, outcome in wrong.items() if outcome not in _UNREPORTED and not struck[case])
+    return Tally(passed, wrong, sum(struck.values()), doubtful)
 
 
-def row(fault: str, breaks: str, clean: Tally, faulty: Tally) -> Row:
-    """Compare the run with a fault with the run without."""
+def row(fault: str, breaks: str, clean: Tally, faulty: Tally, passed_alone: Collection[str] = ()) -> Row:
+    """Compare the run with a fault with the run without. `passed_alone`: the doubtful cases that passed when they ran
+    again."""
     caught = {case: outcome for case, outcome in faulty.wrong.items() if case in clean.passed}
-    return Row(fault, breaks, caught, faulty.struck)
+    return Row(
+        fault,
+        breaks,
+        {case: outcome for case, outcome in caught.items() if case not in passed_alone},
+        faulty.struck,
+        tuple(case for case in caught if case in passed_alone),
+    )
 
 
 def as_text(campaign: Campaign) -> str:
@@ -126,6 +147,11 @@ def as_text(campaign: Campaign) -> str:
     caught = len(campaign.rows) - len(campaign.missed)
     lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
     lines += [f"not run: {', '.join(campaign.not_run)}"] if campaign.not_run else []
+    lines += [
+        f"not counted: {case} was red with {each.fault}, which did not occur in it, and passed alone"
+        for each in campaign.rows
+        for case in each.not_counted
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -158,17 +184,24 @@ def _missed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Starts the runs of a campaign: pytest with `arguments`, in the current folder, on one kind of device.
+    """Starts the runs of a campaign: pytest with `cases` and `arguments`, in the current folder, on one kind of device.
 
     Each run has its own run directory in `results`, and pytest's output in a text file next to it.
     """
 
+    cases: tuple[str, ...]
     arguments: tuple[str, ...]
     results: Path
     device: str = soft.BACKEND.kind
 
-    def run(self, name: str, *options: str, variables: Mapping[str, str] | None = None) -> Ledger:
-        """Do one complete run. `variables` are added to its environment.
+    def run(
+        self,
+        name: str,
+        *options: str,
+        cases: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> Ledger:
+        """Do one complete run, or one of just these `cases`. `variables` are added to its environment.
 
         Raises CampaignError if it ended before it had a journal.
         """
@@ -177,6 +210,7 @@ class Runs:
             sys.executable,
             "-m",
             "pytest",
+            *(cases or self.cases),
             *self.arguments,
             f"--device={self.device}",
             f"--results-dir={run_dir}",
@@ -209,9 +243,9 @@ def conduct(
 ) -> Campaign:
     """Run the cases without a fault and with each fault, and write the record to `results`, anew after each fault.
 
-    `run` takes the name of a run and options for pytest. The faults are those of this kind of device. With `first`, a
-    run with a fault ends at its first red case. `tell` gets a line about each run. Raises CampaignError if
-    no case passes without a fault.
+    `run` takes the name of a run, options for pytest and `cases`, the only ones to run. The faults are those of this
+    kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line about each run.
+    Raises CampaignError if no case passes without a fault.
     """
     clean = tally(run(CLEAN))
     tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
@@ -219,12 +253,28 @@ def conduct(
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
     campaign = Campaign(len(clean.passed), clean.wrong, (), device)
     for number, injection in enumerate(injections, 1):
-        ledger = run(injection.name, f"--inject={injection}", *(["--maxfail=1"] if first else []))
-        breaks = catalogue(device)[injection.name]
-        new = row(str(injection), breaks, clean, tally(ledger, injection.name))
+        new = _with_fault(injection, clean, run, catalogue(device)[injection.name], first=first)
         tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
         rest = tuple(map(str, injections[number:]))
         campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)
         write_atomically(results / TABLE, as_text(campaign).encode("utf-8", "backslashreplace"))
         write_atomically(results / RECORD, as_json(campaign).encode("ascii"))
     return campaign
+
+
+def _with_fault(injection: Injection, clean: Tally, run: Callable[..., Ledger], breaks: str, *, first: bool) -> Row:
+    """Run the cases with a fault, and the doubtful ones again, alone."""
+    inject = f"--inject={injection}"
+
+    def judged(name: str, *options: str) -> Row:
+        faulty = tally(run(name, inject, *options), injection.name)
+        doubtful = sorted(faulty.doubtful & clean.passed)
+        passed = tally(run(f"{name}-alone", inject, "--isolation=case", cases=doubtful)).passed if doubtful else ()
+        return row(str(injection), breaks, clean, faulty, passed)
+
+    if not first:
+        return judged(injection.name)
+    found = judged(injection.name, "--maxfail=1")
+    if found.not_counted and not found.caught:  # it ended at a case that was red for another reason
+        found = judged(f"{injection.name}-whole")
+    return found

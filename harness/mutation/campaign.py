@@ -37,7 +37,7 @@ class Runner:
 
     def __call__(self, name: str, device: str, cases: Sequence[str], each: Break | None) -> Ledger:
         """One run of these cases. Raises CampaignError if it has no journal."""
-        started = runs.Runs((*cases, *self._options), self._results, device)
+        started = runs.Runs(tuple(cases), tuple(self._options), self._results, device)
         if each is None:
             return started.run(name)
         if each.apply is None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.native import faults
+from harness.reporting import journal
+from harness.reporting.events import Finish
 from harness.softdevice import build
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
@@ -220,6 +222,42 @@ def test_a_campaign_tells_what_is_caught_and_what_is_missed(make_project: MakePr
     status, said = command(project, *arguments, patience=_THREE_RUNS)
     assert status == 0, said
     assert "1 of 1 faults caught" in said
+
+
+_OTHERS = """
+import os
+from pathlib import Path
+
+import pytest
+
+@pytest.mark.requires(accelerator=True)
+def test_that_is_red_by_chance(device):
+    times = Path(os.environ["TIMES"])
+    with times.open("a") as file:
+        file.write(".")
+    assert len(times.read_text()) != 2
+
+@pytest.mark.requires(accelerator=True)
+def test_that_notices_the_fault_elsewhere(device):
+    assert "SOFT_INJECT" not in os.environ
+"""
+
+
+@pytest.mark.nightly
+def test_a_campaign_counts_no_case_that_is_red_by_chance(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/others/test_others.py", _OTHERS)
+    arguments = ["faults", "run", "--faults", "event_early", "--results-dir", "out", "--", "-v", "suites/others"]
+    environment = {**os.environ, "TIMES": str(project.folder / "times")}
+    _, said = command(project, *arguments, patience=_THREE_RUNS, env=environment)
+    assert "clean: 2 passed, 0 red" in said
+    assert "event_early          1  test_others.py::test_that_notices_the_fault_elsewhere (failed)" in said
+    assert "test_that_is_red_by_chance was red with event_early, which did not occur in it, and passed alone" in said
+    alone = journal.read(project.folder / "out" / "event_early-alone" / "journal.ndjson")
+    assert {event.case for event in alone.events if isinstance(event, Finish)} == {
+        f"suites/others/test_others.py::test_that_{name}"
+        for name in ("is_red_by_chance", "notices_the_fault_elsewhere")
+    }
 
 
 def test_a_campaign_that_cannot_be(make_project: MakeProject) -> None:

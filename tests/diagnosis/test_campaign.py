@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,12 @@ def ended(case: str, outcome: Outcome = Outcome.PASSED, **changes: object) -> li
 def test_a_case_that_was_lost_or_never_ran_is_no_catch() -> None:
     lines = [*ended(A), *ended(B, Outcome.CRASHED), build.start(C)]  # C is lost, D has not run
     assert tally(ledger(*lines)) == Tally(frozenset({A}), {B: "crashed"})
+
+
+def test_a_red_case_in_which_the_fault_was_not_seen_to_occur_is_doubtful() -> None:
+    lines = [*ended(A, Outcome.FAILED, struck={"slow": 1}), *ended(B, Outcome.FAILED, struck={"device_lost": 1})]
+    lines += [*ended(C, Outcome.TIMEOUT), *ended(D, Outcome.LEAKED)]  # C could not report
+    assert tally(ledger(*lines), "slow").doubtful == {B, D}
 
 
 def test_a_run_counts_how_often_its_own_fault_struck() -> None:
@@ -88,6 +95,7 @@ def test_the_table() -> None:
         "breaks": "takes long",
         "caught_by": {A: "timeout", B: "failed", C: "failed", D: "failed"},
         "struck": 9,
+        "not_counted": [],
     }
 
 
@@ -110,8 +118,8 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
     ran: list[tuple[str, ...]] = []
     told: list[str] = []
 
-    def run(name: str, *options: str) -> Ledger:
-        ran.append((name, *options))
+    def run(name: str, *options: str, cases: Sequence[str] = ()) -> Ledger:
+        ran.append((name, *options, *cases))
         return slow if name == "slow" else clean
 
     injections = [Injection("slow", 0.5), Injection("event_early")]
@@ -126,6 +134,48 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
     assert told == ["clean: 4 passed, 0 red", "slow:0.5: caught by 1", "event_early: MISSED"]
     assert (tmp_path / TABLE).read_text(encoding="utf-8") == as_text(found)
     assert (tmp_path / RECORD).read_text(encoding="utf-8") == as_json(found)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_doubtful_case_runs_again_alone_and_counts_if_it_is_red_again(tmp_path: Path, first: bool) -> None:
+    """B failed by chance, and C in a process that it started."""
+    struck = {"slow": 1}
+    runs = {
+        "clean": ledger(*ended(A), *ended(B), *ended(C), *ended(D)),
+        "slow": ledger(*ended(A, Outcome.FAILED, struck=struck), *ended(B, Outcome.FAILED), *ended(C, Outcome.FAILED)),
+        "slow-alone": ledger(*ended(B), *ended(C, Outcome.FAILED)),
+    }
+    ran: list[tuple[object, ...]] = []
+
+    def run(name: str, *options: str, cases: Sequence[str] = ()) -> Ledger:
+        ran.append((name, *options, *cases))
+        return runs[name]
+
+    found = conduct([Injection("slow")], run, tmp_path, device="soft", first=first, tell=lambda _: None)
+    assert found.rows[0].caught_by == {A: "failed", C: "failed"}
+    assert found.rows[0].not_counted == (B,)
+    assert ran[2:] == [("slow-alone", "--inject=slow", "--isolation=case", B, C)]
+    last = as_text(found).splitlines()[-1]
+    assert last == f"not counted: {B} was red with slow, which did not occur in it, and passed alone"
+
+
+def test_a_run_that_ended_at_a_case_that_does_not_count_is_done_again_whole(tmp_path: Path) -> None:
+    runs = {
+        "clean": ledger(*ended(A), *ended(B), *ended(C), *ended(D)),
+        "slow": ledger(*ended(A, Outcome.FAILED)),
+        "slow-alone": ledger(*ended(A)),
+        "slow-whole": ledger(*ended(A), *ended(B, Outcome.FAILED, struck={"slow": 1}), *ended(C), *ended(D)),
+    }
+    ran: list[tuple[str, ...]] = []
+
+    def run(name: str, *options: str, cases: Sequence[str] = ()) -> Ledger:
+        ran.append((name, *options, *cases))
+        return runs[name]
+
+    found = conduct([Injection("slow")], run, tmp_path, device="soft", first=True, tell=lambda _: None)
+    assert found.rows[0].caught_by == {B: "failed"}
+    assert [each[0] for each in ran] == list(runs)
+    assert ran[-1] == ("slow-whole", "--inject=slow")
 
 
 def test_a_campaign_that_is_stopped_keeps_the_record_of_what_it_has_run(tmp_path: Path) -> None:
