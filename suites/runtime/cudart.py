@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from ..streams.busy import sleep_on
+
 # Values of enumerations of the CUDA Runtime API.
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_HANDLE, ASSERT, NOT_READY = 0, 1, 2, 101, 400, 710, 600
 TO_DEVICE, TO_HOST, ON_DEVICE, BY_ADDRESS = 1, 2, 3, 4  # cudaMemcpyKind
+INVALID_DIRECTION, ALREADY_REGISTERED, NOT_REGISTERED = 21, 712, 713
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED = 900, 901
 NON_BLOCKING = 1  # cudaStreamNonBlocking
 WITHOUT_TIME = 2  # cudaEventDisableTiming
+EXTERNAL = 1  # cudaEventRecordExternal, cudaEventWaitExternal
 CAPTURE_RELAXED = 2  # cudaStreamCaptureModeRelaxed
-RESERVED_CURRENT, USED_CURRENT, USED_HIGH = 5, 7, 8  # cudaMemPoolAttr
 ATTACH_GLOBAL = 1  # cudaMemAttachGlobal
 MIB = 1 << 20
 
@@ -126,6 +130,12 @@ class Runtime:
             graph = ctypes.c_void_p()
             self.call("cudaStreamEndCapture", stream, ctypes.byref(graph))
         return graph
+
+
+def busy(stream: ctypes.c_void_p, device: torch.device) -> None:
+    """Give the stream work that takes a while."""
+    assert stream.value is not None
+    sleep_on(torch.cuda.ExternalStream(stream.value, device))
 
 
 def at(memory: ctypes.c_void_p, offset: int) -> ctypes.c_void_p:

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from .. import children
-from .cudart import ASSERT, INVALID_DEVICE, INVALID_HANDLE, OUT_OF_MEMORY, SUCCESS, WITHOUT_TIME, Runtime
+from .cudart import (
+    ALREADY_REGISTERED,
+    ASSERT,
+    CAPTURE_INVALIDATED,
+    CAPTURE_RELAXED,
+    CAPTURE_UNSUPPORTED,
+    INVALID_DEVICE,
+    INVALID_DIRECTION,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_REGISTERED,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    WITHOUT_TIME,
+    Runtime,
+)
 
 pytestmark = pytest.mark.requires(device="cuda", rocm=False)
 
@@ -54,6 +72,98 @@ def test_cudagetlasterror_tells_the_last_error_once(cuda: Runtime) -> None:
     assert cuda.code("cudaGetLastError") == OUT_OF_MEMORY
     assert cuda.code("cudaGetLastError") == SUCCESS
     assert cuda.code("cudaPeekAtLastError") == SUCCESS
+
+
+def _not_recorded(cuda: Runtime) -> int:
+    with cuda.event() as begin, cuda.event() as end:
+        return cuda.code("cudaEventElapsedTime", ctypes.byref(ctypes.c_float()), begin, end)
+
+
+def _registered_twice(cuda: Runtime) -> int:
+    page, size = mmap.mmap(-1, mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    cuda.call("cudaHostRegister", ctypes.c_void_p(address), size, ctypes.c_uint(0))
+    try:
+        return cuda.code("cudaHostRegister", ctypes.c_void_p(address), size, ctypes.c_uint(0))
+    finally:
+        cuda.call("cudaHostUnregister", ctypes.c_void_p(address))
+
+
+def _never_registered(cuda: Runtime) -> int:
+    page = ctypes.create_string_buffer(mmap.PAGESIZE)
+    return cuda.code("cudaHostUnregister", page)
+
+
+def _copy_to_nowhere(cuda: Runtime) -> int:
+    there, here = ctypes.create_string_buffer(8), ctypes.create_string_buffer(8)
+    return cuda.code("cudaMemcpy", there, here, ctypes.c_size_t(8), 77)
+
+
+#: Calls that fail, and what they return by the CUDA Runtime API's page on the function.
+WRONG_CALLS: dict[str, tuple[Callable[[Runtime], int], int]] = {
+    "cudaMalloc": (lambda cuda: cuda.code("cudaMalloc", ctypes.byref(ctypes.c_void_p()), TOO_MUCH), OUT_OF_MEMORY),
+    "cudaSetDevice": (lambda cuda: cuda.code("cudaSetDevice", 4711), INVALID_DEVICE),
+    "cudaDeviceGetAttribute": (
+        lambda cuda: cuda.code("cudaDeviceGetAttribute", ctypes.byref(ctypes.c_int()), 1, 4711),
+        INVALID_DEVICE,
+    ),
+    "cudaDeviceGetAttribute of none": (
+        lambda cuda: cuda.code("cudaDeviceGetAttribute", ctypes.byref(ctypes.c_int()), 1 << 20, 0),
+        INVALID_VALUE,
+    ),
+    "cudaDeviceCanAccessPeer": (
+        lambda cuda: cuda.code("cudaDeviceCanAccessPeer", ctypes.byref(ctypes.c_int()), 0, 4711),
+        INVALID_DEVICE,
+    ),
+    "cudaMemcpy": (_copy_to_nowhere, INVALID_DIRECTION),
+    "cudaEventElapsedTime": (_not_recorded, INVALID_HANDLE),
+    "cudaHostRegister": (_registered_twice, ALREADY_REGISTERED),
+    "cudaHostUnregister": (_never_registered, NOT_REGISTERED),
+}
+
+
+@pytest.mark.parametrize("call", WRONG_CALLS)
+def test_cuda_call_that_fails_leaves_its_own_error(cuda: Runtime, device: torch.device, call: str) -> None:
+    """Contract: a call that fails returns the error that its documentation names, which is then the last error, until
+    cudaGetLastError resets it."""
+    torch.empty(1, device=device)
+    wrong, error = WRONG_CALLS[call]
+    cuda.code("cudaGetLastError")
+    assert wrong(cuda) == error
+    asked = [cuda.code(name) for name in ("cudaPeekAtLastError", "cudaGetLastError", "cudaGetLastError")]
+    assert asked == [error, error, SUCCESS]
+
+
+def test_cudagetlasterror_is_of_the_calling_thread(cuda: Runtime, device: torch.device) -> None:
+    """Contract: each host thread has a last error of its own: one neither sees nor resets that of another."""
+    torch.empty(1, device=device)
+
+    def in_a_thread() -> tuple[int, int]:
+        before = cuda.code("cudaGetLastError")
+        cuda.code("cudaSetDevice", 4711)
+        return before, cuda.code("cudaPeekAtLastError")
+
+    cuda.code("cudaGetLastError")
+    cuda.code("cudaMalloc", ctypes.byref(ctypes.c_void_p()), TOO_MUCH)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(in_a_thread).result() == (SUCCESS, INVALID_DEVICE)
+        assert cuda.code("cudaGetLastError") == OUT_OF_MEMORY
+        assert thread.submit(cuda.code, "cudaGetLastError").result() == INVALID_DEVICE
+
+
+@pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaStreamQuery"])
+def test_cuda_call_that_a_capture_forbids_ends_it(cuda: Runtime, device: torch.device, call: str) -> None:
+    """Contract: asking for a stream that is capturing is refused with cudaErrorStreamCaptureUnsupported, and the
+    capture then ends with cudaErrorStreamCaptureInvalidated and without a graph."""
+    torch.empty(1, device=device)
+    graph = ctypes.c_void_p()
+    with cuda.stream() as stream:
+        cuda.call("cudaStreamBeginCapture", stream, CAPTURE_RELAXED)
+        refused = cuda.code(call, stream)
+        ended = cuda.code("cudaStreamEndCapture", stream, ctypes.byref(graph))
+        assert (refused, ended) == (CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED)
+        assert graph.value is None
+        assert cuda.code("cudaGetLastError") == CAPTURE_INVALIDATED
 
 
 @pytest.mark.timeout(150)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+import torch
 
-from .cudart import ON_DEVICE, Runtime, at
+from ..streams.busy import calibrate, ever
+from .cudart import EXTERNAL, NOT_READY, ON_DEVICE, WITHOUT_TIME, Runtime, at, busy
 
 pytestmark = pytest.mark.requires(device="cuda", rocm=False)
 
@@ -21,6 +25,17 @@ def needed(cuda: Runtime, node: int | None) -> list[int | None]:
     data = (None,) if version.value >= 13000 else ()
     cuda.call("cudaGraphNodeGetDependencies", ctypes.c_void_p(node), found, *data, ctypes.byref(count))
     return list(found)[: count.value]
+
+
+@contextmanager
+def launchable(cuda: Runtime, graph: ctypes.c_void_p) -> Iterator[ctypes.c_void_p]:
+    """The graph, ready to be launched. It is destroyed afterwards."""
+    launched = cuda.pointer("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
+    try:
+        yield launched
+    finally:
+        cuda.call("cudaGraphExecDestroy", launched)
+        cuda.call("cudaGraphDestroy", graph)
 
 
 def test_cudastreamendcapture_has_each_piece_of_work_once(cuda: Runtime) -> None:
@@ -56,14 +71,64 @@ def test_cudagraphlaunch_does_all_of_it_each_time(cuda: Runtime) -> None:
                 source, target = at(x, place * SIZE), at(x, (place + 1) * SIZE)
                 cuda.call("cudaMemcpyAsync", target, source, ctypes.c_size_t(SIZE), ON_DEVICE, stream)
 
-        graph = cuda.graph_of(stream, work)
-        launched = cuda.pointer("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
-        try:
+        with launchable(cuda, cuda.graph_of(stream, work)) as launched:
             for value in (1, 2, 3):
                 cuda.call("cudaMemsetAsync", x, value, ctypes.c_size_t(SIZE), stream)
                 cuda.call("cudaGraphLaunch", launched, stream)
                 cuda.call("cudaStreamSynchronize", stream)
                 assert cuda.read(x, 4 * SIZE) == bytes([value]) * 4 * SIZE
-        finally:
-            cuda.call("cudaGraphExecDestroy", launched)
-            cuda.call("cudaGraphDestroy", graph)
+
+
+def test_cudagraphlaunch_waits_for_an_external_event(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a graph whose capture waited with cudaEventWaitExternal waits at each launch for the event's latest
+    record, which another stream made."""
+    calibrate(device)
+    with cuda.stream() as other, cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event, cuda.memory(2 * SIZE) as x:
+
+        def work() -> None:
+            cuda.call("cudaStreamWaitEvent", stream, event, EXTERNAL)
+            cuda.call("cudaMemcpyAsync", at(x, SIZE), x, ctypes.c_size_t(SIZE), ON_DEVICE, stream)
+
+        with launchable(cuda, cuda.graph_of(stream, work)) as launched:
+            values = iter(range(1, 100))
+
+            def trial() -> bool:
+                value = next(values)
+                busy(other, device)
+                cuda.call("cudaMemsetAsync", x, value, ctypes.c_size_t(SIZE), other)
+                cuda.call("cudaEventRecord", event, other)
+                cuda.call("cudaGraphLaunch", launched, stream)
+                working = cuda.code("cudaEventQuery", event) == NOT_READY
+                cuda.call("cudaStreamSynchronize", stream)
+                assert cuda.read(at(x, SIZE), SIZE) == bytes([value]) * SIZE
+                return working
+
+            assert ever(trial)
+
+
+def test_cudagraphlaunch_records_an_external_event(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a graph whose capture recorded with cudaEventRecordExternal records the event at each launch, in its
+    turn: who waits for the event sees what the graph wrote before."""
+    calibrate(device)
+    with cuda.stream() as stream, cuda.stream() as other, cuda.event(WITHOUT_TIME) as event, cuda.memory(3 * SIZE) as x:
+
+        def work() -> None:
+            cuda.call("cudaMemcpyAsync", at(x, SIZE), x, ctypes.c_size_t(SIZE), ON_DEVICE, stream)
+            cuda.call("cudaEventRecordWithFlags", event, stream, ctypes.c_uint(EXTERNAL))
+
+        with launchable(cuda, cuda.graph_of(stream, work)) as launched:
+            values = iter(range(1, 100))
+
+            def trial() -> bool:
+                value = next(values)
+                busy(stream, device)
+                cuda.call("cudaMemsetAsync", x, value, ctypes.c_size_t(SIZE), stream)
+                cuda.call("cudaGraphLaunch", launched, stream)
+                cuda.call("cudaStreamWaitEvent", other, event, 0)
+                cuda.call("cudaMemcpyAsync", at(x, 2 * SIZE), at(x, SIZE), ctypes.c_size_t(SIZE), ON_DEVICE, other)
+                working = cuda.code("cudaEventQuery", event) == NOT_READY
+                cuda.call("cudaStreamSynchronize", other)
+                assert cuda.read(at(x, 2 * SIZE), SIZE) == bytes([value]) * SIZE
+                return working
+
+            assert ever(trial)

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
 
-from ..streams.busy import calibrate, ever, sleep_on
-from .cudart import (
-    ATTACH_GLOBAL,
-    BY_ADDRESS,
-    MIB,
-    NOT_READY,
-    RESERVED_CURRENT,
-    USED_CURRENT,
-    USED_HIGH,
-    Runtime,
-)
+from ..streams.busy import calibrate, ever
+from .cudart import ATTACH_GLOBAL, BY_ADDRESS, MIB, NOT_READY, Runtime, busy
+from .pools import RELEASE_THRESHOLD, RESERVED_CURRENT, USED_CURRENT, USED_HIGH, default_pool
 
 pytestmark = pytest.mark.requires(device="cuda", rocm=False)
 
@@ -54,6 +44,34 @@ def test_cudamalloc_gives_what_is_free(cuda: Runtime) -> None:
 
 
 @pytest.mark.serial
+def test_cudafree_lets_the_memory_be_taken_again(cuda: Runtime) -> None:
+    """Contract: memory that was freed can be allocated again: five times a third of what is free, one after another."""
+    size = cuda.free_memory() // 3
+    for _ in range(5):
+        cuda.call("cudaFree", cuda.pointer("cudaMalloc", ctypes.c_size_t(size)))
+
+
+@pytest.mark.serial
+@pytest.mark.requires(devices=2)
+def test_cudamemgetinfo_is_of_the_current_device(cuda: Runtime, device: torch.device) -> None:
+    """Contract: cudaMemGetInfo tells of the current device: an allocation on it is missing there, and not elsewhere."""
+    here = device.index or 0
+    before = cuda.free_memory()
+    cuda.call("cudaSetDevice", 1 - here)
+    try:
+        there = cuda.free_memory()
+        x = cuda.pointer("cudaMalloc", ctypes.c_size_t(LARGE))
+        try:
+            assert cuda.free_memory() <= there - LARGE
+            cuda.call("cudaSetDevice", here)
+            assert cuda.free_memory() == before
+        finally:
+            cuda.call("cudaFree", x)
+    finally:
+        cuda.call("cudaSetDevice", here)
+
+
+@pytest.mark.serial
 def test_cudamallocasync_gives_what_is_free(cuda: Runtime) -> None:
     """Contract: cudaMallocAsync of three quarters of the free memory succeeds."""
     size = cuda.free_memory() // 4 * 3
@@ -62,26 +80,10 @@ def test_cudamallocasync_gives_what_is_free(cuda: Runtime) -> None:
         cuda.call("cudaStreamSynchronize", stream)
 
 
-@contextmanager
-def pool_of(cuda: Runtime, device: torch.device) -> Iterator[ctypes.c_void_p]:
-    """The device's default pool, trimmed before and after."""
-    pool = cuda.pointer("cudaDeviceGetDefaultMemPool", device.index or 0)
-    cuda.call("cudaMemPoolTrimTo", pool, ctypes.c_size_t(0))
-    yield pool
-    cuda.call("cudaDeviceSynchronize")
-    cuda.call("cudaMemPoolTrimTo", pool, ctypes.c_size_t(0))
-
-
-def attribute(cuda: Runtime, pool: ctypes.c_void_p, which: int) -> int:
-    value = ctypes.c_uint64()
-    cuda.call("cudaMemPoolGetAttribute", pool, which, ctypes.byref(value))
-    return value.value
-
-
 def test_cudamallocasync_gives_each_byte_once(cuda: Runtime, device: torch.device) -> None:
     """Contract: blocks of cudaMallocAsync that have not been freed do not overlap, whatever their sizes."""
     sizes = (MIB, 1000, 4 * MIB, 1000, MIB)
-    with pool_of(cuda, device), cuda.stream() as stream:
+    with default_pool(cuda, device), cuda.stream() as stream:
         blocks = [(cuda.pointer("cudaMallocAsync", ctypes.c_size_t(size), stream).value or 0, size) for size in sizes]
         cuda.call("cudaStreamSynchronize", stream)
         for address, _ in blocks:
@@ -92,44 +94,43 @@ def test_cudamallocasync_gives_each_byte_once(cuda: Runtime, device: torch.devic
 
 def test_cudamempoolgetattribute_counts_what_is_used(cuda: Runtime, device: torch.device) -> None:
     """Contract: the used bytes of a pool grow with an allocation and are what they were after its end."""
-    with pool_of(cuda, device) as pool, cuda.stream() as stream:
-        before = attribute(cuda, pool, USED_CURRENT)
+    with default_pool(cuda, device) as pool, cuda.stream() as stream:
+        before = pool.attribute(USED_CURRENT)
         for _ in range(2):
             x = cuda.pointer("cudaMallocAsync", ctypes.c_size_t(MIB), stream)
-            assert attribute(cuda, pool, USED_CURRENT) == before + MIB
+            assert pool.attribute(USED_CURRENT) == before + MIB
             cuda.call("cudaFreeAsync", x, stream)
             cuda.call("cudaStreamSynchronize", stream)
-            assert attribute(cuda, pool, USED_CURRENT) == before
+            assert pool.attribute(USED_CURRENT) == before
 
 
 def test_cudamempoolsetattribute_resets_the_high_water_mark(cuda: Runtime, device: torch.device) -> None:
     """Contract: the high-water mark of used bytes stays after a free, and is the current value once it is set to 0."""
-    with pool_of(cuda, device) as pool, cuda.stream() as stream:
+    with default_pool(cuda, device) as pool, cuda.stream() as stream:
         x = cuda.pointer("cudaMallocAsync", ctypes.c_size_t(4 * MIB), stream)
         cuda.call("cudaFreeAsync", x, stream)
         cuda.call("cudaStreamSynchronize", stream)
-        current = attribute(cuda, pool, USED_CURRENT)
-        assert attribute(cuda, pool, USED_HIGH) >= current + 4 * MIB
-        cuda.call("cudaMemPoolSetAttribute", pool, USED_HIGH, ctypes.byref(ctypes.c_uint64(0)))
-        assert attribute(cuda, pool, USED_HIGH) == current
+        current = pool.attribute(USED_CURRENT)
+        assert pool.attribute(USED_HIGH) >= current + 4 * MIB
+        pool.set(USED_HIGH, 0)
+        assert pool.attribute(USED_HIGH) == current
 
 
 def test_cudamempooltrimto_gives_memory_back(cuda: Runtime, device: torch.device) -> None:
     """Contract: a pool with a high release threshold keeps freed memory, and cudaMemPoolTrimTo(0) gives it back."""
-    with pool_of(cuda, device) as pool, cuda.stream() as stream:
-        threshold = ctypes.c_uint64()
-        cuda.call("cudaMemPoolGetAttribute", pool, 4, ctypes.byref(threshold))  # cudaMemPoolAttrReleaseThreshold
-        cuda.call("cudaMemPoolSetAttribute", pool, 4, ctypes.byref(ctypes.c_uint64(2**63)))
+    with default_pool(cuda, device) as pool, cuda.stream() as stream:
+        threshold = pool.attribute(RELEASE_THRESHOLD)
+        pool.set(RELEASE_THRESHOLD, 2**63)
         try:
-            before = attribute(cuda, pool, RESERVED_CURRENT)
+            before = pool.attribute(RESERVED_CURRENT)
             x = cuda.pointer("cudaMallocAsync", ctypes.c_size_t(LARGE), stream)
             cuda.call("cudaFreeAsync", x, stream)
             cuda.call("cudaStreamSynchronize", stream)
-            assert attribute(cuda, pool, RESERVED_CURRENT) >= before + LARGE
-            cuda.call("cudaMemPoolTrimTo", pool, ctypes.c_size_t(0))
-            assert attribute(cuda, pool, RESERVED_CURRENT) <= before
+            assert pool.attribute(RESERVED_CURRENT) >= before + LARGE
+            pool.trim()
+            assert pool.attribute(RESERVED_CURRENT) <= before
         finally:
-            cuda.call("cudaMemPoolSetAttribute", pool, 4, ctypes.byref(threshold))
+            pool.set(RELEASE_THRESHOLD, threshold)
 
 
 @pytest.mark.parametrize("by", ["cudaMemcpyAsync", "cudaMemsetAsync"])
@@ -176,12 +177,11 @@ def test_cudamemcpypeerasync_waits_for_its_turn(cuda: Runtime, device: torch.dev
         finally:
             cuda.call("cudaSetDevice", here)
         try:
-            assert stream.value is not None
             values = iter(range(1, 100))
 
             def trial() -> bool:
                 value = next(values)
-                sleep_on(torch.cuda.ExternalStream(stream.value or 0, device))
+                busy(stream, device)
                 cuda.call("cudaMemsetAsync", source, value, ctypes.c_size_t(size), stream)
                 cuda.call("cudaMemcpyPeerAsync", target, 1 - here, source, here, ctypes.c_size_t(size), stream)
                 cuda.call("cudaMemsetAsync", source, 255, ctypes.c_size_t(size), stream)

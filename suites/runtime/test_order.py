@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from ..streams.busy import calibrate, ever, sleep_on
-from .cudart import NON_BLOCKING, NOT_READY, SUCCESS, TO_DEVICE, TO_HOST, WITHOUT_TIME, HostFunction, Runtime
+from ..streams.busy import calibrate, ever
+from .cudart import NON_BLOCKING, NOT_READY, SUCCESS, TO_DEVICE, TO_HOST, WITHOUT_TIME, HostFunction, Runtime, busy
 
 pytestmark = pytest.mark.requires(device="cuda", rocm=False)
 
 SIZE = 1 << 16
-
-
-def busy(stream: ctypes.c_void_p, device: torch.device) -> None:
-    """Give the stream work that takes a while."""
-    assert stream.value is not None
-    sleep_on(torch.cuda.ExternalStream(stream.value, device))
 
 
 def test_cudastreamwaitevent_holds_the_stream_up(cuda: Runtime, device: torch.device) -> None:
@@ -134,6 +129,52 @@ def test_cudalaunchhostfunc_runs_in_its_turn(cuda: Runtime, device: torch.device
             return working
 
         assert ever(trial)
+
+
+def test_cudalaunchhostfunc_holds_the_stream_up(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a host function runs on a thread of CUDA's, and what the stream is given after it waits for its end."""
+    calibrate(device)
+    may_end = threading.Event()
+    with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as after, cuda.memory(SIZE) as x:
+        threads: list[int] = []
+
+        def wait(_: object) -> None:
+            threads.append(threading.get_ident())
+            may_end.wait(30)
+
+        function = HostFunction(wait)
+        cuda.call("cudaMemsetAsync", x, 1, ctypes.c_size_t(SIZE), stream)
+        cuda.call("cudaLaunchHostFunc", stream, function, None)
+        cuda.call("cudaMemsetAsync", x, 2, ctypes.c_size_t(SIZE), stream)
+        cuda.call("cudaEventRecord", after, stream)
+        busy_still = cuda.code("cudaEventQuery", after)
+        may_end.set()
+        cuda.call("cudaStreamSynchronize", stream)
+        assert busy_still == NOT_READY
+        assert cuda.code("cudaEventQuery", after) == SUCCESS
+        assert cuda.read(x, SIZE) == b"\x02" * SIZE
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+def test_cudalaunchhostfunc_sees_what_the_work_before_it_wrote(cuda: Runtime, device: torch.device) -> None:
+    """Contract: each host function between copies to pinned memory sees the copy before it and not the one after."""
+    calibrate(device)
+    host = cuda.pointer("cudaHostAlloc", ctypes.c_size_t(SIZE), 0)
+    seen: list[bytes] = []
+    look = HostFunction(lambda _: seen.append(ctypes.string_at(host, SIZE)))
+    values = (3, 5, 7)
+    try:
+        with cuda.stream() as stream, cuda.memory(SIZE) as x:
+            busy(stream, device)
+            for value in values:
+                cuda.call("cudaMemsetAsync", x, value, ctypes.c_size_t(SIZE), stream)
+                cuda.call("cudaMemcpyAsync", host, x, ctypes.c_size_t(SIZE), TO_HOST, stream)
+                cuda.call("cudaLaunchHostFunc", stream, look, None)
+            cuda.call("cudaStreamSynchronize", stream)
+    finally:
+        cuda.call("cudaFreeHost", host)
+    assert seen == [bytes([value]) * SIZE for value in values]
 
 
 def test_cudamemcpyasync_to_pinned_memory_returns_at_once(cuda: Runtime, device: torch.device) -> None:

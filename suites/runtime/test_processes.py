@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -16,38 +18,64 @@ pytestmark = pytest.mark.requires(device="cuda", rocm=False)
 
 SIZE = 1 << 16
 
-_READER = """
+_PEER = """
 import ctypes, sys
 from suites.runtime.cudart import IpcHandle, Runtime
 cuda = Runtime.of_torch()
 cuda.call("cudaSetDevice", torch.device(DEVICE).index or 0)
 handle = IpcHandle.from_buffer_copy(bytes.fromhex(sys.stdin.readline().strip()))
 memory = cuda.pointer("cudaIpcOpenMemHandle", handle, ctypes.c_uint(1))
-for _ in sys.stdin:
-    print(set(cuda.read(memory, {size})), flush=True)
+for line in sys.stdin:
+    match line.split():
+        case ["read"]:
+            print(set(cuda.read(memory, {size})), flush=True)
+        case ["write", value]:
+            cuda.call("cudaMemset", memory, int(value), ctypes.c_size_t({size}))
+            cuda.call("cudaDeviceSynchronize")
+            print("written", flush=True)
 cuda.call("cudaIpcCloseMemHandle", memory)
 """.replace("{size}", str(SIZE))
+
+
+@contextmanager
+def peer(cuda: Runtime, device: torch.device, memory: ctypes.c_void_p) -> Iterator[Callable[[str], str]]:
+    """Another process that has opened the memory. It answers each line that it is told with a line."""
+    handle = ctypes.create_string_buffer(64)
+    cuda.call("cudaIpcGetMemHandle", handle, memory)
+    script = "\n".join(["import torch", children.bring(device), _PEER])
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told, answers = process.stdin, process.stdout
+
+        def tell(line: str) -> str:
+            print(line, file=told)
+            return answers.readline().strip()
+
+        try:
+            print(handle.raw.hex(), file=told)
+            yield tell
+        finally:
+            told.close()
+            assert process.wait(children.LIMIT) == 0
 
 
 @pytest.mark.timeout(300)
 def test_cudaipcopenmemhandle_shares_the_memory(cuda: Runtime, device: torch.device) -> None:
     """Contract: another process that has opened the memory sees what is written to it, also after it was opened."""
-    with cuda.memory(SIZE) as x:
-        handle = ctypes.create_string_buffer(64)
-        cuda.call("cudaIpcGetMemHandle", handle, x)
-        script = "\n".join(["import torch", children.bring(device), _READER])
-        with subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        ) as reader:
-            assert reader.stdin is not None
-            assert reader.stdout is not None
-            try:
-                print(handle.raw.hex(), file=reader.stdin)
-                for value in (0, 5, 9):
-                    cuda.call("cudaMemset", x, value, ctypes.c_size_t(SIZE))
-                    cuda.call("cudaDeviceSynchronize")
-                    print("read", file=reader.stdin)
-                    assert reader.stdout.readline() == f"{{{value}}}\n"
-            finally:
-                reader.stdin.close()
-                assert reader.wait(children.LIMIT) == 0
+    with cuda.memory(SIZE) as x, peer(cuda, device, x) as tell:
+        for value in (0, 5, 9):
+            cuda.call("cudaMemset", x, value, ctypes.c_size_t(SIZE))
+            cuda.call("cudaDeviceSynchronize")
+            assert tell("read") == f"{{{value}}}"
+
+
+@pytest.mark.timeout(300)
+def test_cudaipcopenmemhandle_shows_the_owner_what_the_other_wrote(cuda: Runtime, device: torch.device) -> None:
+    """Contract: what a process writes to memory that it has opened, the process that owns the memory reads."""
+    with cuda.memory(SIZE) as x, peer(cuda, device, x) as tell:
+        for value in (5, 9):
+            assert tell(f"write {value}") == "written"
+            assert set(cuda.read(x, SIZE)) == {value}

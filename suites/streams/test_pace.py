@@ -17,22 +17,38 @@ PIECES = 200
 MOST = 200
 
 
+def _seconds(x: torch.Tensor) -> float:
+    """How long it takes to add one to `x` so many times."""
+    x.zero_()
+    torch.accelerator.synchronize()
+    begin = time.perf_counter()
+    for _ in range(PIECES):
+        x.add_(1)
+    torch.accelerator.synchronize()
+    taken = time.perf_counter() - begin
+    assert (x == PIECES).all()
+    return taken
+
+
 def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> None:
     """Contract: a chain of small operations, launched one by one, is done on the device in at most 200 times what the
     same chain takes on the host, in one trial of five at least, and each of them has had its effect."""
-
-    def seconds(x: torch.Tensor) -> float:
-        x.zero_()
-        torch.accelerator.synchronize(device)
-        begin = time.perf_counter()
-        for _ in range(PIECES):
-            x.add_(1)
-        torch.accelerator.synchronize(device)
-        taken = time.perf_counter() - begin
-        assert (x == PIECES).all()
-        return taken
-
     here, there = torch.zeros(16), torch.zeros(16, device=device)
-    seconds(there)
+    _seconds(there)
 
-    assert ever(lambda: seconds(there) < MOST * seconds(here))
+    assert ever(lambda: _seconds(there) < MOST * _seconds(here))
+
+
+def test_launches_on_a_side_stream_keep_a_sane_pace(device: torch.device) -> None:
+    """Contract: the same is true of a stream that is not the default one."""
+    here, there = torch.zeros(16), torch.zeros(16, device=device)
+
+    def on_a_side_stream() -> float:
+        with stream:
+            return _seconds(there)
+
+    stream = torch.Stream(device)
+    torch.accelerator.synchronize()
+    on_a_side_stream()
+
+    assert ever(lambda: on_a_side_stream() < MOST * _seconds(here))

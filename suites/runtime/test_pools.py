@@ -1,0 +1,159 @@
+"""Pools of memory that a program makes: whose bytes they give, what they count, and what they give back."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import pytest
+import torch
+
+from .cudart import INVALID_VALUE, MIB, Runtime
+from .pools import RESERVED_CURRENT, RESERVED_HIGH, USED_CURRENT, USED_HIGH, default_pool, new_pool
+
+pytestmark = pytest.mark.requires(device="cuda", rocm=False)
+
+LARGE = 64 * MIB
+
+
+@pytest.fixture(autouse=True)
+def _in_use(device: torch.device) -> None:
+    """The device has its context, so that a case does not pay for it."""
+    torch.empty(1, device=device)
+    torch.cuda.synchronize(device)
+
+
+def test_cudamallocfrompoolasync_counts_in_its_own_pool(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a block of a new pool is used memory of that pool, and not of the device's default one."""
+    with default_pool(cuda, device) as other, new_pool(cuda, device) as pool, cuda.stream() as stream:
+        before = other.attribute(USED_CURRENT)
+        assert pool.attribute(USED_CURRENT) == 0
+        x = pool.block(MIB, stream)
+        assert (pool.attribute(USED_CURRENT), other.attribute(USED_CURRENT)) == (MIB, before)
+        assert pool.attribute(RESERVED_CURRENT) >= MIB
+        pool.free(x, stream)
+        assert (pool.attribute(USED_CURRENT), other.attribute(USED_CURRENT)) == (0, before)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)], ids=["first_first", "last_first", "mixed"])
+def test_cudafreeasync_takes_each_block_off_the_used_bytes(
+    cuda: Runtime, device: torch.device, order: tuple[int, ...]
+) -> None:
+    """Contract: the used bytes of a pool are those of the blocks that are left, in whatever order they are freed."""
+    sizes = (MIB, 2 * MIB, 4 * MIB)
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        blocks = [pool.block(size, stream) for size in sizes]
+        left = sum(sizes)
+        assert pool.attribute(USED_CURRENT) == left
+        for index in order:
+            pool.free(blocks[index], stream)
+            left -= sizes[index]
+            assert pool.attribute(USED_CURRENT) == left
+
+
+def test_cudamempool_high_water_marks_are_the_most_at_once(cuda: Runtime, device: torch.device) -> None:
+    """Contract: the high-water mark of used bytes is the most that was in use at once, and that of reserved bytes is
+    no less."""
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        for size in (4 * MIB, MIB, 2 * MIB):
+            pool.free(pool.block(size, stream), stream)
+        assert pool.attribute(USED_CURRENT) == 0
+        assert pool.attribute(USED_HIGH) == 4 * MIB
+        assert pool.attribute(RESERVED_HIGH) >= 4 * MIB
+
+
+@pytest.mark.parametrize(
+    ("high", "current"), [(USED_HIGH, USED_CURRENT), (RESERVED_HIGH, RESERVED_CURRENT)], ids=["used", "reserved"]
+)
+def test_cudamempoolsetattribute_resets_a_mark_to_what_is_current(
+    cuda: Runtime, device: torch.device, high: int, current: int
+) -> None:
+    """Contract: a high-water mark that is set to 0 starts again at the current value."""
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        kept = pool.block(MIB, stream)
+        pool.free(pool.block(LARGE, stream), stream)
+        pool.trim()
+        assert pool.attribute(high) >= LARGE > pool.attribute(current)
+        pool.set(high, 0)
+        assert pool.attribute(high) == pool.attribute(current)
+        pool.free(kept, stream)
+
+
+@pytest.mark.parametrize("high", [USED_HIGH, RESERVED_HIGH], ids=["used", "reserved"])
+def test_cudamempoolsetattribute_sets_a_mark_to_nothing_but_zero(
+    cuda: Runtime, device: torch.device, high: int
+) -> None:
+    """Contract: setting a high-water mark to another value than 0 is refused with cudaErrorInvalidValue."""
+    with new_pool(cuda, device) as pool:
+        one = ctypes.c_uint64(1)
+        assert cuda.code("cudaMemPoolSetAttribute", pool.handle, high, ctypes.byref(one)) == INVALID_VALUE
+        cuda.code("cudaGetLastError")
+
+
+def test_cudamallocfrompoolasync_of_two_streams_gives_each_byte_once(cuda: Runtime, device: torch.device) -> None:
+    """Contract: blocks that are in use do not overlap, whichever stream they were asked for on."""
+    sizes = (MIB, 1000, 4 * MIB, 1000)
+    with new_pool(cuda, device) as pool, cuda.stream() as first, cuda.stream() as second:
+        blocks = [(pool.block(size, stream), size, stream) for size in sizes for stream in (first, second)]
+        ordered = sorted((block.value or 0, size) for block, size, _ in blocks)
+        for block, _, stream in blocks:
+            pool.free(block, stream)
+    assert all(begin + size <= after for (begin, size), (after, _) in itertools.pairwise(ordered))
+
+
+def test_cudamallocfrompoolasync_blocks_keep_what_is_written(cuda: Runtime, device: torch.device) -> None:
+    """Contract: what is written to a block stays until it is freed, while others come, are written and go."""
+    size = 5000
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        blocks = {}
+        for value in range(1, 9):
+            blocks[value] = pool.block(size, stream)
+            cuda.call("cudaMemsetAsync", blocks[value], value, ctypes.c_size_t(size), stream)
+            if value % 3 == 0:
+                pool.free(blocks.pop(value - 1), stream)
+        cuda.call("cudaStreamSynchronize", stream)
+        assert {value: set(cuda.read(block, size)) for value, block in blocks.items()} == {
+            value: {value} for value in blocks
+        }
+        for block in blocks.values():
+            pool.free(block, stream)
+
+
+def test_cudamempooltrimto_leaves_what_is_in_use(cuda: Runtime, device: torch.device) -> None:
+    """Contract: cudaMemPoolTrimTo gives back free memory only: blocks in use keep their place and their values."""
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        kept = pool.block(MIB, stream)
+        cuda.call("cudaMemsetAsync", kept, 7, ctypes.c_size_t(MIB), stream)
+        pool.free(pool.block(LARGE, stream), stream)
+        before = pool.attribute(RESERVED_CURRENT)
+        pool.trim()
+        assert pool.attribute(USED_CURRENT) == MIB <= pool.attribute(RESERVED_CURRENT) <= before - LARGE // 2
+        assert set(cuda.read(kept, MIB)) == {7}
+        pool.free(kept, stream)
+
+
+def test_cudamempooltrimto_leaves_as_much_as_it_is_told(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a pool that has no more reserved than cudaMemPoolTrimTo is to leave keeps all of it."""
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        pool.free(pool.block(LARGE, stream), stream)
+        before = pool.attribute(RESERVED_CURRENT)
+        assert before >= LARGE
+        pool.trim(before)
+        assert pool.attribute(RESERVED_CURRENT) == before
+        pool.trim()
+        assert pool.attribute(RESERVED_CURRENT) == 0
+
+
+@pytest.mark.serial
+def test_cudamemgetinfo_tells_what_pools_have_reserved(cuda: Runtime, device: torch.device) -> None:
+    """Contract: what a pool has reserved is missing in cudaMemGetInfo, also after its blocks were freed, and is there
+    again once the pool is trimmed."""
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        before = cuda.free_memory()
+        x = pool.block(LARGE, stream)
+        cuda.call("cudaStreamSynchronize", stream)
+        assert cuda.free_memory() <= before - LARGE
+        pool.free(x, stream)
+        assert cuda.free_memory() <= before - LARGE
+        pool.trim()
+        assert cuda.free_memory() == before
