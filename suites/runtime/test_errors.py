@@ -166,13 +166,9 @@ def test_cuda_call_that_a_capture_forbids_ends_it(cuda: Runtime, device: torch.d
         assert cuda.code("cudaGetLastError") == CAPTURE_INVALIDATED
 
 
-@pytest.mark.timeout(150)
-def test_cudagetlasterror_keeps_an_assertion(device: torch.device) -> None:
-    """Contract: after an assertion on the device, each call that reaches it returns cudaErrorAssert until the process
-    ends, and cudaGetLastError does not reset it."""
-    script = """
-import torch
-from suites.runtime.cudart import Runtime
+_AFTER_AN_ASSERTION = """
+import ctypes, os, sys, torch
+from suites.runtime.cudart import TO_HOST, Runtime
 cuda = Runtime.of_torch()
 x, bad = torch.zeros(4, device=DEVICE), torch.tensor([9], device=DEVICE)
 torch.cuda.synchronize()
@@ -180,10 +176,39 @@ try:
     x.index_select(0, bad)
 except RuntimeError:
     pass  # it may have happened already
-calls = 2 * ["cudaDeviceSynchronize", "cudaGetLastError"] + ["cudaPeekAtLastError"]
-print([cuda.code(name) for name in calls])
-import os, sys
+"""
+#: Without the destructors of torch, which use the device.
+_END = """
 sys.stdout.flush()
 os._exit(0)
 """
-    assert children.run(script, device).lines() == [str([ASSERT] * 5)]
+
+
+@pytest.mark.timeout(150)
+def test_cudagetlasterror_keeps_an_assertion(device: torch.device) -> None:
+    """Contract: after an assertion on the device, each call that reaches it returns cudaErrorAssert until the process
+    ends, and cudaGetLastError does not reset it."""
+    script = """
+calls = 2 * ["cudaDeviceSynchronize", "cudaGetLastError"] + ["cudaPeekAtLastError"]
+print([cuda.code(name) for name in calls])
+"""
+    assert children.run(_AFTER_AN_ASSERTION + script + _END, device).lines() == [str([ASSERT] * 5)]
+
+
+@pytest.mark.timeout(150)
+def test_cuda_calls_after_an_assertion_all_return_it(device: torch.device) -> None:
+    """Contract: after an assertion on the device a program can neither allocate, copy, fill nor wait: each such call
+    returns cudaErrorAssert."""
+    script = """
+cuda.code("cudaDeviceSynchronize")
+host, size = ctypes.create_string_buffer(4), ctypes.c_size_t(4)
+there = ctypes.c_void_p(x.data_ptr())
+print(
+    cuda.code("cudaMalloc", ctypes.byref(ctypes.c_void_p()), size),
+    cuda.code("cudaMemcpy", host, there, size, TO_HOST),
+    cuda.code("cudaMemset", there, 1, size),
+    cuda.code("cudaStreamSynchronize", None),
+)
+"""
+    ended = children.run(_AFTER_AN_ASSERTION + script + _END, device)
+    assert ended.lines() == [" ".join([str(ASSERT)] * 4)]
