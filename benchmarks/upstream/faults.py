@@ -6,8 +6,8 @@
 Both run on the same simulated CUDA, as `harness faults run` does it: once without a fault, then once with each. A test
 notices a fault if it passed without it and is red with it. With faults that stop every test, a run ends at its first
 red one. Needs a CUDA build of torch. With `--tabulate`, nothing runs; folders of several calls, each with its own
-faults, make one table. Each of PyTorch's files is a campaign of its own, with the options that it needs; the table adds
-them up.
+faults, make one table; what a later folder has of a fault counts in place of what an earlier one has. Each of PyTorch's
+files is a campaign of its own, with the options that it needs; the table adds them up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _ROOT = Path(__file__).parents[2]
 SIDES = ("theirs", "ours")
 #: Faults that stop each test, most of them after the time limit.
 STOPPING = ("launch_hangs", "launch_kills_process", "device_lost")
-_OURS = ("suites/runtime", "suites/streams", "suites/graphs", "suites/devices")
+_THEIRS = ("test_cuda.py", "test_cuda_multigpu.py")
+_OURS = ("suites/runtime", "suites/streams", "suites/graphs", "suites/transfers")
 
 
 class RecordError(HarnessError):
@@ -83,7 +84,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", default="", metavar="NAME,...", help="default: all")
     parser.add_argument(
-        "--theirs", nargs="+", metavar="FILE", default=["test_cuda.py"], help="of PyTorch's folder test"
+        "--theirs",
+        nargs="+",
+        metavar="FILE",
+        default=list(_THEIRS),
+        help="of PyTorch's folder test (default: %(default)s)",
     )
     parser.add_argument("--ours", nargs="+", metavar="PATH", default=list(_OURS), help="default: %(default)s")
     parser.add_argument("--source", type=Path, metavar="FOLDER", help="a checkout of PyTorch, in place of a download")

@@ -41,6 +41,17 @@ def test_the_records_of_several_calls_make_one_table(tmp_path: Path) -> None:
     ]
 
 
+def test_a_later_folder_with_one_side_counts_in_place_of_an_earlier_one(tmp_path: Path) -> None:
+    _record(tmp_path / "a" / "theirs-test_cuda", 180, {"event_early": 2, "slow": 0})
+    _record(tmp_path / "a" / "ours", 300, {"event_early": 1, "slow": 0})
+    _record(tmp_path / "b" / "ours", 320, {"event_early": 3})
+
+    theirs, ours = (faults.read_all([tmp_path / "a", tmp_path / "b"], side) for side in faults.SIDES)
+
+    assert {fault: str(noticed) for fault, noticed in theirs.items()} == {"event_early": "2 of 180", "slow": "0 of 180"}
+    assert {fault: str(noticed) for fault, noticed in ours.items()} == {"event_early": "3 of 320", "slow": "0 of 300"}
+
+
 def test_a_fault_that_one_side_lacks_is_not_compared() -> None:
     some = {"event_early": Noticed(1, 10, first=False)}
 
