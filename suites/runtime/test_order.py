@@ -131,9 +131,8 @@ def test_cudalaunchhostfunc_runs_in_its_turn(cuda: Runtime, device: torch.device
         assert ever(trial)
 
 
-def test_cudalaunchhostfunc_holds_the_stream_up(cuda: Runtime, device: torch.device) -> None:
+def test_cudalaunchhostfunc_holds_the_stream_up(cuda: Runtime) -> None:
     """Contract: a host function runs on a thread of CUDA's, and what the stream is given after it waits for its end."""
-    calibrate(device)
     may_end = threading.Event()
     with cuda.stream() as stream, cuda.event(WITHOUT_TIME) as after, cuda.memory(SIZE) as x:
         threads: list[int] = []
