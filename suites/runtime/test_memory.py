@@ -44,6 +44,35 @@ def test_cudamalloc_gives_what_is_free(cuda: Runtime) -> None:
 
 
 @pytest.mark.serial
+def test_cudamalloc_gives_what_is_free_in_many_blocks(cuda: Runtime) -> None:
+    """Contract: fifteen blocks, each a twentieth of the free memory, can be in use at once."""
+    size = cuda.free_memory() // 20
+    blocks: list[ctypes.c_void_p] = []
+    try:
+        blocks.extend(cuda.pointer("cudaMalloc", ctypes.c_size_t(size)) for _ in range(15))
+    finally:
+        for block in blocks:
+            cuda.call("cudaFree", block)
+
+
+@pytest.mark.serial
+@pytest.mark.requires(devices=2)
+def test_cudamalloc_gives_what_is_free_of_each_device(cuda: Runtime, device: torch.device) -> None:
+    """Contract: three quarters of the free memory of two devices can be in use at once: each has its own."""
+    here = device.index or 0
+    blocks = []
+    try:
+        for each in (here, 1 - here):
+            cuda.call("cudaSetDevice", each)
+            size = cuda.free_memory() // 4 * 3
+            blocks.append(cuda.pointer("cudaMalloc", ctypes.c_size_t(size)))
+    finally:
+        cuda.call("cudaSetDevice", here)
+        for block in blocks:
+            cuda.call("cudaFree", block)
+
+
+@pytest.mark.serial
 def test_cudafree_lets_the_memory_be_taken_again(cuda: Runtime) -> None:
     """Contract: memory that was freed can be allocated again: five times a third of what is free, one after another."""
     size = cuda.free_memory() // 3

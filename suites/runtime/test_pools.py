@@ -145,6 +145,15 @@ def test_cudamempooltrimto_leaves_as_much_as_it_is_told(cuda: Runtime, device: t
 
 
 @pytest.mark.serial
+def test_cudamallocfrompoolasync_gives_what_is_free(cuda: Runtime, device: torch.device) -> None:
+    """Contract: a pool gives three quarters of the free memory, and again after the block was freed."""
+    with new_pool(cuda, device) as pool, cuda.stream() as stream:
+        size = cuda.free_memory() // 4 * 3
+        for _ in range(2):
+            pool.free(pool.block(size, stream), stream)
+
+
+@pytest.mark.serial
 def test_cudamemgetinfo_tells_what_pools_have_reserved(cuda: Runtime, device: torch.device) -> None:
     """Contract: what a pool has reserved is missing in cudaMemGetInfo, also after its blocks were freed, and is there
     again once the pool is trimmed."""
