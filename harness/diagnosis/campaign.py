@@ -147,11 +147,7 @@ def as_text(campaign: Campaign) -> str:
     caught = len(campaign.rows) - len(campaign.missed)
     lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
     lines += [f"not run: {', '.join(campaign.not_run)}"] if campaign.not_run else []
-    lines += [
-        f"not counted: {case} was red with {each.fault}, which did not occur in it, and passed alone"
-        for each in campaign.rows
-        for case in each.not_counted
-    ]
+    lines += [_not_counted(each) for each in campaign.rows if each.not_counted]
     return "\n".join(lines) + "\n"
 
 
@@ -173,6 +169,12 @@ def _named(each: Row) -> str:
         return f"{each.breaks} (occurred {each.struck} times)" if each.struck else f"{each.breaks} (never occurred)"
     named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(each.caught_by.items())[:_SHOWN]]
     return ", ".join([*named, *(["…"] if len(each.caught_by) > _SHOWN else [])])
+
+
+def _not_counted(each: Row) -> str:
+    names = ", ".join([*each.not_counted[:_SHOWN], *(["…"] if len(each.not_counted) > _SHOWN else [])])
+    how_many = counted(len(each.not_counted), "case")
+    return f"not counted for {each.fault}: {how_many} in which it did not occur, green alone: {names}"
 
 
 def _missed(names: Sequence[str]) -> str:

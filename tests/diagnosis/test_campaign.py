@@ -156,7 +156,13 @@ def test_a_doubtful_case_runs_again_alone_and_counts_if_it_is_red_again(tmp_path
     assert found.rows[0].not_counted == (B,)
     assert ran[2:] == [("slow-alone", "--inject=slow", "--isolation=case", B, C)]
     last = as_text(found).splitlines()[-1]
-    assert last == f"not counted: {B} was red with slow, which did not occur in it, and passed alone"
+    assert last == f"not counted for slow: 1 case in which it did not occur, green alone: {B}"
+
+
+def test_the_table_names_a_few_of_the_cases_that_do_not_count() -> None:
+    text = as_text(Campaign(9, {}, (Row("slow", "takes long", {A: "timeout"}, 9, (B, C, D, A)),)))
+    expected = f"not counted for slow: 4 cases in which it did not occur, green alone: {B}, {C}, {D}, …"
+    assert text.splitlines()[-1] == expected
 
 
 def test_a_run_that_ended_at_a_case_that_does_not_count_is_done_again_whole(tmp_path: Path) -> None:
