@@ -56,7 +56,9 @@ def _cycles_per_ms(index: int) -> float:
             _sleep(cycles)
             end.record()
             end.synchronize()
-            rates.append(cycles / start.elapsed_time(end))
+            elapsed = start.elapsed_time(end)
+            assert elapsed > 0, f"the events around a sleep of {cycles} cycles are {elapsed} ms apart"
+            rates.append(cycles / elapsed)
     return sorted(rates[1:])[1]
 
 
