@@ -121,7 +121,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     cases: list[str] = []
     options: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
-        value = before in _VALUED if "--" not in before else "=" not in before
+        value = before in _VALUED or (before.startswith("--") and "=" not in before)
         (cases if _names_cases(argument) and not value else options).append(argument)
     return cases, options
 

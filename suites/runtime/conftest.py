@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    import torch
+
     from .cudart import Runtime
 
 
@@ -19,3 +21,12 @@ def cuda() -> Iterator[Runtime]:
     runtime = Runtime.of_torch()
     yield runtime
     runtime.code("cudaGetLastError")  # torch would raise at its next launch what a query has left
+
+
+@pytest.fixture
+def in_use(device: torch.device) -> None:
+    """The device has its context, so that a case does not pay for it."""
+    import torch  # here, for the same reason
+
+    torch.empty(1, device=device)
+    torch.cuda.synchronize(device)

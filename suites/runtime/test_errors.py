@@ -122,11 +122,11 @@ WRONG_CALLS: dict[str, tuple[Callable[[Runtime], int], int]] = {
 }
 
 
+@pytest.mark.usefixtures("in_use")
 @pytest.mark.parametrize("call", WRONG_CALLS)
-def test_cuda_call_that_fails_leaves_its_own_error(cuda: Runtime, device: torch.device, call: str) -> None:
+def test_cuda_call_that_fails_leaves_its_own_error(cuda: Runtime, call: str) -> None:
     """Contract: a call that fails returns the error that its documentation names, which is then the last error, until
     cudaGetLastError resets it."""
-    torch.empty(1, device=device)
     wrong, error = WRONG_CALLS[call]
     cuda.code("cudaGetLastError")
     assert wrong(cuda) == error
@@ -134,9 +134,9 @@ def test_cuda_call_that_fails_leaves_its_own_error(cuda: Runtime, device: torch.
     assert asked == [error, error, SUCCESS]
 
 
-def test_cudagetlasterror_is_of_the_calling_thread(cuda: Runtime, device: torch.device) -> None:
+@pytest.mark.usefixtures("in_use")
+def test_cudagetlasterror_is_of_the_calling_thread(cuda: Runtime) -> None:
     """Contract: each host thread has a last error of its own: one neither sees nor resets that of another."""
-    torch.empty(1, device=device)
 
     def in_a_thread() -> tuple[int, int]:
         before = cuda.code("cudaGetLastError")
@@ -151,11 +151,11 @@ def test_cudagetlasterror_is_of_the_calling_thread(cuda: Runtime, device: torch.
         assert thread.submit(cuda.code, "cudaGetLastError").result() == INVALID_DEVICE
 
 
+@pytest.mark.usefixtures("in_use")
 @pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaStreamQuery"])
-def test_cuda_call_that_a_capture_forbids_ends_it(cuda: Runtime, device: torch.device, call: str) -> None:
+def test_cuda_call_that_a_capture_forbids_ends_it(cuda: Runtime, call: str) -> None:
     """Contract: asking for a stream that is capturing is refused with cudaErrorStreamCaptureUnsupported, and the
     capture then ends with cudaErrorStreamCaptureInvalidated and without a graph."""
-    torch.empty(1, device=device)
     graph = ctypes.c_void_p()
     with cuda.stream() as stream:
         cuda.call("cudaStreamBeginCapture", stream, CAPTURE_RELAXED)

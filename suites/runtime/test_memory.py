@@ -12,16 +12,9 @@ from ..streams.busy import calibrate, ever
 from .cudart import ATTACH_GLOBAL, BY_ADDRESS, MIB, NOT_READY, Runtime, busy
 from .pools import RELEASE_THRESHOLD, RESERVED_CURRENT, USED_CURRENT, USED_HIGH, default_pool
 
-pytestmark = pytest.mark.requires(device="cuda", rocm=False)
+pytestmark = [pytest.mark.requires(device="cuda", rocm=False), pytest.mark.usefixtures("in_use")]
 
 LARGE = 64 * MIB
-
-
-@pytest.fixture(autouse=True)
-def _in_use(device: torch.device) -> None:
-    """The device has its context, so that a case does not pay for it."""
-    torch.empty(1, device=device)
-    torch.cuda.synchronize(device)
 
 
 @pytest.mark.serial

@@ -11,16 +11,9 @@ import torch
 from .cudart import INVALID_VALUE, MIB, Runtime
 from .pools import RESERVED_CURRENT, RESERVED_HIGH, USED_CURRENT, USED_HIGH, default_pool, new_pool
 
-pytestmark = pytest.mark.requires(device="cuda", rocm=False)
+pytestmark = [pytest.mark.requires(device="cuda", rocm=False), pytest.mark.usefixtures("in_use")]
 
 LARGE = 64 * MIB
-
-
-@pytest.fixture(autouse=True)
-def _in_use(device: torch.device) -> None:
-    """The device has its context, so that a case does not pay for it."""
-    torch.empty(1, device=device)
-    torch.cuda.synchronize(device)
 
 
 def test_cudamallocfrompoolasync_counts_in_its_own_pool(cuda: Runtime, device: torch.device) -> None:
