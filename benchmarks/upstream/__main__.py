@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from packaging.version import InvalidVersion, Version
 
 from benchmarks.upstream import sources, table
 from harness.errors import HarnessError
 from harness.outcome import Outcome
+from harness.reporting import environment
 from harness.reporting.stored_run import StoredRun
 
 _HERE = Path(__file__).parent
@@ -174,12 +176,25 @@ def _run(file: File, source: Path, options: argparse.Namespace) -> None:
 
 
 def _cases(file: File, results: Path) -> Iterator[table.Case]:
-    with StoredRun.of(_run_folder(file, results)) as run:
+    folder = _run_folder(file, results)
+    torch = _torch(folder)
+    with StoredRun.of(folder) as run:
         for verdict, _ in run.cases():
             name = verdict.case.removeprefix("test/").removeprefix(file.name)
-            yield table.Case(file.name + name, verdict.outcome, _first_line(verdict.message))
+            yield table.Case(file.name + name, verdict.outcome, _first_line(verdict.message), torch)
     for test in file.left_out:
-        yield table.Case(f"{file.name}::{test}", Outcome.NOT_RUN, "not run: it would take hours")
+        yield table.Case(f"{file.name}::{test}", Outcome.NOT_RUN, "not run: it would take hours", torch)
+
+
+def _torch(run: Path) -> Version:
+    """The torch of a run, from its environment file."""
+    versions = (environment.read(run) or {}).get("versions")
+    found = versions.get("torch") if isinstance(versions, dict) else None
+    try:
+        return Version(str(found))
+    except InvalidVersion:
+        place = run / environment.FILE_NAME
+        raise sources.SourceError(f"{str(place)!r}: versions: torch: {found!r}, expected a version") from None
 
 
 def _first_line(message: str) -> str:

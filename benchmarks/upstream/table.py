@@ -6,8 +6,11 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from harness.outcome import Outcome
 
@@ -35,11 +38,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test of the run. `test` is file, class and name, without the folder `test`; `message` one line."""
+    """One test of the run. `test` is file, class and name, without the folder `test`; `message` one line.
+
+    `torch`: the release that it ran with, such as ``2.13.0+cu130``.
+    """
 
     test: str
     outcome: Outcome
     message: str
+    torch: Version
 
     @property
     def file(self) -> str:
@@ -50,16 +57,21 @@ class Case:
 class Explanation:
     """Why tests fail. `tests` is a glob over `Case.test`. `message` is found in the failure's message.
 
-    So a test that begins to fail in another way is not explained by it.
+    So a test that begins to fail in another way is not explained by it. `torch`: the releases that it is about.
     """
 
     tests: str
     message: str
     why: Why
     reason: str
+    torch: SpecifierSet = field(default_factory=SpecifierSet)
+
+    def is_about(self, case: Case) -> bool:
+        """Whether it would explain a failure of this test with this torch."""
+        return fnmatch.fnmatchcase(case.test, self.tests) and self.torch.contains(case.torch, prereleases=True)
 
     def explains(self, case: Case) -> bool:
-        return fnmatch.fnmatchcase(case.test, self.tests) and re.search(self.message, case.message) is not None
+        return self.is_about(case) and re.search(self.message, case.message) is not None
 
 
 class ExplanationError(Exception):
@@ -75,16 +87,27 @@ def explanations(rows: object) -> tuple[Explanation, ...]:
 
 def _explanation(number: int, row: object) -> Explanation:
     wanted = {"tests", "message", "why", "reason"}
-    if not isinstance(row, dict) or set(row) != wanted or not all(isinstance(value, str) for value in row.values()):
-        raise ExplanationError(f"explanation {number}: expected texts for {', '.join(sorted(wanted))}, found {row!r}")
+    if (
+        not isinstance(row, dict)
+        or set(row) - {"torch"} != wanted
+        or not all(isinstance(value, str) for value in row.values())
+    ):
+        some = ", ".join(sorted(wanted))
+        raise ExplanationError(f"explanation {number}: expected texts for {some}, and perhaps torch; found {row!r}")
     try:
         re.compile(row["message"])
     except re.error as error:
         raise ExplanationError(f"explanation {number}: message {row['message']!r} is no pattern: {error}") from None
+    try:
+        torch = SpecifierSet(row.get("torch", ""))
+    except InvalidSpecifier:
+        raise ExplanationError(
+            f"explanation {number}: torch {row['torch']!r}, expected releases such as '>=2.13' or '<2.14'"
+        ) from None
     whys = [str(why) for why in Why]
     if row["why"] not in whys:
         raise ExplanationError(f"explanation {number}: why {row['why']!r}, expected one of {', '.join(whys)}")
-    return Explanation(row["tests"], row["message"], Why(row["why"]), row["reason"])
+    return Explanation(row["tests"], row["message"], Why(row["why"]), row["reason"], torch)
 
 
 def explanation(case: Case, known: Sequence[Explanation]) -> Explanation | None:
@@ -164,6 +187,6 @@ def unused(known: Sequence[Explanation], cases: Sequence[Case]) -> tuple[Explana
     return tuple(
         each
         for each in known
-        if any(fnmatch.fnmatchcase(case.test, each.tests) for case in cases)
+        if any(each.is_about(case) for case in cases)
         and not any(kind(case, [each]) is Kind(str(each.why)) for case in cases)
     )

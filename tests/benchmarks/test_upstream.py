@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from benchmarks.upstream import sources, table
 from benchmarks.upstream.table import Case, Explanation, Kind, Row, Why
@@ -17,6 +18,10 @@ _KNOWN = (
     Explanation("test_a.py::T::test_old*", "has no attribute", Why.TORCH_CHANGED, "the name is gone"),
     Explanation("test_a.py::*", "NCCL", Why.SILICON, "it computes on the device"),
 )
+
+
+def _case(test: str, outcome: Outcome, message: str, torch: str = "2.13.0+cu130") -> Case:
+    return Case(test, outcome, message, Version(torch))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,7 @@ _KNOWN = (
     ],
 )
 def test_the_class_of_a_test(test: str, outcome: Outcome, message: str, expected: Kind) -> None:
-    assert table.kind(Case(test, outcome, message), _KNOWN) is expected
+    assert table.kind(_case(test, outcome, message), _KNOWN) is expected
 
 
 def _row(passed: int, skipped: int = 0, changed: int = 0, silicon: int = 0) -> Row:
@@ -62,9 +67,9 @@ def test_the_rate_leaves_out_what_this_torch_does_not_support(row: Row, rate: st
 
 def test_rows_are_files_and_the_table_has_their_titles() -> None:
     cases = [
-        Case("test_a.py::T::test_1", Outcome.PASSED, ""),
-        Case("test_b.py::T::test_1", Outcome.SKIPPED, "slow"),
-        Case("test_a.py::T::test_old", Outcome.FAILED, "has no attribute"),
+        _case("test_a.py::T::test_1", Outcome.PASSED, ""),
+        _case("test_b.py::T::test_1", Outcome.SKIPPED, "slow"),
+        _case("test_a.py::T::test_old", Outcome.FAILED, "has no attribute"),
     ]
     text = table.markdown(table.rows(cases, _KNOWN), {"test_a.py": "test_a.py, part 1/2", "test_b.py": "test_b.py"})
 
@@ -74,28 +79,52 @@ def test_rows_are_files_and_the_table_has_their_titles() -> None:
 
 def test_causes_are_alike_but_for_numbers_and_the_commonest_is_first() -> None:
     cases = [
-        Case("test_a.py::1", Outcome.FAILED, "only once"),
-        Case("test_a.py::2", Outcome.FAILED, "at 0x7f12 of 3"),
-        Case("test_a.py::3", Outcome.FAILED, "at 0x8e of 1.5"),
-        Case("test_a.py::4", Outcome.PASSED, "at 0x8e of 1.5"),
+        _case("test_a.py::1", Outcome.FAILED, "only once"),
+        _case("test_a.py::2", Outcome.FAILED, "at 0x7f12 of 3"),
+        _case("test_a.py::3", Outcome.FAILED, "at 0x8e of 1.5"),
+        _case("test_a.py::4", Outcome.PASSED, "at 0x8e of 1.5"),
     ]
 
     assert [(cause, len(found)) for cause, found in table.causes(cases, ())] == [("at N of N", 2), ("only once", 1)]
 
 
 def test_an_explanation_that_explains_nothing_is_told_if_its_tests_ran() -> None:
-    passed = Case("test_a.py::T::test_old_name", Outcome.PASSED, "")
-    failed = Case("test_a.py::T::test_new", Outcome.FAILED, "NCCL Error 1")
+    passed = _case("test_a.py::T::test_old_name", Outcome.PASSED, "")
+    failed = _case("test_a.py::T::test_new", Outcome.FAILED, "NCCL Error 1")
 
     assert table.unused(_KNOWN, [passed, failed]) == _KNOWN[:1]
-    assert table.unused(_KNOWN, [Case("test_b.py::T::test_new", Outcome.PASSED, "")]) == ()
+    assert table.unused(_KNOWN, [_case("test_b.py::T::test_new", Outcome.PASSED, "")]) == ()
+
+
+@pytest.mark.parametrize(
+    ("torch", "expected"),
+    [
+        ("2.13.0+cu130", Kind.TORCH_CHANGED),
+        ("2.15.0", Kind.TORCH_CHANGED),
+        ("2.14.0.dev20260801+cu130", Kind.TORCH_CHANGED),
+        ("2.11.0+cu130", Kind.UNEXPLAINED),
+    ],
+)
+def test_an_explanation_is_about_some_releases_of_torch(torch: str, expected: Kind) -> None:
+    row = {"tests": "test_a.py::*", "message": "", "why": "torch changed", "reason": "gone", "torch": ">=2.13"}
+    known = table.explanations([row])
+    failed = _case("test_a.py::test_old", Outcome.FAILED, "1 != 2", torch)
+
+    assert table.kind(failed, known) is expected
+    assert table.unused(known, [_case("test_a.py::test_old", Outcome.PASSED, "", torch)]) == (
+        known if expected is Kind.TORCH_CHANGED else ()
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         ({}, "expected a list of explanations, found dict"),
-        ([{"tests": "a"}], "explanation 1: expected texts for message, reason, tests, why, found {'tests': 'a'}"),
+        ([{"tests": "a"}], "expected texts for message, reason, tests, why, and perhaps torch; found {'tests': 'a'}"),
+        (
+            [{"tests": "a", "message": "", "why": "silicon", "reason": "b", "torch": "new"}],
+            "explanation 1: torch 'new', expected releases such as '>=2.13' or '<2.14'",
+        ),
         (
             [{"tests": "a", "message": "", "why": "fate", "reason": "b"}],
             "explanation 1: why 'fate', expected one of torch changed, silicon, simulator, machine",
