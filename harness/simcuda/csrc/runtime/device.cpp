@@ -9,6 +9,7 @@
 #include "../include/simcuda.h"
 #include "../include/simcuda_machine.h"
 #include "activity.h"
+#include "arena.h"
 #include "call.h"
 #include "ledger.h"
 #include "process.h"
@@ -86,6 +87,7 @@ void Device::wake() {
   if (awake()) return;
   bool made = false;
   std::call_once(woken_, [this, &made] {
+    arena_of(*this).take(context_memory(memory));
     ledger::open_context(number);
     legacy_ = std::make_shared<Stream>(*this, Stream::Kind::legacy, cudaStreamDefault, 0);
     add(legacy_);

@@ -3,6 +3,7 @@
 
 #include <driver_types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -60,6 +61,11 @@ class Device {
   std::mutex order_;
   std::vector<std::shared_ptr<work::Queue>> blocking_;  // what the legacy stream waits for; under order_
 };
+
+// What a context takes of a device's memory: no process ever has all of it.
+constexpr std::size_t context_memory(std::size_t memory) {
+  return std::min(std::size_t{16} << 20, memory / 16 / 4096 * 4096);
+}
 
 int device_count() noexcept;
 Device& device(int index);        // throws Error(cudaErrorInvalidDevice)
