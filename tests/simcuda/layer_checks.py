@@ -212,6 +212,60 @@ def check_grid_samples_of_halves_are_rounded_once() -> None:
         torch.testing.assert_close(out.cpu(), wanted.to(dtype))
 
 
+def check_norms_of_halves_are_rounded_once_and_keep_statistics_in_float32() -> None:
+    torch.manual_seed(1)
+    for dtype in HALVES:
+        x = torch.randint(1, 10, (3, 4, 8)).to(dtype).cuda()
+        layer = [torch.rand(8).to(dtype).cuda() for _ in range(2)]
+        channels = [torch.rand(4).to(dtype).cuda() for _ in range(2)]
+        for training in (True, False):
+            running = [torch.full((4,), value, dtype=dtype, device="cuda") for value in (0.5, 2.0)]
+            wide = [each.float() for each in running]
+            given = aten.native_batch_norm(x, *channels, *running, training, 0.1, 1e-5)
+            wanted = aten.native_batch_norm(x.float(), *(each.float() for each in channels), *wide, training, 0.1, 1e-5)
+            assert [each.dtype for each in given] == [dtype, torch.float32, torch.float32]
+            assert [tuple(each.shape) for each in given] == [(3, 4, 8), (4,), (4,)]
+            for here, there in zip((*given, *running), (*wanted, *wide), strict=True):
+                assert torch.equal(here, there.to(here.dtype))
+            if not training:
+                torch.testing.assert_close(given[1:], (running[0].float(), (running[1].float() + 1e-5).rsqrt()))
+        given = aten.native_layer_norm(x, (8,), *layer, 1e-5)
+        wanted = aten.native_layer_norm(x.float(), (8,), *(each.float() for each in layer), 1e-5)
+        assert [each.dtype for each in given] == [dtype, torch.float32, torch.float32]
+        for here, there in zip(given, wanted, strict=True):
+            assert torch.equal(here, there.to(here.dtype))
+        for module in (torch.nn.BatchNorm1d(4), torch.nn.LayerNorm(8)):
+            gradients = []
+            for kind in (dtype, torch.float32):
+                with torch.backends.cudnn.flags(enabled=False):
+                    leaf = x.clone().to(kind).requires_grad_()
+                    (module.to("cuda", kind)(leaf) * x.to(kind)).sum().backward()
+                gradients.append(leaf.grad)
+            torch.testing.assert_close(gradients[0], gradients[1].to(dtype), rtol=0.05, atol=0.01)
+
+
+def check_margin_losses_of_one_sample_are_one_number() -> None:
+    for shape, target, multilabel, wanted in (
+        ((5,), 1, False, ()),
+        ((5,), [1], False, (1,)),
+        ((2, 5), [1, 0], False, (2,)),
+        ((), 0, True, ()),
+        ((5,), [0, -1, 1, 2, 3], True, ()),
+        ((2, 5), [[0, -1, 1, 2, 3]] * 2, True, (2,)),
+    ):
+        loss = functional.multilabel_margin_loss if multilabel else functional.multi_margin_loss
+        for reduction in ("none", "mean"):
+            x = torch.rand(shape, requires_grad=True)
+            there = x.detach().cuda().requires_grad_()
+            expected = loss(x, torch.tensor(target), reduction=reduction)
+            found = loss(there, torch.tensor(target, device="cuda"), reduction=reduction)
+            assert found.shape == (wanted if reduction == "none" else ())
+            torch.testing.assert_close(found.detach().cpu(), expected.detach().view_as(found))
+            found.sum().backward()
+            expected.sum().backward()
+            torch.testing.assert_close(there.grad.cpu() if there.grad is not None else None, x.grad)
+
+
 def kernels(work: Callable[[], object]) -> list[str]:
     """The names of the kernels that `work` launches."""
     torch.cuda.synchronize()
@@ -245,6 +299,7 @@ def check_operators_on_lists_are_one_kernel() -> None:
         on_both(partial(torch._foreach_addcdiv, scalars=torch.tensor([1.0, 2.0, 3.0])), one, two, one),
         on_both(torch._foreach_lerp, one, two, weight=0.25),
         on_both(partial(torch._foreach_pow, 2.0), one),
+        on_both(lambda *lists: torch._foreach_copy_(*lists) or lists[0], one, whole),
         *(on_both(partial(torch._foreach_norm, ord=order), one) for order in (1, 2, float("inf"))),
     ):
         assert launched == ["multi_tensor_apply_kernel"], launched
@@ -259,6 +314,7 @@ def check_operators_on_lists_with_types_that_change_are_a_kernel_each() -> None:
         on_both(partial(torch._foreach_norm, ord=3), one),
         on_both(torch._foreach_abs, [each.to(torch.complex64) for each in one]),
         on_both(torch._foreach_add, [torch.rand(2, 3).t()] * 2, [torch.rand(3, 2)] * 2),
+        on_both(lambda *lists: torch._foreach_copy_(*lists) or lists[0], one, [whole[0], one[1]]),
     ):
         assert len(launched) > 1
         assert "multi_tensor_apply_kernel" not in launched, launched
@@ -269,6 +325,12 @@ def check_operators_on_lists_in_place_move_each_version_by_one() -> None:
         given = [torch.ones(size, dtype=dtype, device="cuda") for size in (2, 3)]
         torch._foreach_add_(given, scalar)
         assert [each._version for each in given] == [1, 1]
+    for numbers in ([2.0, 1], [2.0, True]):  # the launch of the second one must not be taken for a known kind
+        given = [torch.ones(2, device="cuda"), torch.ones(3, device="cuda")]
+        if numbers[1] is True:
+            refused("bool tensor", partial(torch._foreach_sub_, given, numbers))
+        else:
+            torch._foreach_sub_(given, numbers)
     refused("complex", lambda: torch._foreach_maximum([torch.ones(2, dtype=torch.complex64, device="cuda")], 1.0))
     refused("same number", lambda: torch._foreach_mul([torch.ones(2, device="cuda")], []))
 

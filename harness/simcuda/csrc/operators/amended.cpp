@@ -159,6 +159,7 @@ operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
     recipe.body = in_float<true>;
     recipe.check = rehearsal(name, /*in_float=*/true);
   }
+  amend_norm(name, recipe);
   if (bytes_on_host.count(name.substr(0, name.find('.'))) != 0) {
     guard(recipe, check_no_bytes);
   }

@@ -98,6 +98,7 @@ class Route {
   // `operation`: without "_foreach_", an overload, and the "_" of one in place.
   explicit Route(const std::string& operation)
       : norm_(among(operation, {"norm", "powsum"})),
+        copy_(operation == "copy"),
         integers_(among(operation, {"abs", "max", "add", "sub", "mul", "neg", "zero", "clone", "copy"})),
         bools_(integers_ && !among(operation, {"sub", "neg"})),
         complex_(!norm_ && !among(operation, {"abs", "max", "ceil", "floor", "round", "trunc", "frac", "erf", "erfc",
@@ -115,12 +116,21 @@ class Route {
       return false;
     }
     const std::vector<at::TensorList> all(lists.tensors.begin(), lists.tensors.end());
+    if (copy_) {  // from one type to another, but only one in each list
+      return std::all_of(all.begin(), all.end(), &of_one_type) &&
+             at::native::_check_tensors_share_device_and_dtype(all, /*skip_cross_list_dtype_check=*/true) &&
+             at::native::_check_tensors_share_sizes_and_strides(all);
+    }
     return at::native::can_use_fast_route(all, norm_ ? at::ArrayRef<at::Scalar>() : lists.numbers);
   }
 
  private:
   static bool among(const std::string& name, std::initializer_list<const char*> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
+  }
+  static bool of_one_type(at::TensorList list) {
+    const at::ScalarType first = list.front().scalar_type();
+    return std::all_of(list.begin(), list.end(), [&](const at::Tensor& one) { return one.scalar_type() == first; });
   }
   static bool takes_order(double order) {
     return order == 0 || order == 1 || order == 2 || order == std::numeric_limits<double>::infinity();
@@ -132,7 +142,7 @@ class Route {
     return at::isIntegralType(dtype, /*includeBool=*/false) ? integers_ : complex_ || !at::isComplexType(dtype);
   }
 
-  const bool norm_;
+  const bool norm_, copy_;
   const bool integers_, bools_, complex_;  // for which types there is a kernel; floating ones always have one
 };
 

@@ -43,6 +43,7 @@ class Kind {
     } else if (value.isInt()) {
       add(static_cast<std::size_t>(value.toInt()));
     } else if (value.isBool()) {
+      add(std::size_t{5});  // some operators refuse it where they take 0 and 1
       add(std::size_t{value.toBool() ? 2u : 1u});
     } else if (value.isDouble()) {
       add(value.toDouble());
@@ -55,6 +56,10 @@ class Kind {
     } else if (value.isComplexDouble()) {
       add(value.toComplexDouble().real());
       add(value.toComplexDouble().imag());
+    } else if (value.isList()) {
+      for (const c10::IValue& one : value.toListRef()) {
+        add(one);
+      }
     } else if (value.isString()) {
       add(std::hash<std::string>()(value.toStringRef()));
     } else {

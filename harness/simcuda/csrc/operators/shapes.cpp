@@ -31,6 +31,19 @@ void windows_over_volumes(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
+// A loss for each sample, or one for all. Torch's rules without data take a sample alone for a batch of one.
+Results margin_loss(Arguments a) {
+  const at::Tensor target = tensor(a[1]);
+  const bool each = a[5].toInt() == at::Reduction::None && target.dim() > 0;
+  return {rules::of(each ? target.sizes() : at::IntArrayRef(), tensor(a[0]).scalar_type())};
+}
+Results multilabel_margin_loss(Arguments a) {
+  const at::Tensor input = tensor(a[0]), target = tensor(a[1]);
+  const bool each = a[2].toInt() == at::Reduction::None && input.dim() > 1;
+  return {rules::of(each ? input.sizes().slice(0, 1) : at::IntArrayRef(), input.scalar_type()),
+          rules::of(target.sizes(), input.scalar_type())};
+}
+
 void add(Registrar& registrar, Rule rule, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     operators::Recipe recipe;
@@ -57,6 +70,8 @@ void add_shapes(Registrar& registrar) {
        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"});
   add(registrar, like_three_behind,
       {"_fake_quantize_learnable_per_tensor_affine_backward", "_fake_quantize_learnable_per_channel_affine_backward"});
+  add(registrar, margin_loss, {"multi_margin_loss"});
+  add(registrar, multilabel_margin_loss, {"multilabel_margin_loss_forward"});
   operators::Recipe volumes;
   volumes.shape = windows_over_volumes;
   registrar.launched("max_pool3d_with_indices", std::move(volumes), How::shaped);

@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/record_function.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 #include <omp.h>
@@ -23,6 +24,7 @@ void prepare_thread() {
   struct Prepared {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Prepared() {
+      const at::DisableRecordFunctionGuard unobserved;
       at::get_num_threads();  // ATen would set the number at its first parallel region
       omp_set_num_threads(1);
       at::detail::empty_cpu({1}, at::kFloat).fill_(0);
@@ -152,6 +154,7 @@ Operand Operand::frozen() const { return defined() && !host_.defined() ? constan
 void enqueue(const Stream& stream, const char* name, std::function<void()> work) {
   stream.launch(name, [work = std::move(work)] {
     prepare_thread();
+    const at::DisableRecordFunctionGuard unobserved;  // observers of all threads would take it for the program's
     work();
   });
 }

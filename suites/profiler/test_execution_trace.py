@@ -1,0 +1,140 @@
+"""Execution traces: the graph of a profile's operators, as a file. The format is Chakra's, as
+`torch/csrc/profiler/standalone/execution_trace_observer.cpp` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ExecutionTraceObserver, record_function
+
+from . import chrome
+from .trees import HOST, HOST_AND_CUDA, profiler, quiet_collector
+from .workloads import training_step
+
+pytestmark = pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.requires(device="cuda"))])
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A node of an execution trace. A value that is a tensor is [tensor, storage, offset, elements, bytes, device]."""
+
+    number: int
+    name: str
+    parent: int
+    record: int  # of the call, 0 for nodes that are no call
+    inputs: dict[str, list[Any]]
+    outputs: dict[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What one profile left: its execution trace, and its timeline."""
+
+    operators: tuple[Operator, ...]
+    timeline: chrome.Trace
+
+    def single(self, name: str) -> Operator:
+        (found,) = [each for each in self.operators if each.name == name]
+        return found
+
+    def above(self, operator: Operator) -> list[str]:
+        """The names of those that called it, and of the thread and the process, the innermost first."""
+        by_number = {each.number: each for each in self.operators}
+        names = []
+        while operator.parent != operator.number:
+            operator = by_number[operator.parent]
+            names.append(operator.name)
+        return names
+
+
+def traces(work: Callable[[], object], place: str, folder: Path) -> Traces:
+    """Profile one call of `work` on the device of this kind."""
+    file, timeline = folder / "execution.json", folder / "timeline.json"
+    observer = ExecutionTraceObserver()
+    observer.register_callback(str(file))
+    work()  # what is done at the first use only is done
+    activities = HOST_AND_CUDA if place == "cuda" else HOST
+    with quiet_collector(), profiler(activities=activities, execution_trace_observer=observer) as prof:
+        work()
+    prof.export_chrome_trace(str(timeline))
+    nodes = json.loads(file.read_text(encoding="utf-8"))["nodes"]
+    return Traces(tuple(_operator(node) for node in nodes), chrome.load(timeline))
+
+
+def _operator(node: dict[str, Any]) -> Operator:
+    (record,) = [attribute["value"] for attribute in node["attrs"] if attribute["name"] == "rf_id"]
+    return Operator(node["id"], node["name"], node["ctrl_deps"], record, node["inputs"], node["outputs"])
+
+
+def linear_layer(place: str) -> Callable[[], torch.Tensor]:
+    """A linear layer and its sine, within a scope."""
+    x, weight, bias = (torch.ones(shape, device=place) for shape in ((4, 3), (2, 3), (2,)))
+
+    def work() -> torch.Tensor:
+        with record_function("layer"):
+            return torch.nn.functional.linear(x, weight, bias).sin()
+
+    return work
+
+
+def test_execution_trace_and_timeline_have_the_same_calls(place: str, tmp_path: Path) -> None:
+    """Contract: each call of an operator within a profile is in both files, once, with the same number (`rf_id`,
+    "Record function id") and name; neither has others, such as calls in threads that are not the program's."""
+    found = traces(training_step(torch.device(place)), place, tmp_path)
+
+    executed = Counter((each.record, each.name) for each in found.operators if each.record)
+    seen = Counter(
+        (span.args["Record function id"], span.name)
+        for span in found.timeline.spans
+        if span.args.get("Record function id")
+    )
+    assert executed, "the execution trace has no call"
+    assert executed == seen
+
+
+def test_execution_trace_has_operators_below_their_callers(place: str, tmp_path: Path) -> None:
+    """Contract: the parent of a call is the call or scope that it was made in; above all is the thread, and the
+    process."""
+    found = traces(linear_layer(place), place, tmp_path)
+
+    assert found.above(found.single("aten::addmm")) == [
+        "aten::linear",
+        "layer",
+        "[pytorch|profiler|execution_trace|thread]",
+        "[pytorch|profiler|execution_trace|process]",
+    ]
+    assert found.above(found.single("aten::sin"))[0] == "layer"
+
+
+def test_execution_trace_tells_shapes_types_and_devices(place: str, tmp_path: Path) -> None:
+    """Contract: of each tensor that a call takes or returns the trace has shape, strides, type, number of elements,
+    bytes of each, and the device."""
+    found = traces(linear_layer(place), place, tmp_path).single("aten::linear")
+
+    device = str(torch.empty(0, device=place).device)
+    assert found.inputs["shapes"] == [[4, 3], [2, 3], [2]]
+    assert found.inputs["strides"] == [[3, 1], [3, 1], [1]]
+    assert found.inputs["types"] == ["Tensor(float)"] * 3
+    assert [value[3:] for value in found.inputs["values"]] == [[12, 4, device], [6, 4, device], [2, 4, device]]
+    assert (found.outputs["shapes"], found.outputs["types"]) == ([[4, 2]], ["Tensor(float)"])
+    assert [value[3:] for value in found.outputs["values"]] == [[8, 4, device]]
+
+
+def test_execution_trace_follows_a_tensor_from_call_to_call(place: str, tmp_path: Path) -> None:
+    """Contract: a tensor and its memory have the same numbers wherever they are: what a call returned is known again
+    as what the next one took."""
+    found = traces(linear_layer(place), place, tmp_path)
+
+    made, taken = found.single("aten::linear").outputs["values"], found.single("aten::sin").inputs["values"]
+    assert made == taken
+    others = [value[:2] for value in found.single("aten::linear").inputs["values"]]
+    assert made[0][:2] not in others
+    assert len({storage for _, storage in others}) == len(others)
