@@ -190,3 +190,9 @@ def unused(known: Sequence[Explanation], cases: Sequence[Case]) -> tuple[Explana
         if any(each.is_about(case) for case in cases)
         and not any(kind(case, [each]) is Kind(str(each.why)) for case in cases)
     )
+
+
+def without_tests(files: Iterable[str], cases: Iterable[Case]) -> tuple[str, ...]:
+    """The files of which no test ran: pytest could not import them, most often for a name that torch has lost."""
+    found = {case.file for case in cases}
+    return tuple(file for file in files if file not in found)

@@ -96,6 +96,12 @@ def test_an_explanation_that_explains_nothing_is_told_if_its_tests_ran() -> None
     assert table.unused(_KNOWN, [_case("test_b.py::T::test_new", Outcome.PASSED, "")]) == ()
 
 
+def test_a_file_that_could_not_be_collected_is_told() -> None:
+    cases = [_case("test_a.py::T::test_1", Outcome.PASSED, "")]
+
+    assert table.without_tests(["test_a.py", "test_b.py"], cases) == ("test_b.py",)
+
+
 @pytest.mark.parametrize(
     ("torch", "expected"),
     [
