@@ -3,6 +3,7 @@ the CPU, or with what CUDA's kernels are known to do."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -19,7 +20,7 @@ def refused(message: str, work: Callable[[], object]) -> None:
     found = "nothing was refused"
     try:
         work()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         found = str(error)
     assert message in found, found
 
@@ -242,6 +243,46 @@ def check_norms_of_halves_are_rounded_once_and_keep_statistics_in_float32() -> N
                     (module.to("cuda", kind)(leaf) * x.to(kind)).sum().backward()
                 gradients.append(leaf.grad)
             torch.testing.assert_close(gradients[0], gradients[1].to(dtype), rtol=0.05, atol=0.01)
+
+
+def check_nested_tensors() -> None:
+    torch.manual_seed(1)
+    parts = [torch.rand(2, 8), torch.rand(3, 8)]
+    weight, bias, projection, offset = torch.rand(8), torch.rand(8), torch.rand(24, 8), torch.rand(24)
+
+    def found(device: str) -> list[torch.Tensor]:
+        nested = torch.nested.nested_tensor([part.to(device) for part in parts])
+        twice = torch.nested.nested_tensor([torch.stack((part, part)).to(device) for part in parts])
+        joined = functional.linear(nested, projection.to(device))
+        mask = torch.ones(2, 3, dtype=torch.bool, device=device)
+        mask[0, 2] = False
+        return [
+            nested.to_padded_tensor(0.5),
+            nested.to_padded_tensor(0.5, (2, 4, 9)),
+            functional.layer_norm(nested, (8,), weight.to(device), bias.to(device)).to_padded_tensor(0.0),
+            torch.bmm(nested, nested.transpose(1, 2)).to_padded_tensor(0.0),
+            torch.matmul(twice, twice.transpose(2, 3)).to_padded_tensor(0.0),
+            *aten._transform_bias_rescale_qkv(joined, offset.to(device), 2),
+            aten._nested_tensor_from_mask(nested.to_padded_tensor(0.0), mask).to_padded_tensor(2.0),
+        ]
+
+    for here, there in zip(found("cuda"), found("cpu"), strict=True):
+        torch.testing.assert_close(here.cpu(), there)
+    nested = torch.nested.nested_tensor([part.cuda() for part in parts])
+    refused("requires weight and bias", lambda: functional.layer_norm(nested, (8,)))
+
+
+def check_encoder_of_sequences_with_padding() -> None:
+    torch.manual_seed(1)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+    x, padding = torch.rand(3, 4, 8), torch.zeros(3, 4, dtype=torch.bool)
+    padding[0, 3] = padding[1, 1:] = True
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls nested tensors a prototype
+        wanted = encoder(x, src_key_padding_mask=padding)
+        found = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
+    torch.testing.assert_close(found.cpu(), wanted)
 
 
 def check_margin_losses_of_one_sample_are_one_number() -> None:

@@ -90,6 +90,7 @@ void add_all(Registrar& registrar, const std::set<std::string>& names) {
   add_attention(registrar);
   add_convolutions(registrar);
   add_foreach(registrar, names);
+  add_nested(registrar);
   add_normalisations(registrar);
   add_recurrent(registrar);
   add_products(registrar);
