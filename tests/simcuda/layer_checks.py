@@ -305,6 +305,11 @@ def check_margin_losses_of_one_sample_are_one_number() -> None:
             found.sum().backward()
             expected.sum().backward()
             torch.testing.assert_close(there.grad.cpu() if there.grad is not None else None, x.grad)
+    for loss, like in ((functional.multi_margin_loss, ()), (functional.multilabel_margin_loss, (0,))):
+        for samples in ((), (3,)):  # without classes nothing can be chosen
+            x = torch.rand(*samples, 0, device="cuda")
+            y = torch.zeros(*(samples or (3,)), *like, dtype=torch.int64, device="cuda")
+            refused("Expected non-empty", partial(loss, x, y))
 
 
 def kernels(work: Callable[[], object]) -> list[str]:

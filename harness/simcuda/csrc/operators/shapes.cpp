@@ -1,4 +1,7 @@
 // Shapes of operators that run later than their launch on CUDA, and for which torch has no rule or another one.
+#include <ATen/native/LossMulti.h>
+
+#include <cstdint>
 #include <utility>
 
 #include "bodies.h"
@@ -33,12 +36,16 @@ void windows_over_volumes(const c10::OperatorHandle& op, Stack* stack) {
 
 // A loss for each sample, or one for all. Torch's rules without data take a sample alone for a batch of one.
 Results margin_loss(Arguments a) {
-  const at::Tensor target = tensor(a[1]);
+  const at::Tensor input = tensor(a[0]), target = tensor(a[1]);
+  std::int64_t samples = 0, classes = 0;
+  at::native::multi_margin_loss_shape_check(samples, classes, input.dim(), input, target, optional(a[4]));
   const bool each = a[5].toInt() == at::Reduction::None && target.dim() > 0;
-  return {rules::of(each ? target.sizes() : at::IntArrayRef(), tensor(a[0]).scalar_type())};
+  return {rules::of(each ? target.sizes() : at::IntArrayRef(), input.scalar_type())};
 }
 Results multilabel_margin_loss(Arguments a) {
   const at::Tensor input = tensor(a[0]), target = tensor(a[1]);
+  std::int64_t samples = 0, classes = 0;
+  at::native::multilabel_margin_loss_shape_check(samples, classes, input.dim(), input, target);
   const bool each = a[2].toInt() == at::Reduction::None && input.dim() > 1;
   return {rules::of(each ? input.sizes().slice(0, 1) : at::IntArrayRef(), input.scalar_type()),
           rules::of(target.sizes(), input.scalar_type())};
