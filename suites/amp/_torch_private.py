@@ -55,6 +55,15 @@ def _module() -> ModuleType:
     return module
 
 
+def onednn_lacks_bf16() -> bool:
+    """Whether oneDNN has no arithmetic for BF16 on this processor (on x86: without AVX-512).
+
+    False if torch has no oneDNN, or cannot tell.
+    """
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return torch.backends.mkldnn.is_available() and supported is not None and not supported()
+
+
 def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, ...]]]:
     """torch's lists of operations with arguments on the device, by name: those `of` the "cpu" or of an "accelerator".
 

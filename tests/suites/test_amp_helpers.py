@@ -99,3 +99,9 @@ def test_the_model_of_a_scale() -> None:
     first = Scale(8.0, growth=4.0, backoff=0.5, interval=2)
 
     assert list(scales(first, [False, False, True, False, True])) == [(8, 1), (32, 0), (16, 0), (16, 1), (8, 0)]
+
+
+def test_that_onednn_lacks_bf16_is_what_it_says_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert private.onednn_lacks_bf16() is not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not private.onednn_lacks_bf16()
