@@ -241,6 +241,7 @@ def check_norms_of_halves_are_rounded_once_and_keep_statistics_in_float32() -> N
                 with torch.backends.cudnn.flags(enabled=False):
                     leaf = x.clone().to(kind).requires_grad_()
                     (module.to("cuda", kind)(leaf) * x.to(kind)).sum().backward()
+                assert leaf.grad is not None
                 gradients.append(leaf.grad)
             torch.testing.assert_close(gradients[0], gradients[1].to(dtype), rtol=0.05, atol=0.01)
 
@@ -302,8 +303,7 @@ def check_margin_losses_of_one_sample_are_one_number() -> None:
             found = loss(there, torch.tensor(target, device="cuda"), reduction=reduction)
             assert found.shape == (wanted if reduction == "none" else ())
             torch.testing.assert_close(found.detach().cpu(), expected.detach().view_as(found))
-            found.sum().backward()
-            expected.sum().backward()
+            torch.autograd.backward([found.sum(), expected.sum()])
             torch.testing.assert_close(there.grad.cpu() if there.grad is not None else None, x.grad)
     for loss, like in ((functional.multi_margin_loss, ()), (functional.multilabel_margin_loss, (0,))):
         for samples in ((), (3,)):  # without classes nothing can be chosen
@@ -332,6 +332,11 @@ def on_both(operator: Callable[..., Any], *lists: Sequence[torch.Tensor], **othe
     return launched
 
 
+def copied(to: list[torch.Tensor], source: list[torch.Tensor]) -> list[torch.Tensor]:
+    torch._foreach_copy_(to, source)
+    return to
+
+
 def check_operators_on_lists_are_one_kernel() -> None:
     one, two = ([torch.rand(size) + 0.5 for size in (3, 1, 20)] for _ in range(2))
     whole = [torch.arange(size) for size in (3, 1, 20)]
@@ -345,7 +350,7 @@ def check_operators_on_lists_are_one_kernel() -> None:
         on_both(partial(torch._foreach_addcdiv, scalars=torch.tensor([1.0, 2.0, 3.0])), one, two, one),
         on_both(torch._foreach_lerp, one, two, weight=0.25),
         on_both(partial(torch._foreach_pow, 2.0), one),
-        on_both(lambda *lists: torch._foreach_copy_(*lists) or lists[0], one, whole),
+        on_both(copied, one, whole),
         *(on_both(partial(torch._foreach_norm, ord=order), one) for order in (1, 2, float("inf"))),
     ):
         assert launched == ["multi_tensor_apply_kernel"], launched
@@ -360,7 +365,7 @@ def check_operators_on_lists_with_types_that_change_are_a_kernel_each() -> None:
         on_both(partial(torch._foreach_norm, ord=3), one),
         on_both(torch._foreach_abs, [each.to(torch.complex64) for each in one]),
         on_both(torch._foreach_add, [torch.rand(2, 3).t()] * 2, [torch.rand(3, 2)] * 2),
-        on_both(lambda *lists: torch._foreach_copy_(*lists) or lists[0], one, [whole[0], one[1]]),
+        on_both(copied, one, [whole[0], one[1]]),
     ):
         assert len(launched) > 1
         assert "multi_tensor_apply_kernel" not in launched, launched
