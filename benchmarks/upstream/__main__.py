@@ -222,9 +222,10 @@ def _report(files: Sequence[File], results: Path, output: Path | None) -> int:
     cases = [case for file in there for case in _cases(file, results)]
     titles = {file.name: file.title for file in there}
     text = "\n".join(_sections(cases, known, titles)) + "\n"
-    empty = [file for file in there if file.name in table.without_tests(titles, cases)]
-    for file in empty:
-        text += f"\nNo test of `{file.name}` was collected: {_run_folder(file, results)}.log says why.\n"
+    empty = table.without_tests(titles, cases)
+    for file in there:
+        if file.name in empty:
+            text += f"\nNo test of `{file.name}` was collected: {_run_folder(file, results)}.log says why.\n"
     print(text, end="")
     if output is not None:
         output.write_text(text)
