@@ -129,7 +129,8 @@ operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
       "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa.out", "_upsample_bicubic2d_aa_backward",
       "_upsample_bicubic2d_aa_backward.grad_input", "multi_margin_loss", "multi_margin_loss.out",
       "multi_margin_loss_backward", "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "polygamma",
-      "polygamma.out"};
+      "polygamma.out", "native_layer_norm", "native_layer_norm_backward", "_native_batch_norm_legit.no_stats",
+      "native_batch_norm_backward"};
   static const std::set<std::string> bytes_on_host = {"upsample_bilinear2d", "upsample_bicubic2d",
                                                       "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"};
   static const std::map<std::string, const char*> nondeterministic = {

@@ -1,13 +1,11 @@
-// What is different on CUDA in batch norm and layer norm: both compute in float32 where the input has 16 bits, round once,
-// and leave their statistics in float32; and batch norm has statistics where it evaluates, too.
+// What is different on CUDA in batch norm and layer norm, beside the arithmetic in float32 (amended.cpp): statistics of
+// inputs of 16 bits are in float32, too, and batch norm has some where it evaluates.
 #include <ATen/AccumulateType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
-#include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "bodies.h"
 #include "own.h"
@@ -16,22 +14,16 @@
 namespace simcuda {
 namespace {
 
-// The CPU's kernel, on float32 in place of types of 16 bits. Gives the arguments that it was called with.
-std::vector<c10::IValue> call_in_float(const c10::OperatorHandle& op, Stack* stack) {
+// Arguments: input, weight, bias, running mean and variance, training, momentum, epsilon.
+void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
+  const Stack given = *stack;
   for (c10::IValue& value : *stack) {
     if (tensor(value).defined() && at::isReducedFloatingType(tensor(value).scalar_type())) {
       value = tensor(value).to(at::kFloat);
     }
   }
-  std::vector<c10::IValue> called(stack->begin(), stack->end());
+  const Stack called = *stack;
   operators::call_on_host(op, stack);
-  return called;
-}
-
-// Arguments: input, weight, bias, running mean and variance, training, momentum, epsilon.
-void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
-  const Stack given = *stack;
-  const std::vector<c10::IValue> called = call_in_float(op, stack);
   for (const std::size_t running : {3, 4}) {
     if (tensor(given[running]).defined() && !tensor(given[running]).is_same(tensor(called[running]))) {
       tensor(given[running]).copy_(tensor(called[running]));
@@ -42,8 +34,6 @@ void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
     (*stack)[2] = (tensor(called[4]) + given[7].toDouble()).rsqrt();
   }
 }
-
-void rounded_once(const c10::OperatorHandle& op, Stack* stack) { call_in_float(op, stack); }
 
 // The shapes of the CPU, with statistics in the type in which CUDA adds up. `channels`: of each channel, always.
 operators::Shape with_wide_statistics(operators::Shape shape, bool channels) {
@@ -62,21 +52,12 @@ operators::Shape with_wide_statistics(operators::Shape shape, bool channels) {
 }  // namespace
 
 void amend_norm(const std::string& name, operators::Recipe& recipe) {
-  static const std::map<std::string, operators::Body> bodies = {
-      {"native_batch_norm", batch_norm},
-      {"_native_batch_norm_legit", batch_norm},
-      {"_native_batch_norm_legit.no_stats", rounded_once},
-      {"native_layer_norm", rounded_once},
-      {"native_batch_norm_backward", rounded_once},
-      {"native_layer_norm_backward", rounded_once},
-  };
-  const auto found = bodies.find(name);
-  if (found == bodies.end()) {
-    return;
+  const bool running = name == "native_batch_norm" || name == "_native_batch_norm_legit";
+  if (running) {
+    recipe.body = batch_norm;
+    recipe.check = rehearsal(name, /*in_float=*/true);
   }
-  recipe.body = found->second;
-  recipe.check = rehearsal(name, /*in_float=*/true);
-  if (name.find("backward") == std::string::npos) {
+  if (running || name == "_native_batch_norm_legit.no_stats" || name == "native_layer_norm") {
     recipe.shape = with_wide_statistics(std::move(recipe.shape), name != "native_layer_norm");
   }
 }
