@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from harness import linux
 from harness.backends.backend import Backend
@@ -76,6 +76,8 @@ def _become(
         collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     if cold:
         channel.send({"op": "ready"})
+    else:
+        _renew_thread_pool()
     _check_faults()
     if order["library"] is not None:
         _enter_software_device(BACKENDS[order["kind"]], order["library"])
@@ -88,6 +90,18 @@ def _become(
         leak_check=order["leak_check"],
         snapshots=None if order["snapshots"] is None else Path(order["snapshots"]),
     )
+
+
+def _renew_thread_pool() -> None:
+    """Let this thread replace torch's pool of threads, which is lost in a fork.
+
+    Otherwise the first thread that needs the pool replaces it. Two at once, say of autograd, end the process with
+    "Invalid thread pool!" (https://github.com/pytorch/pytorch/issues/178535). A zygote has a pool if what it imported
+    called ``torch.set_num_threads``. It is a pool of one: with more, the zygote would have threads and not be forked.
+    """
+    torch: Any = sys.modules.get("torch")
+    if getattr(torch, "get_num_threads", int)() == 1:
+        torch.set_num_threads(1)
 
 
 def _check_faults() -> None:

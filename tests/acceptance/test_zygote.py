@@ -40,6 +40,20 @@ if main is not None and main.name == "harness.zygote.__main__":
 
     os.fork = fork
 """
+#: Sets the number of threads while it is imported, and notes each later call.
+COUNTS_THREAD_POOLS = """\
+import torch
+
+really_set = torch.set_num_threads
+really_set(1)
+
+def set_num_threads(number):
+    set_num_threads.pools.append(number)
+    really_set(number)
+
+set_num_threads.pools = []
+torch.set_num_threads = set_num_threads
+"""
 PLAIN = """\
 import pytest
 
@@ -56,6 +70,20 @@ def _lines(result: Result, event: str) -> list[dict[str, Any]]:
 def _finish(result: Result, case: str) -> dict[str, Any]:
     """The line that decides about a case."""
     return next(line for line in _lines(result, "finish") if line["final"] and line["case"].endswith(case))
+
+
+def test_the_thread_pool_of_torch_is_renewed_after_a_fork(make_project: MakeProject) -> None:
+    """A pool from before the fork ends a process in which two threads renew it at once."""
+    project = make_project()
+    project.write("suites/conftest.py", COUNTS_THREAD_POOLS)
+    project.write(
+        "suites/plain/test_plain.py",
+        "import pytest, torch\n@pytest.mark.parametrize('n', range(2))\ndef test_pool(n):\n"
+        "    assert torch.set_num_threads.pools == [1] and torch.get_num_threads() == 1\n",
+    )
+    result = project.run("-n0", "--isolation=case", "--start=fork")
+    assert result.status == 0, result.tail()
+    assert len(result.verdicts) == 2
 
 
 def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject) -> None:

@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 
 def in_children() -> Iterator[tuple[str, list[str]]]:
     """Every row in a child process of its own."""
+    import torch
+
     from harness.checks.state.guard import StateGuard
 
     guard = StateGuard()
@@ -32,6 +34,9 @@ def in_children() -> Iterator[tuple[str, list[str]]]:
         read_end, write_end = os.pipe()
         if (pid := os.fork()) == 0:
             try:
+                # The parent has set it. Else threads of autograd may renew torch's pool at once, and end the process
+                # (https://github.com/pytorch/pytorch/issues/178535).
+                torch.set_num_threads(torch.get_num_threads())
                 action()
                 messages = [problem.text for problem in guard.compare()]
             except BaseException as error:  # noqa: BLE001 - sent to the parent
@@ -40,8 +45,9 @@ def in_children() -> Iterator[tuple[str, list[str]]]:
             os._exit(0)
         os.close(write_end)
         with open(read_end, "rb") as pipe:
-            yield name, json.loads(pipe.read() or b'["died"]')
-        os.waitpid(pid, 0)
+            answer = pipe.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        yield name, json.loads(answer) if answer else [f"died with status {status}"]
 
 
 def in_one_process(seed: int) -> Iterator[tuple[str, list[str]]]:
