@@ -100,7 +100,7 @@ def _renew_thread_pool() -> None:
     called ``torch.set_num_threads``. It is a pool of one: with more, the zygote would have threads and not be forked.
     """
     torch: Any = sys.modules.get("torch")
-    if getattr(torch, "get_num_threads", int)() == 1:
+    if torch is not None and torch.get_num_threads() == 1:
         torch.set_num_threads(1)
 
 
