@@ -271,7 +271,7 @@ def merge(
 
 
 def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *, growth: bool) -> None:
-    from harness.reporting import plot
+    from harness.reporting import leak_searches, plot
     from harness.reporting.repetitions import repetitions
     from harness.text import clean, one_line
 
@@ -293,6 +293,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     for bisected in ledger.bisected:
         line(f"ORDER {bisected.case} is {bisected.outcome} after {', '.join(bisected.culprits)}", "bold")
         line(f"    reproduce: {one_line(bisected.reproduce, 4096)}")
+    for text in leak_searches.unproven(ledger.searches):
+        line(text)
     repeated = repetitions(ledger)
     for each in repeated:
         if each.grows or growth:
@@ -324,5 +326,6 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
     line(
         f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
         f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
+        f"{leak_searches.cost(ledger.searches)}"
     )
     line(written.text)

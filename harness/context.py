@@ -10,7 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.errors import writing
 from harness.rootdir import Root
+
+#: The most cases that a shell line names one by one.
+NAMED = 5
 
 
 def tuples(data: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +35,8 @@ class RunContext:
     - `device`: the value of ``--device``. For software devices, `inject` holds the faults to inject as they were
       written, `library` is the file of the built backend, and `variables` are those that the environment of every
       process that runs cases must have from its start on.
-    - `health`: GPUs are examined. `leak_check`: off, fast or full. `start`: auto, fork or cold, see
+    - `health`: GPUs are examined. `leak_check`: off, fast or full. `leak_search`: the seconds that each worker
+      may search for leaks, None for a part of the run's time. `start`: auto, fork or cold, see
       `harness.zygote.spec`. `under`: the name of the wrapper in which each test is called. `slots`: how many cases may
       use one GPU at once.
     - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the
@@ -65,6 +70,7 @@ class RunContext:
     zygote: str | None
     health: bool
     leak_check: str
+    leak_search: float | None
     policy: dict[str, Any]
     device: str = "auto"
     inject: tuple[str, ...] = ()
@@ -103,23 +109,33 @@ class RunContext:
         return self._command([(case, file)], environment, ["--isolation=case"])
 
     def reproduce_leak(
-        self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None]
+        self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None], listed: Path
     ) -> str:
         """The shell line that runs these cases in one process, each `times` times, with the full leak check.
 
-        `cases` are pairs of id and file.
+        `cases` are pairs of id and file. More than `NAMED` of them are written into the file `listed`, which the line
+        names. Raises WriteError.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
-        return self._command(cases, environment, options)
+        if len(cases) <= NAMED:
+            return self._command(cases, environment, options)
+        with writing(str(listed)):
+            listed.parent.mkdir(parents=True, exist_ok=True)
+            text = "".join(f"{self._argument(*each)}\n" for each in cases)
+            listed.write_text(text, encoding="utf-8", errors="surrogateescape")
+        return self._command(cases, environment, options, [f"@{self._from_here(listed)}"])
 
     def _command(
-        self, cases: Sequence[tuple[str, Path]], environment: Mapping[str, str | None], options: Sequence[str]
+        self,
+        cases: Sequence[tuple[str, Path]],
+        environment: Mapping[str, str | None],
+        options: Sequence[str],
+        arguments: Sequence[str] = (),
     ) -> str:
+        """`arguments`: what names the cases; by default each is named."""
         words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
         words.append("pytest")
-        for case, file in cases:
-            path, separator, rest = case.partition("::")
-            words.append(shlex.quote(self._from_here(file) + separator + rest))
+        words += map(shlex.quote, arguments or [self._argument(*each) for each in cases])
         path, _, _ = cases[0][0].partition("::")
         words += [*self._root_options(cases[0][1], path), *options]
         words += [] if self.device == "auto" else [f"--device={self.device}"]
@@ -130,6 +146,11 @@ class RunContext:
         if self.plugin_argument:
             words[-1:-1] = ["-p", "harness.plugin"]
         return " ".join(words)
+
+    def _argument(self, case: str, file: Path) -> str:
+        """The argument of pytest that names a case."""
+        _, separator, rest = case.partition("::")
+        return self._from_here(file) + separator + rest
 
     def _root_options(self, file: Path, path: str) -> list[str]:
         """The options that give the run's ini file, its conftest files, and the root folder that `path` is relative to.

@@ -25,6 +25,8 @@ STARTS = ("auto", "fork", "cold")
 RED = "red"
 VERDICTS = (*(outcome.value for outcome in Outcome), RED)
 LEAK_CHECKS = ("off", "fast", "full")
+#: The value of ``--leak-search`` for a part of the run's time.
+AUTO = "auto"
 PROGRESS = ("auto", "live", "plain", "off")
 #: What can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
 DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
@@ -64,6 +66,16 @@ def _duration(text: str) -> float:
     if not (0 <= number <= 1e9):
         raise ValueError("a number of seconds from 0")
     return number
+
+
+def search_time(text: str) -> str | float:
+    """``auto``, or seconds: 0 for ``off``."""
+    if text in (AUTO, "off"):
+        return AUTO if text == AUTO else 0.0
+    try:
+        return _duration(text)
+    except ValueError:
+        raise ValueError("auto, off, or a number of seconds from 0") from None
 
 
 def _progress(text: str) -> str | float:
@@ -331,6 +343,14 @@ OPTIONS = {
             "fast",
             "check for leaks and changed state after each case: off, fast (default) or full",
             "LEVEL",
+        ),
+        Option(
+            "--leak-search",
+            search_time,
+            AUTO,
+            "seconds that each worker may search for what made a process grow: auto (default: a tenth of the run's "
+            "time, at least 10), off, or SECONDS; what is not shown within this time is reported and not red",
+            "SECONDS",
         ),
         Option(
             "--collect-on-failure",

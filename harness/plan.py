@@ -192,6 +192,7 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "retries": profile.retries,
         "slots": profile.slots,
         "repeat": profile.repeats,
+        "leak_search": None if profile.leak_search is None else options.search_time(str(profile.leak_search)),
         "collect_on_failure": options.diagnostics(profile.collect_on_failure) if profile.collect_on_failure else None,
         "hardware": profile.hardware,
         "waivers": profile.waivers or None,

@@ -169,6 +169,7 @@ class Run:
             fail_on_flaky=settings["fail_on_flaky"],
             health=settings["health"],
             leak_check=settings["leak_check"],
+            leak_search=None if settings["leak_search"] == options.AUTO else settings["leak_search"],
             policy=self.plan.policy.to_json(),
             device=settings["device"],
             inject=settings["inject"],

@@ -300,6 +300,7 @@ class Worker:
                     pytest_reports.log(item, replay.shown(item, finished))
                     if nextitem is None:
                         self._supervisor.finish()
+                        self._supervisor.search_leaks()
         except (ZygoteError, BoardError) as error:
             self.over = f"harness: {error}"
         except (OSError, MemoryError) as error:

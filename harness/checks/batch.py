@@ -1,17 +1,19 @@
 """The growth of a process over all its cases, where no single case grew enough to be suspected. Pure.
 
-First, a sum over the whole life of the process raises a suspicion. Then the same cases run in rounds in a fresh
-process. The rounds show whether the cases leak together, and which of them leaks.
+First, a sum over the whole life of the process raises a suspicion. Then cases run in rounds in fresh processes. A
+growth is a leak only if it goes on from round to round: see `harness.checks.slope`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from harness.checks import growth
-from harness.checks.growth import Leak
-from harness.checks.meters.table import meter_of
+from harness.checks import growth, trend
+from harness.checks.growth import Allowed, Leak
+from harness.checks.meters.table import inflect, meter_of, noun_of
+from harness.checks.slope import goes_on
 from harness.keeping import Keeps
 
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -19,6 +21,12 @@ _KIB, _MIB = 1 << 10, 1 << 20
 #: For each counted round, for each of its cases, the growth by meter.
 Counted = Sequence[Sequence[Mapping[str, int]]]
 
+
+#: Rounds that do not count, because they make what later ones use again, and rounds that do.
+WARMUP = trend.WARMUP
+COUNTED = trend.MIN_REPETITIONS - trend.WARMUP
+#: A suspected growth is given up after this many counted rounds, if it is not above what is allowed until then.
+_LEAST = 3
 
 #: Times that it may be worth while to run cases again in one process.
 _MOST_RUNS = 100
@@ -38,17 +46,16 @@ class Allowance:
     beyond: int = 0
 
 
-#: Beyond this number of cases a batch is allowed more for each further case: so many cases take minutes to run again,
-#: and they come from suites that share less.
-MANY = 400
+#: Beyond this number of cases a batch is allowed more for each further case: they come from suites that share less.
+MANY = 100
 
 #: For every other meter a batch may not grow at all, and a repetition may grow by the `confirm` of a single case.
 ALLOWANCES: Mapping[str, Allowance] = {
     "heap_bytes": Allowance(
         (64 * _KIB, 3 * _KIB // 2),
         (64 * _KIB, _KIB // 4),
-        "measured in KiB with torch on the CPU: each of 400 cases leaves 0.6 in its first run, 24 cases together at "
-        "most 82, 9 cases at most 66; each of 1,400 cases, many with optimisers, leaves 2.2; in further runs each "
+        "measured in KiB with torch on the CPU: each of 400 cases leaves 0.6 to 2 in its first run, 24 cases together "
+        "at most 82, 9 cases at most 66; each of 1,400 cases, many with optimisers, leaves 2.2; in further runs each "
         "leaves 0.03 to 0.1, and a new torch.compile 55",
         beyond=3 * _KIB // 2,
     ),
@@ -57,7 +64,7 @@ ALLOWANCES: Mapping[str, Allowance] = {
         (0, 4 * _KIB),
         "Python takes arenas of 1 MiB as it needs them; the same cases need one in some rounds, but not in each; 790 "
         "to 830 cases in any order, a third of them with torch.compile or optimisers, leave 21 to 26 KiB each",
-        beyond=24 * _KIB,
+        beyond=14 * _KIB,
     ),
     "cuda_driver": Allowance(
         (64 * _MIB, _MIB),
@@ -122,25 +129,37 @@ class BatchGrowth:
     """
 
     def __init__(self) -> None:
-        self._cases = 0
+        self.cases = 0
         self._grown: dict[str, int] = {}
+        self._by_case: dict[str, dict[str, int]] = {}
+        self._last = ""
 
     @property
     def several(self) -> bool:
         """Whether more than one case has run."""
-        return self._cases > 1
+        return self.cases > 1
 
-    def add_case(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
+    def add_case(self, case: str, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
         """Add what changed with a case that has run."""
-        self._cases += 1
+        self.cases += 1
+        self._last = case
         if not suspicions:
-            self._add(changes)
+            self._add_of_case(changes)
 
     def add_rerun(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
         """Add what changed when the same case ran a second time. `suspicions`: those of the first run."""
         confirmed = any(changes.get(name, 0) > meter_of(name).confirm for name in suspicions)
         if not confirmed:
-            self._add(changes)
+            self._add_of_case(changes)
+
+    def by_case(self, meters: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Of these meters, what each case that grew has grown by in all its runs, in the order in which they ran."""
+        asked = list(meters)
+        found = {}
+        for case, changes in self._by_case.items():
+            if grown := {name: changes[name] for name in asked if changes.get(name, 0) > 0}:
+                found[case] = grown
+        return found
 
     def total(
         self, collected: Mapping[str, int], torn_down: Mapping[str, int], *, readable: Container[str]
@@ -158,6 +177,12 @@ class BatchGrowth:
         self._add({name: change for name, change in torn_down.items() if change > 0})
         return {name: amount for name, amount in self._grown.items() if amount and name in readable}
 
+    def _add_of_case(self, changes: Mapping[str, int]) -> None:
+        self._add(changes)
+        own = self._by_case.setdefault(self._last, {})
+        for name, change in changes.items():
+            own[name] = own.get(name, 0) + change
+
     def _add(self, changes: Mapping[str, int]) -> None:
         for name, change in changes.items():
             self._grown[name] = max(0, self._grown.get(name, 0) + change)
@@ -173,6 +198,27 @@ def suspicions(grown: Mapping[str, int], cases: int) -> dict[str, int]:
     return found
 
 
+def ranked(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The cases that grew, the one most above what a single case may grow by first."""
+
+    def rank(case: str) -> float:
+        return -max(amount / (_slack(name) + 1) for name, amount in by_case[case].items())
+
+    return sorted(by_case, key=rank)
+
+
+def is_explained(
+    suspected: Mapping[str, int], by_case: Mapping[str, Mapping[str, int]], acquitted: Container[str], cases: int
+) -> bool:
+    """Whether a batch of so many cases is not suspicious any more without what the `acquitted` cases have grown by."""
+    rest = dict(suspected)
+    for case, grown in by_case.items():
+        if case in acquitted:
+            for name, amount in grown.items():
+                rest[name] = rest.get(name, 0) - amount
+    return not suspicions(rest, cases)
+
+
 def runs_to_suspect(leak: Leak, cases: int) -> int:
     """How often so many cases that leak together must run in one process until half of that would be suspected.
 
@@ -183,20 +229,30 @@ def runs_to_suspect(leak: Leak, cases: int) -> int:
 
 
 def leaks_together(rounds: Counted, among: Sequence[int]) -> list[Leak]:
-    """What the cases at these positions leak together in each round. Raises GrowthError without a round."""
-    sums = [_sum([each[position] for position in among]) for each in rounds]
-    return growth.verdict({}, sums, warmup=0, allowed=lambda name: allowed_in_repetition(name, len(among)))
+    """What the cases at these positions leak together, round after round. Empty with fewer than `COUNTED` rounds."""
+    return _leaks(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
 
 
 def leaks_of(rounds: Counted, position: int, among: Sequence[int]) -> list[Leak]:
-    """What the case at `position` leaks in each round. Leaves out growth that the cases in `among` free again.
+    """What the case at `position` leaks, round after round. Leaves out growth that the cases in `among` free again.
 
-    `among`: the positions of all cases that ran, including this one. Raises GrowthError without a round.
+    `among`: the positions of all cases that ran, including this one. Empty with fewer than `COUNTED` rounds.
     """
-    series = [each[position] for each in rounds]
-    sums = [_sum([each[other] for other in among]) for each in rounds]
-    found = growth.verdict({}, series, warmup=0, allowed=_slack)
-    return [leak for leak in found if all(each.get(leak.meter, 0) > _slack(leak.meter) for each in sums)]
+    found = _leaks([each[position] for each in rounds], _slack)
+    if not found or len(among) == 1:
+        return found
+    stays = {leak.meter for leak in _leaks(_sums(rounds, among), _slack)}
+    return [leak for leak in found if leak.meter in stays]
+
+
+def may_leak_together(rounds: Counted, among: Sequence[int]) -> bool:
+    """Whether further rounds could still show that these cases leak together."""
+    return _may_leak(_sums(rounds, among), lambda name: allowed_in_repetition(name, len(among)))
+
+
+def may_leak(rounds: Counted, position: int) -> bool:
+    """Whether further rounds could still show that the case at `position` leaks."""
+    return _may_leak([each[position] for each in rounds], _slack)
 
 
 def excess(leak: Leak) -> float:
@@ -208,9 +264,36 @@ def _slack(name: str) -> int:
     return allowed_in_repetition(name, 1)
 
 
+def _sums(rounds: Counted, among: Sequence[int]) -> list[dict[str, int]]:
+    return [_sum([each[position] for position in among]) for each in rounds]
+
+
 def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for each in changes:
         for name, change in each.items():
             total[name] = total.get(name, 0) + change
     return total
+
+
+def _leaks(series: Sequence[Mapping[str, int]], allowed: Allowed) -> list[Leak]:
+    """The meters that go on growing, of the growth in each round."""
+    if len(series) < COUNTED:
+        return []
+    found = []
+    for name in {name for each in series for name in each}:
+        levels = list(accumulate((each.get(name, 0) for each in series), initial=0))
+        if (slope := goes_on(levels, allowed(name))) is None:
+            continue
+        unit, amount = meter_of(name).unit, max(1, round(slope.estimate))
+        what = f"{trend.rate(slope.estimate, unit)} more {inflect(noun_of(name), amount)}"
+        low, high = trend.rate(slope.low, unit), trend.rate(slope.high, unit)
+        between = "" if low == high else f" ({low} to {high})"
+        found.append(Leak(name, amount, f"{what} per round over {len(series)} rounds{between}"))
+    return growth.most_direct(found)
+
+
+def _may_leak(series: Sequence[Mapping[str, int]], allowed: Allowed) -> bool:
+    if len(series) < _LEAST:
+        return True
+    return any(amount > allowed(name) * len(series) for name, amount in _sum(series).items())

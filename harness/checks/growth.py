@@ -5,7 +5,7 @@ Growth in every repetition is a leak. Growth in the first ones only is lazy init
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
@@ -137,12 +137,23 @@ def verdict(
     suspected; a suspected one that does not grow each time is none. A leak that another meter sees more directly is
     left out. Raises GrowthError.
     """
-    leaks = {
-        name: Leak(name, growth.amount, f"{growth.text}{_in_original_run(first, name)}")
+    return most_direct(
+        Leak(name, growth.amount, f"{growth.text}{_in_original_run(first, name)}")
         for name, growth in judgements(repeated, warmup=warmup, allowed=allowed).items()
         if growth.shape is Shape.LEAK
-    }
-    return [leak for leak in leaks.values() if not _is_covered(leak, leaks)]
+    )
+
+
+def may_leak(repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP, allowed: Allowed = confirming) -> bool:
+    """Whether further repetitions could still show a leak: some meter has grown in each that counts so far."""
+    counted = repeated[warmup:]
+    return not counted or any(all(each.get(name, 0) > allowed(name) for each in counted) for name in counted[0])
+
+
+def most_direct(leaks: Iterable[Leak]) -> list[Leak]:
+    """The leaks in the order of the table, without those that another meter sees more directly."""
+    found = {leak.meter: leak for leak in sorted(leaks, key=lambda leak: _position(leak.meter))}
+    return [leak for leak in found.values() if not _is_covered(leak, found)]
 
 
 def _in_original_run(first: Mapping[str, int], name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from harness.checks import trend
 from harness.checks.batch import BatchGrowth, Kept
+from harness.checks.batch import suspicions as suspicions_of_batch
 from harness.checks.meters import process as meters_process
 from harness.checks.meters.table import Meters, Reading, Tier, collect_garbage, growths, suspicions
 from harness.checks.process import Problem
@@ -42,10 +43,11 @@ class Inspector:
             self._before = self._meters.read()
 
     def end(
-        self, *, levels: bool = False, keeps: Keeps | None = None, has_raised: bool = False
+        self, case: str = "", *, levels: bool = False, keeps: Keeps | None = None, has_raised: bool = False
     ) -> tuple[list[Problem], dict[str, int]]:
         """The state that has changed, and by meter the suspicious growth. Restores the state where that is safe.
 
+        `case`: the id of the case that has run.
         With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
         out what the case keeps by its own account. What a case that `has_raised` has grown by does not count for the
         batch: to show its first errors pytest makes what it keeps (measured: some 80 KB each, and 3 MiB of arenas).
@@ -71,7 +73,7 @@ class Inspector:
         if keeps is not None:
             changes = self._kept.beyond(changes, keeps)
         self._suspected = suspicions(changes, self._tier)
-        self._batch.add_case({} if has_raised else changes, self._suspected)
+        self._batch.add_case(case, {} if has_raised else changes, self._suspected)
         return problems, self._suspected
 
     @property
@@ -111,15 +113,19 @@ class Inspector:
             collect_garbage()
             self._collected = self._changes(self._meters, self._before)
 
-    def finish(self) -> tuple[list[Problem], dict[str, int]]:
-        """After the last tear-down: the state that has changed, and by meter the growth over all cases together."""
+    def finish(self) -> tuple[list[Problem], dict[str, int], dict[str, dict[str, int]]]:
+        """After the last tear-down: the state that has changed, and by meter the growth over all cases together.
+
+        And where that is suspicious, by case and meter, what each case has grown by.
+        """
         collected = self._before
         batch, self._batch = self._batch, BatchGrowth()
         problems, _ = self.end()
         if collected is None or self._meters is None or self._before is None:
-            return problems, {}
+            return problems, {}, {}
         torn_down = growths(collected, self._before)
-        return problems, batch.total(self._collected, torn_down, readable=self._before.values)
+        grown = batch.total(self._collected, torn_down, readable=self._before.values)
+        return problems, grown, batch.by_case(suspicions_of_batch(grown, batch.cases))
 
     def _changes(self, meters: Meters, last: Reading) -> dict[str, int]:
         self._before = meters.read()

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations
-from statistics import median, median_low
+from statistics import median_low
 
 from harness.checks.meters.table import Unit, inflect, meter_of, quantity
+from harness.checks.slope import goes_on
 
 #: The first repetitions do not count: they create what the later ones reuse.
 WARMUP = 3
 #: Fewer repetitions in one process say nothing: the counted ones are compared by thirds, of at least three each.
 MIN_REPETITIONS = WARMUP + 9
-#: A slope is taken over at most this many points: a longer series is cut into stretches, each with its median.
-_MAX_POINTS = 200
 
 _KIB = 1 << 10
 
@@ -92,9 +90,7 @@ class Trend:
 def judge(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Trend:
     """Judge the values after each repetition, in order, from one process.
 
-    - *grows*: the Theil-Sen slope of the counted repetitions (the median of the slopes between any two) is above
-      `step`, and the medians of their thirds rise both times, by at least half of what the slope predicts. A single
-      step, a spike or a saw-tooth does not meet this.
+    - *grows*: the counted repetitions go on growing by more than `step` (`harness.checks.slope.goes_on`).
     - *flat* or *settled*: the second half stays within `step` per repetition, without its highest and lowest tenth. It
       is settled if that half is higher than the beginning.
     - *unsteady*: everything else.
@@ -110,10 +106,10 @@ def judge(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Tren
     flat = Trend(Shape.FLAT, 0.0, f"stayed flat over {count} repetitions, {span}")
     if max(values) - min(values) <= allowed:
         return flat
-    slope = _slope(values[WARMUP:])
-    if slope > step and _rises(values[WARMUP:], slope):
+    if (slope := goes_on(values[WARMUP:], step)) is not None:
+        grew = f"grew by {rate(slope.estimate, unit)} per repetition over {count} repetitions"
         ends = f"from {quantity(values[0], unit)} to {quantity(values[-1], unit)}"
-        return Trend(Shape.GROWS, slope, f"grew by {rate(slope, unit)} per repetition over {count} repetitions, {ends}")
+        return Trend(Shape.GROWS, slope.estimate, f"{grew}, {ends}")
     half = values[WARMUP + (count - WARMUP) // 2 :]
     if _spread(half) > step * len(half):
         return Trend(Shape.UNSTEADY, 0.0, f"went up and down over {count} repetitions, {span}")
@@ -130,19 +126,6 @@ def rate(slope: float, unit: Unit) -> str:
     if unit == "bytes" or slope >= 10:
         return quantity(round(slope), unit)
     return f"{slope:.2f}".rstrip("0").rstrip(".")
-
-
-def _slope(values: Sequence[int]) -> float:
-    length = -(-len(values) // _MAX_POINTS)
-    middles = [median_low(values[start : start + length]) for start in range(0, len(values) - length + 1, length)]
-    pairs = combinations(enumerate(middles), 2)
-    return median((later - earlier) / (j - i) for (i, earlier), (j, later) in pairs) / length
-
-
-def _rises(values: Sequence[int], slope: float) -> bool:
-    third = len(values) // 3
-    low, middle, high = (median(values[start : start + third]) for start in (0, third, len(values) - third))
-    return min(middle - low, high - middle) >= slope * third / 2
 
 
 def _spread(values: Sequence[int]) -> int:

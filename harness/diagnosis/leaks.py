@@ -1,19 +1,19 @@
-"""Finds the cases of a batch that leak, by running ever smaller sets of them.
+"""Finds the cases of a batch that leak: each alone, or all together and then ever smaller sets of them.
 
-Pure functions: the caller supplies the trial.
+Pure functions: the caller supplies the trial. A growth that one trial shows is a leak only if a second one shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.checks.batch import Counted, excess, leaks_of, leaks_together
+from harness.checks.batch import Counted, excess, leaks_of, leaks_together, may_leak, may_leak_together
 from harness.checks.growth import Leak
 from harness.diagnosis.minimise import minimise
 from harness.errors import HarnessError
 
-#: Whether, after the rounds so far, a leak is still possible.
+#: Whether, after the rounds so far, a leak can still be shown.
 Open = Callable[[Counted], bool]
 #: Runs these cases (ids, in order) round after round in one process, as long as `Open` is true. Returns the rounds that
 #: count; empty if there are none. Raises SpentError.
@@ -21,7 +21,7 @@ Trial = Callable[[Sequence[str], Open], Counted]
 
 
 class SpentError(HarnessError):
-    """The budget for trials is used up."""
+    """The time for trials is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Culprits:
     """Cases that leak, in the order in which they ran, and what they leak in each round, clearest cause first.
 
     `grows` is the case in which the growth appears; "" if it appears in several or in no particular one. `certain`: the
-    leak needs each of the cases, or, without `grows`, each contributes to it. If not `certain`, the trials ended before
-    this was known.
+    leak needs each of the cases, or, without `grows`, each contributes to it, and two processes have shown it. If not
+    `certain`, the trials ended before this was known.
     """
 
     cases: tuple[str, ...]
@@ -39,8 +39,56 @@ class Culprits:
     certain: bool
 
 
+def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], bool]) -> list[Culprits]:
+    """Find the cases that leak in a process of their own.
+
+    They are tried in this order, until `enough` is true of those that were tried, or the time for trials is used up.
+    """
+    found: list[Culprits] = []
+    for number, case in enumerate(cases):
+        if enough(cases[:number]):
+            break
+        try:
+            leaks = tuple(_grows_in([case], 0, trial))
+        except SpentError:
+            break
+        if leaks:
+            found += _confirmed([Culprits((case,), case, leaks, certain=True)], trial)
+    return found
+
+
 def search(cases: Sequence[str], trial: Trial) -> list[Culprits]:
-    """Find all leaking cases of a batch. Empty if nothing grows in every round."""
+    """Find all leaking cases of a batch, also those that leak in the company of others only."""
+    return _confirmed(_found(cases, trial), trial)
+
+
+def _confirmed(found: Sequence[Culprits], trial: Trial) -> list[Culprits]:
+    """The same culprits, those that do not leak again left out, and uncertain ones where no trial was left."""
+    kept = []
+    for each in found:
+        if not each.certain:
+            kept.append(each)
+            continue
+        place = each.cases.index(each.grows) if each.grows else None
+        try:
+            if leaks := tuple(_grows_in(each.cases, place, trial)):
+                kept.append(replace(each, leaks=leaks))
+        except SpentError:
+            kept.append(replace(each, certain=False))
+    return kept
+
+
+def _grows_in(members: Sequence[str], place: int | None, trial: Trial) -> list[Leak]:
+    """What these cases leak in a process of their own: the one at `place`, or, if None, together. Raises SpentError."""
+    everyone = range(len(members))
+    if place is None:
+        rounds = trial(members, lambda rounds: may_leak_together(rounds, everyone))
+        return leaks_together(rounds, everyone)
+    rounds = trial(members, lambda rounds: may_leak(rounds, place))
+    return leaks_of(rounds, place, everyone)
+
+
+def _found(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     rest = list(range(len(cases)))
 
     def growing(rounds: Counted) -> dict[int, tuple[Leak, ...]]:
@@ -50,7 +98,9 @@ def search(cases: Sequence[str], trial: Trial) -> list[Culprits]:
         return {position: found[position] for position in sorted(most, key=lambda each: (-most[each], each))}
 
     try:
-        rounds = trial(cases, lambda rounds: bool(leaks_together(rounds, rest) or growing(rounds)))
+        rounds = trial(
+            cases, lambda rounds: may_leak_together(rounds, rest) or any(may_leak(rounds, each) for each in rest)
+        )
     except SpentError:
         return []
     if not rounds:
@@ -86,11 +136,8 @@ def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], 
     def grows_with(part: Sequence[str]) -> bool:
         nonlocal kept, seen, asked
         members = [each for each in cases if each == case or each in part]
-        place = members.index(case)
-        everyone = range(len(members))
-        rounds = trial(members, lambda rounds: bool(leaks_of(rounds, place, everyone)))
+        leaking = _grows_in(members, members.index(case), trial)
         asked = True
-        leaking = leaks_of(rounds, place, everyone) if rounds else []
         if leaking:
             kept, seen = list(part), tuple(leaking)
         return bool(leaking)
@@ -114,9 +161,7 @@ def _narrowed(cases: Sequence[str], leaks: tuple[Leak, ...], trial: Trial) -> Cu
 
     def leaks_in(part: Sequence[str]) -> bool:
         nonlocal kept, seen
-        everyone = range(len(part))
-        rounds = trial(part, lambda rounds: bool(leaks_together(rounds, everyone))) if part else []
-        leaking = leaks_together(rounds, everyone) if rounds else []
+        leaking = _grows_in(part, None, trial) if part else []
         if leaking and len(part) < len(kept):
             kept, seen = list(part), tuple(leaking)
         return bool(leaking)

@@ -23,6 +23,7 @@ import pytest
 from harness import _compat, linux
 from harness.backends.backend import Backend
 from harness.checks import poison, process
+from harness.checks.growth import may_leak
 from harness.checks.inspector import Inspector, LeakCheck
 from harness.checks.meters.table import Meters, growths
 from harness.checks.origins import Origins, record_history
@@ -194,7 +195,7 @@ class Executor:
         done: Message = {"op": "done", **self._protocol(item, message)}
         problems: list[Problem] = []
         try:
-            self._check_process(item, problems, done, levels=message["levels"])
+            self._check_process(item, message, problems, done)
         except Exception as error:
             # A check has failed: the case has left the process unfit for it, or the mistake is ours.
             self._watchdog.stop()
@@ -207,7 +208,7 @@ class Executor:
             done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
         return done
 
-    def _check_process(self, item: pytest.Item, problems: list[Problem], done: Message, *, levels: bool) -> None:
+    def _check_process(self, item: pytest.Item, request: Message, problems: list[Problem], done: Message) -> None:
         """Check the process after a case. Problems are added to `problems`, other results to the message `done`."""
         poisoned = poison.sticky_error()
         self._watchdog.stop()
@@ -228,7 +229,9 @@ class Executor:
         if poisoned:  # every further CUDA call would fail
             done["poison"] = poisoned
         else:
-            changed, suspicions = self._inspector.end(levels=levels, keeps=kept(item), has_raised=self._has_raised)
+            changed, suspicions = self._inspector.end(
+                request["case"], levels=request["levels"], keeps=kept(item), has_raised=self._has_raised
+            )
             problems += changed
             if self._inspector.levels:
                 done["levels"] = self._inspector.levels
@@ -304,7 +307,8 @@ class Executor:
     def _repeat(self, message: Message) -> None:
         """Run a case several times without reports, and send the growth of each run.
 
-        For the meters in `history`, also send the origin of the growth after the first `warmup` runs.
+        Stop once no leak can be shown any more. For the meters in `history`, run it each time, and also send the origin
+        of the growth after the first `warmup` runs.
         """
         self._mute()
         meters, grown = Meters("full", freeze=not message["history"]), []  # origins need all new objects
@@ -319,6 +323,8 @@ class Executor:
             changes = growths(before, after)
             grown.append(changes if keeps is None else keeps.beyond(changes))
             before = after
+            if not message["history"] and not may_leak(grown, warmup=message["warmup"]):
+                break
         found = origins.of(message["history"]) if origins is not None else {}
         self._send({"op": "repeated", "growths": grown, "origins": found})
 
@@ -417,11 +423,11 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - any error of a fixture is reported, then the process exits
             bye["error"] = f"the teardown of fixtures that the last cases shared raised {error!r}"
         else:
-            changed, grown = self._inspector.finish() if compared else ([], {})
+            changed, grown, by_case = self._inspector.finish() if compared else ([], {}, {})
             if changed:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
-                bye["grown"] = grown
+                bye |= {"grown": grown, "by_case": by_case}
         self._send(bye)
         if message["light"]:
             self._clear()

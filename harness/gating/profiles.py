@@ -48,6 +48,7 @@ Text = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[Text, AfterValidator(_pattern)]
 Capability = Annotated[str, BeforeValidator(_capability)]
 Positive = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
 DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 
 
@@ -69,6 +70,7 @@ class Profile(BaseModel):
     shuffle: bool | None = None
     slots: Annotated[int, Field(ge=1, le=_MOST_SLOTS)] | None = None
     fail_on_flaky: bool | None = None
+    leak_search: Literal["auto", "off"] | Seconds | None = None
     collect_on_failure: Literal["off", "auto", "all"] | None = None
     requires: Annotated[Conditions, AfterValidator(_narrowing)] = Field(default_factory=dict)
     gates: Literal["all"] | tuple[Capability, ...] = "all"

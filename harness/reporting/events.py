@@ -288,17 +288,21 @@ class Levels(_NodeLine):
 
 
 class Batch(_NodeLine):
-    """A process grew by more than its cases account for. The cases ran again in fresh processes."""
+    """A process grew by more than its cases account for. As far as there was time, cases ran again in fresh ones."""
 
     event: Literal["batch"]
     executor: Name
     """The process that grew."""
     cases: tuple[Name, ...]
-    """Ids of the cases that ran again, in order."""
+    """Ids of its cases, in order."""
     suspicions: dict[str, int]
     """The growth over all cases, by meter."""
     leaks: tuple[str, ...]
-    """What leaks and with which cases, one per line. Empty if nothing leaks."""
+    """What leaks and with which cases, one per line. Empty if nothing is shown to leak."""
+    unproven: tuple[str, ...] = ()
+    """What may leak, one per line: the search ended before it was known."""
+    tried: int = Field(ge=0)
+    """How many of the cases ran again."""
     trials: int = Field(ge=0)
     """How many fresh processes were used."""
     seconds: Seconds

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 from harness.backends.table import labels
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome, exit_status
 from harness.reporting.events import (
+    Batch,
     Bisected,
     Collected,
     End,
@@ -115,6 +116,7 @@ class Summary:
     forced: tuple[str, ...] = ()
     shards: tuple[MergedShard, ...] = ()
     second_devices: tuple[SecondDevice, ...] = ()
+    searches: tuple[Batch, ...] = ()
     oddities: Oddities = field(default_factory=Oddities)
 
     @property
@@ -245,6 +247,7 @@ class Ledger(Summary):
             forced=summary.forced,
             shards=summary.shards,
             second_devices=summary.second_devices,
+            searches=summary.searches,
             oddities=summary.oddities,
             verdicts=tuple(verdicts),
             levels=tuple(levels),
@@ -315,6 +318,7 @@ class Tally:
         self._findings: list[Finding] = []
         self._bisected: list[Bisected] = []
         self.second_devices: dict[str, list[SecondDevice]] = {}
+        self._searches: list[Batch] = []
         self._forced: dict[str, None] = {}
         self.shards: list[MergedShard] = []
         self._last = 0.0
@@ -361,6 +365,8 @@ class Tally:
                 known += [event] if event not in known else []
             case Finding():
                 self._findings.append(event)
+            case Batch():
+                self._searches.append(event)
 
     def see(self, moment: float) -> None:
         """Take the time of an event about a case."""
@@ -394,6 +400,7 @@ class Tally:
             bisected=tuple(self._bisected),
             forced=tuple(self._forced),
             shards=tuple(self.shards),
+            searches=tuple(self._searches),
             second_devices=tuple(each for known in self.second_devices.values() for each in known),
             oddities=oddities,
         )

@@ -11,6 +11,7 @@ from harness.context import RunContext
 from harness.devices.device import Inventory
 from harness.outcome import Outcome
 from harness.plan import Plan
+from harness.reporting import leak_searches
 from harness.reporting.ledger import Ledger
 from harness.reporting.repetitions import repetitions
 from harness.reporting.verdict import Verdict
@@ -86,6 +87,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
     lines += _kept(ledger)
+    lines += leak_searches.unproven(ledger.searches)[:SHOWN]
     lines += _grown(ledger, run_dir, blocks=blocks)
     lines += _verified(ledger)
     lines += [result.text for result in ledger.lists]
@@ -95,6 +97,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines.append(
         f"isolation: {counted(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
         f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"
+        f"{leak_searches.cost(ledger.searches)}"
     )
     lines.append(f"results: {run_dir}")
     return lines

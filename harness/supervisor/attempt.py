@@ -362,8 +362,13 @@ def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
             return False
         if isinstance(answer, dict):
             handle.teardown_error = str(answer.get("error", ""))
-            handle.grown = {str(name): int(amount) for name, amount in answer.get("grown", {}).items()}
+            handle.grown = _amounts(answer.get("grown", {}))
+            handle.grown_by_case = {str(case): _amounts(grown) for case, grown in answer.get("by_case", {}).items()}
     return True
+
+
+def _amounts(grown: Mapping[str, int]) -> dict[str, int]:
+    return {str(name): int(amount) for name, amount in grown.items()}
 
 
 def marks_in(message: Message) -> tuple[int, int]:

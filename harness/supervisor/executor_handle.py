@@ -183,6 +183,8 @@ class ExecutorHandle:
         self.harness_error: Failure | None = None
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
+        #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
+        self.grown_by_case: dict[str, dict[str, int]] = {}
         self.temp = temp
         self.kept = kept
         self.pid = 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.checks import growth, shm_turn
 from harness.checks.growth import Leak
+from harness.checks.meters.table import meter_of, quantity
 from harness.outcome import Outcome
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
@@ -16,6 +19,7 @@ from harness.supervisor.case import Case
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot, Record
+from harness.supervisor.search_time import SearchTime
 from harness.text import exit_text
 from harness.zygote.client import ZygoteError
 
@@ -34,20 +38,23 @@ class Repeated:
     failure: str = ""
 
 
-def repeat(handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] = ()) -> Repeated:
-    """Have a fresh executor run the case `TIMES` times. `history`: the meters whose growth is traced to its origin.
+def repeat(
+    handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] = (), *, most: float = math.inf
+) -> Repeated:
+    """Have a fresh executor run the case `TIMES` times, or until it is known not to leak.
 
-    Raises ZygoteError.
+    `history`: the meters whose growth is traced to its origin. `most`: the seconds for all repetitions. Raises
+    ZygoteError.
     """
-    limit = request.limit * TIMES
+    limit = min(request.limit * TIMES, most)
     message: Message = {"op": "repeat", "case": request.case, "next": None, "seed": request.seed}
     counts = {"limit": request.limit, "times": TIMES, "warmup": growth.WARMUP, "history": list(history)}
     handle.send({**message, **counts})
-    answer = handle.receive(time.monotonic() + limit + GRACE)
+    answer = handle.receive(time.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
         return Repeated(tuple(dict(each) for each in answer["growths"]), answer["origins"])
     if answer is NoMessage.DEADLINE:
-        return Repeated(failure=f"its repetitions did not finish within {limit:g} s")
+        return Repeated(failure=f"its repetitions did not finish within {limit:.3g} s")
     ended = exit_text(handle.exit_status) if handle.exit_status is not None else "the executor sent an invalid message"
     return Repeated(failure=f"its repetitions failed: {ended}")
 
@@ -55,27 +62,39 @@ def repeat(handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] 
 class LeakConfirmation:
     """Confirms or rejects the suspected leaks of attempts."""
 
-    def __init__(self, runner: CaseRunner, slot: ExecutorSlot, record: Record) -> None:
+    def __init__(self, runner: CaseRunner, slot: ExecutorSlot, record: Record, search_time: SearchTime) -> None:
         self._runner = runner
         self._slot = slot
         self._record = record
+        self._time = search_time
 
     def confirm(self, case: Case, attempt: Attempt) -> Attempt:
-        """Returns the attempt with its final judgement. Raises NoDeviceError."""
+        """Returns the attempt with its final judgement. Raises NoDeviceError.
+
+        Growth of a meter that may have harmless reasons is a leak only if two processes show it, within the time for
+        searches.
+        """
         if not attempt.suspicions or attempt.outcome.is_red:
             return attempt
-        with (
-            self._slot.set_aside(),
-            self._slot.activities.doing(f"confirming a leak of {case.id}"),
-            shm_turn.turn(attempt.suspicions, over=lambda: self._slot.stop.heard() is not None),
-        ):
-            repeated = self._repeat(case)
-            found = growth.verdict(attempt.suspicions, repeated.growths) if repeated.growths else []
+        is_exact = any(meter_of(name).is_exact for name in attempt.suspicions)
+        with contextlib.ExitStack() as held:
+            if not is_exact:
+                held.enter_context(self._time.spending())
+            held.enter_context(self._slot.set_aside())
+            held.enter_context(self._slot.activities.doing(f"confirming a leak of {case.id}"))
+            held.enter_context(shm_turn.turn(attempt.suspicions, over=lambda: self._slot.stop.heard() is not None))
+            repeated = self._repeat(case, within=not is_exact)
+            found = _leaks(attempt, repeated)
+            if found and not any(meter_of(leak.meter).is_exact for leak in found):
+                self._end_current()
+                again = self._repeat(case, within=not is_exact)
+                shown = {leak.meter for leak in _leaks(attempt, again)}
+                found = [leak for leak in found if leak.meter in shown]
+                repeated = replace(repeated, failure=again.failure)
             where = None
             if found:
-                if self._slot.current is not None:
-                    self._slot.dispose(self._slot.current, "rehearsal", hold=True)
-                where = self._repeat(case, [leak.meter for leak in found]).origins
+                self._end_current()
+                where = self._repeat(case, [leak.meter for leak in found], within=not is_exact).origins
         self._record(
             {
                 "event": "confirmation",
@@ -87,22 +106,40 @@ class LeakConfirmation:
             }
         )
         if repeated.failure:
-            notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure}")
+            grew = ", ".join(
+                f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in attempt.suspicions.items()
+            )
+            notes = (*attempt.notes, f"grew by {grew}; whether that is a leak is not known: {repeated.failure}")
             return replace(attempt, notes=notes)
         if not found:
             return attempt
         judgement = replace(attempt.judgement, outcome=Outcome.LEAKED, message=found[0].text)
         return replace(attempt, judgement=judgement, notes=(*attempt.notes, *lines(found, where)))
 
-    def _repeat(self, case: Case, traced: Sequence[str] = ()) -> Repeated:
+    def _end_current(self) -> None:
+        if self._slot.current is not None:
+            self._slot.dispose(self._slot.current, "rehearsal", hold=True)
+
+    def _repeat(self, case: Case, traced: Sequence[str] = (), *, within: bool) -> Repeated:
+        """`within`: the time for searches."""
         request = CaseRequest(case.item, case.id, case.seed, case.limit)
+        if within and self._time.left <= 0:
+            return Repeated(failure=self._time.used_up())
         try:
-            return repeat(self._runner.spawn(case), request, traced)
+            handle = self._runner.spawn(case)
+            repeated = repeat(handle, request, traced, most=self._time.left if within else math.inf)
         except StoppedError as error:
             return Repeated(failure=str(error))
         except ZygoteError as error:
             self._slot.drop_zygote()
             return Repeated(failure=f"its repetitions failed: {str(error).splitlines()[0]}")
+        if repeated.failure and within and self._time.left <= 0:
+            return replace(repeated, failure=self._time.used_up())
+        return repeated
+
+
+def _leaks(attempt: Attempt, repeated: Repeated) -> list[Leak]:
+    return growth.verdict(attempt.suspicions, repeated.growths) if repeated.growths else []
 
 
 def lines(found: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:

@@ -1,27 +1,25 @@
-"""Runs the cases of a batch that has grown again, in fresh processes, with fewer and fewer cases in each."""
+"""Runs cases of a batch that has grown again, round after round in fresh processes, within the time for searches."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from harness.checks.batch import Counted
-from harness.checks.growth import COUNTED, WARMUP
+from harness.checks.batch import COUNTED, WARMUP, Counted
 from harness.checks.meters.table import meter_of, quantity
-from harness.diagnosis.leaks import Culprits, Open, SpentError, search
+from harness.diagnosis.leaks import Culprits, Open, SpentError
 from harness.protocol.wire import Message
 from harness.supervisor import leak_confirmation as confirmation
 from harness.supervisor.attempt import GRACE
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.search_time import MORE, SearchTime
 from harness.text import counted, exit_text
 from harness.zygote.client import ZygoteError
 
-#: The most processes for one batch. To find a pair among 400 cases takes about 40.
-MOST_TRIALS = 60
-#: The most seconds for one batch.
-MOST_SECONDS = 600.0
+#: The most cases that one line names.
+NAMED = 5
 
 
 class LeakTrials:
@@ -33,33 +31,28 @@ class LeakTrials:
         *,
         spawn: Callable[[Case], ExecutorHandle],
         slot: ExecutorSlot,
+        search_time: SearchTime,
         without: Container[str] = (),
-        seconds: float,
         on_trial: Callable[[int], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cases` in the order in which they ran. `spawn` starts an executor for a case, in the `slot`.
 
-        Growth of the meters in `without` is not looked at.
-
-        The trials take at most `seconds`, without the search for origins. `on_trial` is called with the number of each
-        trial that begins. `clock` must be the clock of the handles' deadlines.
+        Growth of the meters in `without` is not looked at. `on_trial` is called with the number of each trial that
+        begins. `clock` must be the clock of the handles' deadlines.
         """
         self._clock = clock
         self._cases = {case.id: case for case in cases}
         self._spawn = spawn
         self._slot = slot
+        self._time = search_time
         self._without = without
-        self._seconds = seconds
         self._on_trial = on_trial
         self._begun = clock()
         self._spent = ""
         self._broken = ""
+        self._tried: set[str] = set()
         self.trials = 0
-
-    def find(self) -> list[Culprits]:
-        """Returns the cases that leak. Raises NoDeviceError."""
-        return search(list(self._cases), self._trial)
 
     @property
     def seconds(self) -> float:
@@ -67,19 +60,26 @@ class LeakTrials:
         return self._clock() - self._begun
 
     @property
+    def tried(self) -> int:
+        """How many cases have run again to the end."""
+        return len(self._tried)
+
+    @property
     def failure(self) -> str:
         """Why the search is incomplete, or an empty string."""
         return "; ".join(reason for reason in (self._spent, self._broken) if reason)
 
     def origins(self, culprits: Culprits) -> Mapping[str, Sequence[str]]:
-        """Returns, by meter, lines about the origin of the leaks; none if it is not found.
+        """Returns, by meter, lines about the origin of the leaks; none if it is not found in the time that is left.
 
         Raises NoDeviceError.
         """
         members = [self._cases[case] for case in culprits.cases]
         meters = [leak.meter for leak in culprits.leaks]
-        handle = self._spawn(members[0])
         origins: Mapping[str, Sequence[str]] = {}
+        if self._time.left <= 0:
+            return origins
+        handle = self._spawn(members[0])
         try:
             for number in range(WARMUP + COUNTED):
                 answer = self._round(handle, members, number, meters)
@@ -92,49 +92,52 @@ class LeakTrials:
             self._slot.dispose(handle, "rehearsal", hold=True)
         return origins
 
-    def _trial(self, ids: Sequence[str], is_open: Open) -> Counted:
-        """Run cases round after round in a fresh process. Raises SpentError, NoDeviceError."""
-        if self.trials >= MOST_TRIALS:
-            raise self._give_up(f"{MOST_TRIALS} trials were used up")
-        if self.seconds >= self._seconds:
-            raise self._give_up(f"{self._seconds:g} s had passed")
+    def trial(self, ids: Sequence[str], is_open: Open) -> Counted:
+        """Run cases round after round in a fresh process: a `harness.diagnosis.leaks.Trial`.
+
+        Raises SpentError, NoDeviceError.
+        """
+        if self._time.left <= 0:
+            raise self._give_up(self._time.used_up())
         self.trials += 1
         self._on_trial(self.trials)
         members = [self._cases[case] for case in ids]
         handle = self._spawn(members[0])
         try:
-            counted = self._rounds(handle, members, is_open)
+            rounds = self._rounds(handle, members, is_open)
         except ZygoteError as error:
             self._slot.drop_zygote()
-            self._broken = f"a process that ran {len(ids)} of the cases again: {str(error).splitlines()[0]}"
+            self._broken = f"a process that ran {_several(members)} again: {str(error).splitlines()[0]}"
             return []
         except SpentError:
             self._slot.dispose(handle, "rehearsal", hold=True)
             raise
         self._slot.dispose(handle, "rehearsal", hold=True)
-        return counted
+        if rounds:
+            self._tried.update(ids)
+        return rounds
 
     def _rounds(self, handle: ExecutorHandle, members: Sequence[Case], is_open: Open) -> Counted:
         """Raises ZygoteError, SpentError."""
-        counted: list[Sequence[Mapping[str, int]]] = []
+        rounds: list[Sequence[Mapping[str, int]]] = []
         begun = self._clock()
         for number in range(WARMUP + COUNTED):
             answer = self._round(handle, members, number)
-            if answer is NoMessage.DEADLINE and self.seconds >= self._seconds:
-                raise self._give_up(f"{self._seconds:g} s had passed")
+            if answer is NoMessage.DEADLINE and self._time.left <= 0:
+                raise self._give_up(self._time.used_up())
             if not isinstance(answer, dict):
                 ended = "did not finish in time" if handle.exit_status is None else exit_text(handle.exit_status)
-                self._broken = f"a process that ran {len(members)} of the cases again: {ended}"
+                self._broken = f"a process that ran {_several(members)} again: {ended}"
                 return []
             took = self._clock() - begun
-            if number == 0 and took * (WARMUP + 1) > took + self._seconds - self.seconds:
-                round_time = f"one round of {len(members)} cases takes {took:.0f} s"
-                raise self._give_up(f"{round_time}, too long for {WARMUP + COUNTED} rounds")
+            if number == 0 and took * (WARMUP + COUNTED - 1) > self._time.left:
+                round_time = f"one of {WARMUP + COUNTED} rounds of {counted(len(members), 'case')} takes {took:.1f} s"
+                raise self._give_up(f"{round_time}, and {self._time.left:.0f} s are left for leak searches; {MORE}")
             if number >= WARMUP:
-                counted.append([self._looked_at(growths) for growths in answer["cases"]])
-                if not is_open(counted):
+                rounds.append([self._looked_at(growths) for growths in answer["cases"]])
+                if not is_open(rounds):
                     break
-        return counted
+        return rounds
 
     def _looked_at(self, growths: Mapping[str, int]) -> Mapping[str, int]:
         return {name: amount for name, amount in growths.items() if name not in self._without}
@@ -151,21 +154,21 @@ class LeakTrials:
         counts = {"counts": number >= WARMUP, "last": number == WARMUP + COUNTED - 1, "history": list(history)}
         handle.send({"op": "round", "cases": entries, **counts})
         limit = sum(case.limit for case in members) + GRACE
-        left = limit if history else max(1.0, self._seconds - self.seconds)
-        return handle.receive(self._clock() + min(limit, left))
+        return handle.receive(self._clock() + min(limit, max(0.0, self._time.left)))
 
     def _give_up(self, why: str) -> SpentError:
-        self._spent = f"given up: {why}"
-        return SpentError(self._spent)
+        self._spent = self._spent or why
+        return SpentError(why)
 
 
-def activity_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
-    """Returns text to follow "is".
+def _several(members: Sequence[Case]) -> str:
+    return members[0].id if len(members) == 1 else f"{len(members)} of the cases"
 
-    Example: ``searching for leaks, because executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``.
-    """
+
+def growth_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
+    """Returns, for example, ``executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
     by = [f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in grown.items()]
-    return f"searching for leaks, because executor {executor} grew by {', '.join(by)} over {counted(cases, 'case')}"
+    return f"executor {executor} grew by {', '.join(by)} over {counted(cases, 'case')}"
 
 
 def describe(culprits: Culprits) -> str:
@@ -182,13 +185,14 @@ def _who(culprits: Culprits) -> str:
     cases, grows = culprits.cases, culprits.grows
     others = [case for case in cases if case != grows]
     if len(cases) == 1:
-        return f"{cases[0]} leaks" if culprits.certain else f"{cases[0]} probably leaks"
+        return f"{cases[0]} leaks" if culprits.certain else f"{cases[0]} may leak"
     if not grows and culprits.certain:
-        return f"these {len(cases)} cases leak together, each of them a part"
+        return f"these {len(cases)} cases leak together, each of them a part; the first is {cases[0]}"
     if not grows:
-        return f"one or more of these {len(cases)} cases leak; the first is {cases[0]}"
-    if culprits.certain:
+        return f"one or more of {len(cases)} cases may leak; the first is {cases[0]}"
+    if not culprits.certain:
+        which = others[0] if len(others) == 1 else f"one or more of {len(others)} other cases; the first is {others[0]}"
+        return f"{grows} may leak in one process with {which}"
+    if len(others) < NAMED:
         return f"{grows} leaks only in one process with {' and '.join(others)}"
-    if len(others) == 1:
-        return f"{grows} leaks, probably only in one process with {others[0]}"
-    return f"{grows} leaks in one process with one or more of {len(others)} other cases; the first is {others[0]}"
+    return f"{grows} leaks only in one process with {len(others)} other cases; the first is {others[0]}"

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,8 +32,9 @@ from harness.supervisor.diagnostics import Diagnostics
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, device_variables
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.exit_bisect import ExitBisect
-from harness.supervisor.leak_bisect import LeakBisect
 from harness.supervisor.leak_confirmation import LeakConfirmation
+from harness.supervisor.leak_search import LeakSearch
+from harness.supervisor.search_time import SearchTime
 from harness.text import exit_text
 from harness.zygote.client import ZygoteError
 
@@ -79,6 +81,7 @@ class Supervisor:
         self._skipped: set[str] = set()
         self._red: set[str] = set()
         self._leaky: set[str] = set()
+        self._durations: dict[str, float] = {}
         self._monitor = DeviceMonitor(
             pool,
             slot,
@@ -89,9 +92,10 @@ class Supervisor:
             add_finding=self.add_finding,
         )
         self._diagnostics = Diagnostics(context, slot.activities, lambda: slot.stop.heard() is not None)
-        self._confirmation = LeakConfirmation(self, slot, record)
+        search_time = SearchTime(context.leak_search, context.timeout_multiplier)
+        self._confirmation = LeakConfirmation(self, slot, record, search_time)
         self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
-        self._leak_bisect = LeakBisect(self, slot, record, patience=context.timeout_multiplier)
+        self._leak_search = LeakSearch(self, slot, record, search_time, duration=lambda case: self._durations[case])
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None, upcoming: Upcoming | None = None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
@@ -142,6 +146,8 @@ class Supervisor:
         end = nextitem is None or not as_told or self._slot.wanted or self._slot.stop.known is not None
         if end and not self._begun:
             self.finish()
+        if nextitem is None:
+            self.search_leaks()
 
     @property
     def has_begun(self) -> bool:
@@ -156,7 +162,7 @@ class Supervisor:
         pytest_reports.log(case.item, [pytest_reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
 
     def finish(self) -> None:
-        """Retire the current executor. If it ends badly or has grown, find the cases that are the cause."""
+        """Retire the current executor. If it ends badly, find the cases that are the cause."""
         handle = self._slot.current
         if handle is None:
             return
@@ -180,7 +186,11 @@ class Supervisor:
             how = f"ended with {exit_text(handle.exit_status or 0)}" if ended else "did not end"
             self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
         else:
-            self._leak_bisect.investigate(handle, frozenset(self._leaky))
+            self._leak_search.suspect(handle)
+
+    def search_leaks(self) -> None:
+        """Look into the executors that have grown. Call it when all cases of this worker have been reported."""
+        self._leak_search.search(self._leaky)
 
     def _add_unknown_end(self, handle: ExecutorHandle, why: str) -> None:
         self.add_finding("zygote", f"the exit status of executor {handle.name} is unknown: {why}", handle.cases)
@@ -192,6 +202,7 @@ class Supervisor:
             stop = self._slot.stop.heard()
             reason = "the session ended before the case finished" if stop is None else stop.reason
             self._abandon(begun, reason, Outcome.NOT_RUN, final=True)
+        self._leak_search.close("the session ended before the search")
         self._slot.close("the session ended")
 
     # Attempts
@@ -505,6 +516,7 @@ class Supervisor:
     def _record_finish(self, history: CaseHistory, attempt: Attempt, *, final: bool, last: bool = True) -> None:
         """Add an attempt to the history and record it. With the `last` final one, apply the rules of the run."""
         history.add(attempt, final=final)
+        self._durations[history.case.id] = attempt.duration
         if attempt.outcome is Outcome.LEAKED:
             self._leaky.add(history.case.id)
             self._red.add(attempt.executor)
@@ -571,7 +583,8 @@ class Supervisor:
     def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
         """Returns a shell command that runs each case `times` times in one process, on the devices of `handle`."""
         located = [(case_id, self.history_of(case_id).case.item.path) for case_id in cases]
-        return self._context.reproduce_leak(located, times, device_variables(handle.binding.environment))
+        listed = Path(self._context.run_dir) / "cases" / f"{handle.name}-{len(cases)}.txt"
+        return self._context.reproduce_leak(located, times, device_variables(handle.binding.environment), listed)
 
     def _reproduce(self, history: CaseHistory) -> str:
         case, environment = history.case, history.decisive.environment

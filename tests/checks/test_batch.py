@@ -8,17 +8,22 @@ import pytest
 
 from harness.checks.batch import (
     ALLOWANCES,
+    COUNTED,
     BatchGrowth,
     Kept,
     allowed_in_batch,
     allowed_in_repetition,
     excess,
+    is_explained,
     leaks_of,
     leaks_together,
+    may_leak,
+    may_leak_together,
+    ranked,
     runs_to_suspect,
     suspicions,
 )
-from harness.checks.growth import COUNTED, Leak
+from harness.checks.growth import Leak
 from harness.checks.meters.table import METERS
 from harness.keeping import Keeps
 
@@ -29,8 +34,8 @@ ALL = frozenset(meter.name for meter in METERS)
 def batch(*cases: Mapping[str, int]) -> BatchGrowth:
     """The growth over cases that were not suspected."""
     made = BatchGrowth()
-    for changes in cases:
-        made.add_case(changes, {})
+    for number, changes in enumerate(cases):
+        made.add_case(f"c{number}", changes, {})
     return made
 
 
@@ -46,12 +51,12 @@ def test_every_allowance_is_for_a_meter() -> None:
     ("name", "cases", "allowed"),
     [
         ("heap_bytes", 24, 100 * KIB),
-        ("heap_bytes", 400, 664 * KIB),
-        ("heap_bytes", 402, 670 * KIB),
-        ("heap_bytes", 1400, 3664 * KIB),
+        ("heap_bytes", 100, 214 * KIB),
+        ("heap_bytes", 102, 220 * KIB),
+        ("heap_bytes", 1400, 4114 * KIB),
         ("mapped_bytes", 24, 2 * MIB + 384 * KIB),
-        ("mapped_bytes", 400, 8 * MIB + 256 * KIB),
-        ("mapped_bytes", 800, 23 * MIB + 896 * KIB),
+        ("mapped_bytes", 100, 3 * MIB + 576 * KIB),
+        ("mapped_bytes", 800, 24 * MIB + 72 * KIB),
         ("cuda_driver[1]", 200, 264 * MIB),
         ("threads", 24, 0),
         ("temp_files", 24, 0),
@@ -116,7 +121,7 @@ def test_a_sum_never_falls_below_zero() -> None:
 
 def test_a_suspected_run_is_left_out() -> None:
     made = batch({"heap_bytes": 10})
-    made.add_case({"heap_bytes": 900_000, "mapped_bytes": MIB}, {"heap_bytes": 900_000})
+    made.add_case("c", {"heap_bytes": 900_000, "mapped_bytes": MIB}, {"heap_bytes": 900_000})
     made.add_rerun({"heap_bytes": 40}, {"heap_bytes": 900_000})  # lazily made
     assert made.total({}, {}, readable=ALL) == {"heap_bytes": 50}
 
@@ -124,7 +129,7 @@ def test_a_suspected_run_is_left_out() -> None:
 def test_a_leak_that_is_judged_by_itself_is_left_out() -> None:
     made = batch({}, {})
     suspected = {"tensors": 1}
-    made.add_case({"tensors": 1, "heap_bytes": 100_000}, suspected)
+    made.add_case("c", {"tensors": 1, "heap_bytes": 100_000}, suspected)
     made.add_rerun({"tensors": 1, "heap_bytes": 100_000}, suspected)
     assert made.total({}, {}, readable=ALL) == {}
 
@@ -132,7 +137,7 @@ def test_a_leak_that_is_judged_by_itself_is_left_out() -> None:
 def test_a_case_suspected_for_one_meter_counts_for_another() -> None:
     """The second run counts for both meters: a thread was made once, and memory each time."""
     made = batch({})
-    made.add_case({"threads": 1, "heap_bytes": 100_000}, {"threads": 1})
+    made.add_case("c", {"threads": 1, "heap_bytes": 100_000}, {"threads": 1})
     made.add_rerun({"heap_bytes": 99_000}, {"threads": 1})
     assert made.total({}, {}, readable=ALL) == {"heap_bytes": 99_000}
 
@@ -153,7 +158,11 @@ BIG, SMALL = {"heap_bytes": 100 * KIB}, {"heap_bytes": 300}
     [
         ([[SMALL, SMALL]] * COUNTED, []),
         ([[SMALL, BIG]] * COUNTED, ["heap_bytes"]),
-        ([[SMALL, BIG], [SMALL, SMALL], [SMALL, BIG], [SMALL, BIG]], []),
+        ([[SMALL, BIG]] * (COUNTED - 1), []),  # too few rounds to say
+        ([[SMALL, BIG]] * 4 + [[SMALL, SMALL]] * (COUNTED - 4), []),  # it stops
+        ([[SMALL, SMALL]] * 4 + [[SMALL, BIG]] + [[SMALL, SMALL]] * (COUNTED - 5), []),  # once
+        ([[SMALL, {"heap_bytes": 1600 * KIB >> number}] for number in range(COUNTED)], []),  # ever slower
+        ([[SMALL, BIG], [SMALL, {"heap_bytes": 160 * KIB}]] * 4 + [[SMALL, BIG]], ["heap_bytes"]),
         ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED, []),
         # Too little for each case alone, and too much together.
         ([[{"heap_bytes": 40 * KIB}] * 2] * COUNTED, ["heap_bytes"]),
@@ -179,12 +188,56 @@ def test_only_the_cases_in_question_count_together() -> None:
         # Memory that another case frees is no leak of the case that allocates it.
         ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED, [[], []]),
         # The two cases grow in turn.
-        ([[SMALL, BIG], [BIG, SMALL]] * 2, [[], []]),
+        ([[SMALL, BIG], [BIG, SMALL]] * 4 + [[SMALL, BIG]], [[], []]),
         ([[{"mapped_bytes": 3 * MIB}, {}]] * COUNTED, [["mapped_bytes"], []]),
     ],
 )
 def test_which_case_leaks(rounds: list[list[dict[str, int]]], leaks: list[list[str]]) -> None:
     assert [[leak.meter for leak in leaks_of(rounds, position, range(2))] for position in range(2)] == leaks
+
+
+def test_a_leak_is_told_with_its_slope_and_the_interval_of_it() -> None:
+    rounds = [[{"heap_bytes": (100 + number % 3) * KIB}] for number in range(COUNTED)]
+    (leak,) = leaks_of(rounds, 0, [0])
+    what = "malloc memory of C code, NumPy or torch on the CPU"
+    assert leak.text == f"101.0 KiB more {what} per round over 9 rounds (100.8 KiB to 101.2 KiB)"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "may"),
+    [
+        ([], True),
+        ([[SMALL]] * 2, True),
+        ([[SMALL]] * 3, False),
+        ([[SMALL], [SMALL], [{"heap_bytes": 300 * KIB}]], True),
+        ([[BIG]] * 8, True),
+    ],
+)
+def test_rounds_end_when_no_leak_can_be_shown_any_more(rounds: list[list[dict[str, int]]], may: bool) -> None:
+    assert may_leak(rounds, 0) == may_leak_together(rounds, [0]) == may
+
+
+BY_CASE = {"a": {"heap_bytes": 30 * KIB}, "b": {"heap_bytes": 70 * KIB, "threads": 1}, "c": {"heap_bytes": 80 * KIB}}
+
+
+def test_what_each_case_has_grown_by_is_kept_with_the_growth_of_its_second_run() -> None:
+    made = batch({"heap_bytes": 10, "threads": 2}, {"heap_bytes": -5}, {"heap_bytes": 30})
+    made.add_case("late", {"heap_bytes": 900_000}, {"heap_bytes": 900_000})
+    made.add_rerun({"heap_bytes": 40}, {"heap_bytes": 900_000})
+    made.add_case("c0", {"heap_bytes": 7}, {})  # a repetition
+    grown = {"c0": {"heap_bytes": 17}, "c2": {"heap_bytes": 30}, "late": {"heap_bytes": 40}}
+    assert made.by_case(["heap_bytes"]) == grown
+
+
+def test_the_case_that_grew_most_beyond_what_is_allowed_is_tried_first() -> None:
+    assert ranked({**BY_CASE, "b": {"heap_bytes": 70 * KIB}}) == ["c", "b", "a"]
+    assert ranked({"x": {"heap_bytes": 1}, "y": {"threads": 1}}) == ["y", "x"]
+
+
+@pytest.mark.parametrize(("acquitted", "explained"), [((), False), (("a",), False), (("c",), True), (("a", "b"), True)])
+def test_a_batch_is_explained_once_the_rest_is_allowed(acquitted: tuple[str, ...], explained: bool) -> None:
+    suspected = {"heap_bytes": 180 * KIB}  # 24 cases may grow by 100 KiB
+    assert is_explained(suspected, BY_CASE, acquitted, 24) == explained
 
 
 def test_leaks_are_compared_by_what_each_is_allowed() -> None:

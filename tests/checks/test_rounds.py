@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.batch import Counted, leaks_of, leaks_together
-from harness.checks.growth import COUNTED, WARMUP
+from harness.checks.batch import COUNTED, WARMUP, Counted, leaks_of, leaks_together
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = """

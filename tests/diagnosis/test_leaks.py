@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from harness.checks.batch import Counted
-from harness.checks.growth import COUNTED
-from harness.diagnosis.leaks import Culprits, Open, SpentError, search
+from harness.checks.batch import COUNTED, Counted
+from harness.diagnosis.leaks import Culprits, Open, SpentError, alone, search
 
 KIB = 1 << 10
 LEAK = {"heap_bytes": 100 * KIB}
@@ -59,22 +58,22 @@ def found(process: Process, count: int) -> list[tuple[tuple[str, ...], str, bool
 def test_nothing_leaks() -> None:
     process = Process(leaker())
     assert found(process, 400) == []
-    assert process.rounds == 1  # one that counts and shows no growth is enough
+    assert process.rounds == 3  # three that count and show no growth are enough
 
 
 def test_growth_that_stops_after_some_rounds_is_no_leak() -> None:
-    process = Process(lambda *about: LEAK if about[-1] < COUNTED - 1 else NOISE)
+    process = Process(lambda *about: LEAK if about[-1] < COUNTED // 2 else NOISE)
     assert found(process, 10) == []
     assert len(process.asked) == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 24, 400])
-def test_one_case_that_leaks_alone_takes_two_trials(count: int) -> None:
+def test_one_case_that_leaks_alone_takes_three_trials(count: int) -> None:
     process = Process(leaker(f"c{count // 2}"))
     (culprits,) = search(names(count), process.trial)
     assert (culprits.cases, culprits.certain) == ((f"c{count // 2}",), True)
     assert [leak.meter for leak in culprits.leaks] == ["heap_bytes"]
-    assert len(process.asked) == 2
+    assert process.asked[1:] == [culprits.cases] * 2
 
 
 @pytest.mark.parametrize(("first", "second"), [("c3", "c4"), ("c0", "c23"), ("c9", "c2")])
@@ -122,7 +121,7 @@ def test_small_growth_of_all_names_all_cases_and_no_pair() -> None:
     (culprits,) = search(names(200), process.trial)
     assert culprits == Culprits(tuple(names(200)), "", culprits.leaks, certain=True)
     assert culprits.leaks[0].amount == 200 * 10 * KIB
-    assert len(process.asked) == 3
+    assert [len(asked) for asked in process.asked] == [200, 100, 100, 200]
 
 
 def test_small_growth_of_some_is_narrowed_to_the_half_that_has_it() -> None:
@@ -177,7 +176,7 @@ def test_the_smallest_set_so_far_is_reported() -> None:
 
 def test_all_untried_cases_are_reported_together() -> None:
     process = Process(leaker("c1", "c2", "c4"), most=2)
-    assert found(process, 8) == [(("c1",), "c1", True), (("c2", "c4"), "", False)]
+    assert found(process, 8) == [(("c1",), "c1", False), (("c2", "c4"), "", False)]
 
 
 def test_growth_that_needs_two_cases_and_appears_in_any_is_found_across_the_halves() -> None:
@@ -185,3 +184,45 @@ def test_growth_that_needs_two_cases_and_appears_in_any_is_found_across_the_halv
         return LEAK if {"c2", "c13"} <= {*together} and case == together[number % len(together)] else NOISE
 
     assert found(Process(grows), 16) == [(("c2", "c13"), "", True)]
+
+
+def test_what_only_one_process_shows_is_no_leak() -> None:
+    """A growth by chance: the process that is to confirm it does not grow."""
+
+    class Chance(Process):
+        def trial(self, cases: Sequence[str], is_open: Open) -> Counted:
+            if len(self.asked) == 2:
+                self._grows = leaker()
+            return super().trial(cases, is_open)
+
+    process = Chance(leaker("c1"))
+    assert found(process, 4) == []
+    assert process.asked == [tuple(names(4)), ("c1",), ("c1",)]
+
+
+def test_a_leak_that_there_was_no_time_to_confirm_is_uncertain() -> None:
+    assert found(Process(leaker("c1"), most=2), 4) == [(("c1",), "c1", False)]
+
+
+def tried_alone(process: Process, cases: Sequence[str], enough: int = 1000) -> list[tuple[tuple[str, ...], bool]]:
+    leaking = alone(cases, process.trial, lambda tried: len(tried) >= enough)
+    return [(each.cases, each.certain) for each in leaking]
+
+
+def test_cases_are_tried_alone_in_the_order_given() -> None:
+    process = Process(leaker("c1", "c2"))
+    assert tried_alone(process, ["c2", "c0", "c1"]) == [(("c2",), True), (("c1",), True)]
+    assert process.asked == [("c2",), ("c2",), ("c0",), ("c1",), ("c1",)]
+
+
+def test_cases_are_tried_alone_until_that_is_enough() -> None:
+    process = Process(leaker("c5"))
+    assert tried_alone(process, names(9), enough=3) == []
+    assert process.asked == [("c0",), ("c1",), ("c2",)]
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"), [(0, []), (1, [(("c0",), False)]), (2, [(("c0",), True)]), (3, [(("c0",), True)])]
+)
+def test_cases_are_tried_alone_while_there_is_time(trials: int, expected: list[tuple[tuple[str, ...], bool]]) -> None:
+    assert tried_alone(Process(leaker("c0"), most=trials), names(5)) == expected

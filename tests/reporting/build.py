@@ -132,7 +132,15 @@ def confirmation(case: str, **changes: Any) -> Line:
 
 def batch(*cases: str, **changes: Any) -> Line:
     line = {"event": "batch", "t": 1_760_000_002.7, "executor": "gw0-1", "cases": list(cases)}
-    return {**line, "suspicions": {"heap_bytes": 1 << 20}, "leaks": [], "trials": 1, "seconds": 0.5, **changes}
+    return {
+        **line,
+        "suspicions": {"heap_bytes": 1 << 20},
+        "leaks": [],
+        "tried": len(cases),
+        "trials": 1,
+        "seconds": 0.5,
+        **changes,
+    }
 
 
 def levels(case: str, attempt: int = 1, executor: str = "gw0-1", **values: int) -> Line:

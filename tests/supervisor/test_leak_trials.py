@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 
-from harness.checks.growth import COUNTED, WARMUP, Leak
+from harness.checks.batch import COUNTED, WARMUP
+from harness.checks.growth import Leak
 from harness.checks.shm_turn import METERS
-from harness.diagnosis.leaks import Culprits
+from harness.diagnosis.leaks import Culprits, alone, search
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.leak_trials import MOST_TRIALS, LeakTrials, describe, details
+from harness.supervisor.leak_trials import LeakTrials, describe, details
+from harness.supervisor.search_time import SearchTime
 from harness.zygote.client import ZygoteError
 
 LIMIT = 300.0
@@ -67,6 +70,7 @@ class Bench:
         self.dropped = 0
         self._answer = answer
         self._seconds = seconds
+        self._searches = contextlib.ExitStack()
 
     def spawn(self, _: Case) -> ExecutorHandle:
         assert len(self.disposed) + self.dropped == len(self.handles), "another still lives"
@@ -80,17 +84,23 @@ class Bench:
     def drop_zygote(self) -> None:
         self.dropped += 1
 
-    def inquiry(self, count: int, seconds: float = 600.0, without: Collection[str] = ()) -> LeakTrials:
-        cases = [_case(f"c{number}") for number in range(count)]
+    def trials_of(self, count: int, seconds: float = 600.0, without: Collection[str] = ()) -> LeakTrials:
+        """`seconds`: the time for searches, which runs from now on."""
+        search_time = SearchTime(seconds, clock=self.clock)
+        self._searches.enter_context(search_time.spending())
         return LeakTrials(
-            cases,
+            [_case(name) for name in names(count)],
             spawn=self.spawn,
             slot=cast(ExecutorSlot, self),
+            search_time=search_time,
             without=without,
-            seconds=seconds,
             on_trial=self.started.append,
             clock=self.clock,
         )
+
+
+def names(count: int) -> list[str]:
+    return [f"c{number}" for number in range(count)]
 
 
 def _case(name: str) -> Case:
@@ -103,14 +113,14 @@ def leaker(*leaky: str) -> Answer:
 
 def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     bench = Bench(leaker("c2"))
-    asking = bench.inquiry(4)
-    (culprits,) = asking.find()
+    trials = bench.trials_of(4)
+    (culprits,) = search(names(4), trials.trial)
     assert culprits.cases == ("c2",)
-    assert (asking.trials, asking.failure) == (2, "")
-    assert bench.started == [1, 2]
+    assert (trials.trials, trials.tried, trials.failure) == (3, 4, "")
+    assert bench.started == [1, 2, 3]
     assert bench.disposed == bench.handles
-    whole, alone = bench.handles
-    assert [len(each.sent) for each in (whole, alone)] == [WARMUP + COUNTED] * 2
+    whole, alone, again = bench.handles
+    assert [len(each.sent) for each in (whole, alone, again)] == [WARMUP + COUNTED] * 3
     assert whole.sent[0]["cases"] == [
         {"case": f"c{number}", "seed": 7, "limit": LIMIT, "next": f"c{number + 1}" if number < 3 else None}
         for number in range(4)
@@ -121,35 +131,49 @@ def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
 
 def test_growth_that_others_may_have_caused_is_not_looked_at() -> None:
     others = lambda cases: [{"shm_files": 1, **(LEAK if case == "c1" else {})} for case in cases]  # noqa: E731
-    (culprits,) = Bench(others).inquiry(3, without=METERS).find()
+    (culprits,) = search(names(3), Bench(others).trials_of(3, without=METERS).trial)
     assert culprits.cases == ("c1",)
     assert [leak.meter for leak in culprits.leaks] == ["heap_bytes"]
-    assert {culprits.cases for culprits in Bench(others).inquiry(3).find()} == {("c0",), ("c1",), ("c2",)}
+    found = search(names(3), Bench(others).trials_of(3).trial)
+    assert {culprits.cases for culprits in found} == {("c0",), ("c1",), ("c2",)}
 
 
-def test_an_innocent_batch_takes_one_round_that_counts() -> None:
+def test_a_batch_that_does_not_grow_takes_three_rounds_that_count() -> None:
     bench = Bench(leaker())
-    assert bench.inquiry(5).find() == []
-    assert [len(handle.sent) for handle in bench.handles] == [WARMUP + 1]
+    assert search(names(5), bench.trials_of(5).trial) == []
+    assert [len(handle.sent) for handle in bench.handles] == [WARMUP + 3]
+
+
+CULPRITS = Culprits(("c0", "c1"), "c1", (Leak("heap_bytes", 1, ""),), certain=True)
 
 
 def test_where_growth_is_from_is_asked_in_a_process_of_its_own() -> None:
     bench = Bench(leaker("c1"))
-    asking = bench.inquiry(2)
-    origins = asking.origins(Culprits(("c0", "c1"), "c1", (Leak("heap_bytes", 1, ""),), certain=True))
-    assert origins == {"heap_bytes": ["somewhere"]}
+    assert bench.trials_of(2).origins(CULPRITS) == {"heap_bytes": ["somewhere"]}
     (handle,) = bench.handles
     assert [message["history"] for message in handle.sent] == [["heap_bytes"]] * (WARMUP + COUNTED)
     assert [message["last"] for message in handle.sent] == [False] * (WARMUP + COUNTED - 1) + [True]
     assert bench.disposed == [handle]
 
 
+def test_where_growth_is_from_is_not_asked_when_the_time_is_over() -> None:
+    bench = Bench(leaker("c1"), seconds=30)
+    trials = bench.trials_of(2, seconds=100)
+    assert trials.origins(CULPRITS) == {"heap_bytes": ["somewhere"]}  # what was known then
+    assert bench.clock.now == 1100
+    assert bench.disposed == bench.handles
+    assert trials.origins(CULPRITS) == {}
+    assert len(bench.handles) == 1
+
+
 def test_a_process_that_dies_tells_nothing_and_that_is_said() -> None:
     bench = Bench(lambda _: NoMessage.EXITED)
-    asking = bench.inquiry(3)
-    assert asking.find() == []
-    assert asking.failure == "a process that ran 3 of the cases again: SIGSEGV"
+    trials = bench.trials_of(3)
+    assert search(names(3), trials.trial) == []
+    assert (trials.failure, trials.tried) == ("a process that ran 3 of the cases again: SIGSEGV", 0)
     assert bench.disposed == bench.handles
+    assert alone(["c1"], trials.trial, lambda _: False) == []
+    assert trials.failure == "a process that ran c1 again: SIGSEGV"
 
 
 def test_a_lost_zygote_takes_the_process_along() -> None:
@@ -157,53 +181,46 @@ def test_a_lost_zygote_takes_the_process_along() -> None:
         raise ZygoteError("gone\nand more")
 
     bench = Bench(lose)
-    asking = bench.inquiry(3)
-    assert asking.find() == []
-    assert asking.failure == "a process that ran 3 of the cases again: gone"
+    trials = bench.trials_of(3)
+    assert search(names(3), trials.trial) == []
+    assert trials.failure == "a process that ran 3 of the cases again: gone"
     assert (bench.dropped, bench.disposed) == (1, [])
 
 
 def test_rounds_that_cannot_be_over_in_time_are_given_up_after_the_first() -> None:
     bench = Bench(leaker("c2"), seconds=30)
-    asking = bench.inquiry(4, seconds=100)
-    assert asking.find() == []
-    assert asking.failure == f"given up: one round of 4 cases takes 30 s, too long for {WARMUP + COUNTED} rounds"
+    trials = bench.trials_of(4, seconds=100)
+    assert search(names(4), trials.trial) == []
+    assert trials.failure == (
+        "one of 12 rounds of 4 cases takes 30.0 s, and 70 s are left for leak searches; "
+        "--leak-search=SECONDS gives more"
+    )
     assert [len(handle.sent) for handle in bench.handles] == [1]
     assert bench.disposed == bench.handles
 
 
 def test_a_round_that_does_not_end_is_given_up() -> None:
     bench = Bench(leaker("c2"), seconds=1e9)
-    asking = bench.inquiry(4, seconds=100)
-    assert asking.find() == []
-    assert asking.failure == "given up: 100 s had passed"
-    assert asking.seconds == pytest.approx(100)
+    trials = bench.trials_of(4, seconds=100)
+    assert search(names(4), trials.trial) == []
+    assert trials.failure == "the 100 s for leak searches are used up; --leak-search=SECONDS gives more"
+    assert trials.seconds == pytest.approx(100)
+
+
+def test_nothing_is_tried_when_the_time_is_over() -> None:
+    bench = Bench(leaker("c2"))
+    trials = bench.trials_of(4, seconds=0)
+    assert search(names(4), trials.trial) == []
+    assert (trials.failure, bench.handles) == ("--leak-search=off", [])
 
 
 def test_the_results_so_far_are_returned_when_the_time_is_over() -> None:
-    """The whole batch takes 70 s; no more is left to find out which of the others it takes."""
+    """The whole batch takes 120 s; no more is left to find out which of the others it takes."""
     bench = Bench(lambda cases: [LEAK if case == "c3" and "c1" in cases else {} for case in cases], seconds=10)
-    asking = bench.inquiry(8, seconds=115)
-    (culprits,) = asking.find()
+    trials = bench.trials_of(8, seconds=245)
+    (culprits,) = search(names(8), trials.trial)
     assert (culprits.grows, culprits.certain) == ("c3", False)
-    assert asking.failure.startswith("given up: ")
-
-
-def test_the_number_of_trials_is_bounded() -> None:
-    """All pairs of neighbours leak, each in the company of the other."""
-
-    def grows(cases: Sequence[str]) -> list[Mapping[str, int]]:
-        return [LEAK if f"c{int(case[1:]) ^ 1}" in cases else {} for case in cases]
-
-    bench = Bench(grows, seconds=0.001)
-    asking = bench.inquiry(200)
-    found = asking.find()
-    assert asking.trials == MOST_TRIALS
-    assert asking.failure == f"given up: {MOST_TRIALS} trials were used up"
-    assert all(len(each.cases) == 2 for each in found[:-2])
-    named = [case for each in found for case in each.cases]
-    assert len(found) > 1
-    assert {*named} == {f"c{number}" for number in range(200)}
+    assert trials.failure.startswith("one of 12 rounds of ")
 
 
 ONE = Leak("heap_bytes", 1, "memory: 1.0 KiB more")
@@ -224,20 +241,24 @@ ONE = Leak("heap_bytes", 1, "memory: 1.0 KiB more")
         ),
         (
             Culprits(("a", "b", "c"), "c", (ONE,), certain=False),
-            "c leaks in one process with one or more of 2 other cases; the first is a: memory: 1.0 KiB more",
+            "c may leak in one process with one or more of 2 other cases; the first is a: memory: 1.0 KiB more",
         ),
         (
             Culprits(("a", "b", "c"), "", (ONE,), certain=True),
-            "these 3 cases leak together, each of them a part: memory: 1.0 KiB more",
+            "these 3 cases leak together, each of them a part; the first is a: memory: 1.0 KiB more",
         ),
         (
             Culprits(("a", "b", "c"), "", (ONE,), certain=False),
-            "one or more of these 3 cases leak; the first is a: memory: 1.0 KiB more",
+            "one or more of 3 cases may leak; the first is a: memory: 1.0 KiB more",
         ),
-        (Culprits(("a",), "", (ONE,), certain=False), "a probably leaks: memory: 1.0 KiB more"),
+        (
+            Culprits(("a", "b", "c", "d", "e", "f"), "f", (ONE,), certain=True),
+            "f leaks only in one process with 5 other cases; the first is a: memory: 1.0 KiB more",
+        ),
+        (Culprits(("a",), "", (ONE,), certain=False), "a may leak: memory: 1.0 KiB more"),
         (
             Culprits(("a", "b"), "b", (ONE,), certain=False),
-            "b leaks, probably only in one process with a: memory: 1.0 KiB more",
+            "b may leak in one process with a: memory: 1.0 KiB more",
         ),
     ],
 )

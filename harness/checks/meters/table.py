@@ -60,6 +60,11 @@ class Meter:
     per_device: bool = False
     from_zero: bool = True
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether a growth of one means that one thing more exists; otherwise a growth may have harmless reasons."""
+        return self.suspect == 0
+
 
 _EXACT = "exact: a growth of one is a leak"
 _CACHED = "the allocator keeps freed memory for the next case, so a first growth says nothing"

@@ -109,6 +109,7 @@ def _value(page: Page, in_full: set[int]) -> dict[str, Any]:
                 round(life.end, 4),
                 int(life.restart),
                 life.text,
+                int(life.search),
             ]
             for life in page.lives
         ],

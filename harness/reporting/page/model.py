@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.backends.table import labels
 from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.reporting import environment
+from harness.reporting import environment, leak_searches
 from harness.reporting.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
 from harness.reporting.journal import JournalContents
 from harness.reporting.ledger import Ledger, ListResult
@@ -49,7 +49,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of a run. `bad` are red and flaky cases, the most severe first, without those in `not_run`."""
+    """The page of a run. `bad` are red and flaky cases, the most severe first, without those in `not_run`.
+
+    `grew`: a line for each process that grew and is not shown to leak.
+    """
 
     title: str
     headline: Headline
@@ -70,6 +73,7 @@ class Page:
     marks: tuple[timeline.Mark, ...]
     durations: tables.Durations
     repeated: tuple[Repeated, ...]
+    grew: tuple[str, ...]
     gates: tuple[tables.Gate, ...]
     waivers: tuple[tables.WaiverRow, ...]
     lists: tuple[ListResult, ...]
@@ -129,6 +133,7 @@ def page_of(
         marks=marks,
         durations=tables.durations(cases),
         repeated=tuple(repeated),
+        grew=tuple(inert.line(text, 600) for text in leak_searches.unproven(ledger.searches)),
         gates=tables.gates(ledger.verdicts, cases),
         waivers=tables.waivers([each for each in events if isinstance(each, Waiver)], cases, _day(ledger)),
         lists=ledger.lists,
@@ -202,7 +207,7 @@ def _facts(ledger: Ledger, known: Mapping[str, Any]) -> Iterable[tuple[str, str]
     yield (
         "Isolation",
         f"{counted(cost.executors, 'executor')}, {counted(cost.restarts, 'restart')}, "
-        f"{counted(cost.retries, 'retry', 'retries')}",
+        f"{counted(cost.retries, 'retry', 'retries')}{leak_searches.cost(ledger.searches)}",
     )
 
 

@@ -6,19 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.reporting.events import Device, Event, Executor
+from harness.reporting.events import Activity, Device, Event, Executor
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
 from harness.reporting.page.cases import Case
 from harness.text import exit_text
 
+#: What a worker is said to do while it has cases run again.
+_SEARCHES = ("searching for leaks", "confirming a leak")
 #: The device of cases that had none.
 NONE = "no device"
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """An executor from its start to its end, on the axis of the run. `restart`: its worker had one before."""
+    """An executor from its start to its end, on the axis of the run. `restart`: its worker had one before.
+
+    `search`: it ran cases again to find a leak.
+    """
 
     executor: str
     worker: str
@@ -27,6 +32,7 @@ class Life:
     end: float
     restart: bool
     text: str
+    search: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,15 @@ def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
     """Every executor, in the order of their starts."""
     started: dict[str, Executor] = {}
     ended: dict[str, Executor] = {}
+    searching: dict[str, bool] = {}
+    searches: set[str] = set()
     for event in events:
-        if isinstance(event, Executor):
+        if isinstance(event, Activity):
+            searching[event.worker] = event.what.startswith(_SEARCHES)
+        elif isinstance(event, Executor):
             (started if event.state == "started" else ended).setdefault(event.executor, event)
+            if event.state == "started" and searching.get(event.worker):
+                searches.add(event.executor)
     seen: set[str] = set()
     found = []
     for name, first in started.items():
@@ -77,6 +89,7 @@ def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
                 end=axis.span if last is None else max(start, axis.of(last.t)),
                 restart=first.worker in seen,
                 text=_end_text(last),
+                search=name in searches,
             )
         )
         seen.add(first.worker)

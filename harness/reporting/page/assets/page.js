@@ -387,9 +387,9 @@
         }
       }
       lane.y = y;
-      for (const [, , , start, end] of lane.lives) {
+      for (const [, , , start, end, , , search] of lane.lives) {
         if (end < from || start > to) continue;
-        draw("rect", { class: "l-life", x: x(start), y: y + 8, width: Math.max(1, x(end) - x(start)), height: 4 }, svg);
+        draw("rect", { class: search ? "l-search" : "l-life", x: x(start), y: y + 8, width: Math.max(1, x(end) - x(start)), height: 4 }, svg);
       }
       drawBars(svg, lane, x, from, to, y);
       for (const [, , , start, , restart] of lane.lives) {

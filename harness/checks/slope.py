@@ -1,0 +1,55 @@
+"""The slope of a series of readings, with its interval. Pure.
+
+The estimate is that of Theil and Sen: the median of the slopes between any two readings. Its interval follows from
+Kendall's rank statistic (P. K. Sen, "Estimates of the Regression Coefficient Based on Kendall's Tau", 1968), so it
+assumes no distribution: single steps and spikes hardly move it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median, median_low
+
+#: The normal quantile of a two-sided interval of 99%.
+_QUANTILE = 2.576
+#: A slope is taken over at most this many points: a longer series is cut into stretches, each with its median.
+_MAX_POINTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """Growth per reading. With 99% confidence it is between `low` and `high`, infinite where that is not known."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def slope_of(values: Sequence[int]) -> Slope:
+    """The slope of at least two readings, in order. Fewer than seven have no finite interval."""
+    length = -(-len(values) // _MAX_POINTS)
+    middles = [median_low(values[start : start + length]) for start in range(0, len(values) - length + 1, length)]
+    slopes = sorted((later - earlier) / (j - i) for (i, earlier), (j, later) in combinations(enumerate(middles), 2))
+    count = len(middles)
+    spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    outside = int((len(slopes) - spread) // 2)
+    low, high = (slopes[outside - 1], slopes[-outside]) if outside >= 1 else (-math.inf, math.inf)
+    return Slope(median(slopes) / length, low / length, high / length)
+
+
+def goes_on(values: Sequence[int], step: float) -> Slope | None:
+    """The slope of readings that go on growing by more than `step` each time; None if that is not shown.
+
+    It is shown if the whole interval of the slope is above `step`, and if the medians of the thirds rise both times, by
+    at least half of what the slope predicts. A single step, a saw-tooth, and growth that slows down do not meet this.
+    """
+    if len(values) < 3:
+        return None
+    found = slope_of(values)
+    third = len(values) // 3
+    low, middle, high = (median(values[start : start + third]) for start in (0, third, len(values) - third))
+    rises = min(middle - low, high - middle) >= found.estimate * third / 2
+    return found if found.low > step and rises else None

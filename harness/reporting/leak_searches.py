@@ -1,0 +1,39 @@
+"""What is said of processes that grew over many cases. A proven leak has a verdict or a finding: the rest informs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.checks.meters.table import meter_of, quantity
+from harness.reporting.events import Batch
+from harness.text import counted, one_line
+
+
+def unproven(searches: Sequence[Batch]) -> list[str]:
+    """A line for each process whose growth has no explanation: not searched, or not to the end."""
+    return [_line(each) for each in searches if each.unproven or each.failure]
+
+
+def cost(searches: Sequence[Batch]) -> str:
+    """How many searches there were and what they took, for the line about the cost of isolation; empty for none."""
+    made = [each for each in searches if each.trials]
+    return f", {counted(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""
+
+
+def _seconds(searches: Sequence[Batch]) -> float:
+    return sum(each.seconds for each in searches)
+
+
+def _line(search: Batch) -> str:
+    grown = ", ".join(f"{_amount(name, amount)} ({name})" for name, amount in search.suspicions.items())
+    text = f"GREW executor {search.executor} by {grown} over {counted(len(search.cases), 'case')}"
+    parts = [*search.unproven[:1], *([search.failure] if search.failure else [])]
+    tried = f"{search.tried} of them ran again in {search.seconds:.1f} s" if search.trials else "none of them ran again"
+    return one_line(f"{text}, not shown to be a leak: {'; '.join([tried, *parts])}", 600)
+
+
+def _amount(name: str, amount: int) -> str:
+    try:
+        return quantity(amount, meter_of(name).unit)
+    except KeyError:  # a meter of another release of the harness
+        return str(amount)

@@ -1,0 +1,175 @@
+"""Finds the leaking cases of executors that grew by more than their cases account for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.checks import batch, shm_turn
+from harness.diagnosis import leaks
+from harness.diagnosis.leaks import Culprits
+from harness.errors import NoDeviceError
+from harness.outcome import Outcome
+from harness.scheduling.stop_request import StoppedError
+from harness.supervisor import leak_trials
+from harness.supervisor.case_runner import CaseRunner
+from harness.supervisor.executor_handle import ExecutorHandle
+from harness.supervisor.executor_slot import ExecutorSlot, Record
+from harness.supervisor.leak_trials import LeakTrials
+from harness.supervisor.search_time import SearchTime
+from harness.text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """An executor that has grown. `cases`: the ids of its cases, in order; `ran`: how many it ran, with repetitions."""
+
+    handle: ExecutorHandle
+    cases: tuple[str, ...]
+    ran: int
+    suspected: Mapping[str, int]
+
+    @property
+    def text(self) -> str:
+        return leak_trials.growth_text(self.handle.name, self.suspected, self.ran)
+
+
+@dataclass(slots=True)
+class Result:
+    """What is known of a suspicion. `failure`: what remains unknown, and why."""
+
+    found: list[Culprits] = field(default_factory=list)
+    tried: int = 0
+    trials: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+
+
+class LeakSearch:
+    """Runs cases of grown executors again in new processes, and gives those that leak the verdict `leaked`.
+
+    Suspicions are collected while cases run. The search begins when all cases have their verdict.
+    """
+
+    def __init__(
+        self,
+        runner: CaseRunner,
+        slot: ExecutorSlot,
+        record: Record,
+        search_time: SearchTime,
+        *,
+        duration: Callable[[str], float],
+    ) -> None:
+        """`duration`: the seconds that a case took when it ran."""
+        self._runner = runner
+        self._slot = slot
+        self._record = record
+        self._time = search_time
+        self._duration = duration
+        self._suspicions: list[Suspicion] = []
+
+    def suspect(self, handle: ExecutorHandle) -> None:
+        """If the executor grew by more than its cases account for, remember that for the search."""
+        if suspected := batch.suspicions(handle.grown, len(handle.cases)):
+            cases = tuple(dict.fromkeys(handle.cases))
+            self._suspicions.append(Suspicion(handle, cases, len(handle.cases), suspected))
+
+    def search(self, known: Container[str]) -> None:
+        """Look into all executors that were suspected, as far as there is time, and report the cases that leak.
+
+        Cases that are `known` to leak already have that verdict and are left out.
+        """
+        suspicions, self._suspicions = self._suspicions, []
+        for each in suspicions:
+            if cases := [case for case in each.cases if case not in known]:
+                self._look_into(each, cases)
+
+    def close(self, reason: str) -> None:
+        """Record what is left, which will not be looked into for this `reason`."""
+        suspicions, self._suspicions = self._suspicions, []
+        for each in suspicions:
+            self._note(each, each.cases, Result(failure=reason))
+
+    def _look_into(self, suspicion: Suspicion, cases: Sequence[str]) -> None:
+        if self._time.left <= 0:
+            self._note(suspicion, cases, Result(failure=self._time.used_up()))
+            return
+        result = Result()
+        suspected = suspicion.suspected
+        activity = f"searching for leaks, because {suspicion.text}"
+        turn = shm_turn.turn(suspected, over=lambda: self._slot.stop.heard() is not None or self._time.left <= 0)
+        with self._time.spending(), self._slot.activities.doing(activity) as update, turn:
+            trials = LeakTrials(
+                [self._runner.history_of(case_id).case for case_id in cases],
+                spawn=self._runner.spawn,
+                slot=self._slot,
+                search_time=self._time,
+                # Otherwise a leak of another process would count, and a single file is suspected after its case.
+                without=() if shm_turn.METERS & suspected.keys() else shm_turn.METERS,
+                on_trial=lambda number: update(f"{activity}: trial {number}"),
+            )
+            try:
+                if missing := self._runner.obstacle(len(suspicion.handle.binding.devices)):
+                    raise NoDeviceError(missing)
+                result.found = self._search(suspicion, cases, trials)
+                for culprits in result.found:
+                    if culprits.certain:
+                        self._accuse(culprits, trials.origins(culprits), suspicion)
+            except (NoDeviceError, StoppedError) as error:
+                result.failure = str(error)
+        self._slot.release()
+        result.failure = result.failure or trials.failure
+        result.tried, result.trials, result.seconds = trials.tried, trials.trials, trials.seconds
+        self._note(suspicion, cases, result)
+
+    def _search(self, suspicion: Suspicion, cases: Sequence[str], trials: LeakTrials) -> list[Culprits]:
+        """All cases in one process, if there is time for that. Otherwise those that grew most, each alone."""
+        round_time = sum(map(self._duration, cases))
+        if round_time * (batch.WARMUP + batch.COUNTED) < self._time.left:
+            return leaks.search(cases, trials.trial)
+        by_case = {case: grown for case, grown in suspicion.handle.grown_by_case.items() if case in cases}
+
+        def is_explained(tried: Sequence[str]) -> bool:
+            return batch.is_explained(suspicion.suspected, by_case, tried, suspicion.ran)
+
+        return leaks.alone(batch.ranked(by_case), trials.trial, is_explained)
+
+    def _accuse(self, culprits: Culprits, origins: Mapping[str, Sequence[str]], suspicion: Suspicion) -> None:
+        """Give a single leaking case the verdict `leaked`; record a finding about several cases.
+
+        Raises NoDeviceError, StoppedError.
+        """
+        lines = leak_trials.details(culprits, origins)
+        if len(culprits.cases) > 1:
+            text = "; ".join([leak_trials.describe(culprits), *lines])
+            times = batch.runs_to_suspect(culprits.leaks[0], len(culprits.cases))
+            command = self._runner.reproduce_leak(culprits.cases, times, suspicion.handle)
+            self._runner.add_finding("batch_leak", text, culprits.cases, command)
+            return
+        history = self._runner.history_of(culprits.cases[0])
+        attempt = self._runner.run_alone(history)
+        judgement = attempt.judgement
+        if judgement.outcome.is_red:  # the case failed for another reason
+            lines = [leak_trials.describe(culprits), *lines]
+        else:
+            judgement = replace(judgement, outcome=Outcome.LEAKED, message=culprits.leaks[0].text)
+        process = f"a process that ran {counted(len(suspicion.cases), 'case')} had grown"
+        notes = (*attempt.notes, f"run again because {process}", *lines)
+        self._runner.conclude(history, replace(attempt, judgement=judgement, notes=notes))
+        self._runner.report_late(history)
+
+    def _note(self, suspicion: Suspicion, cases: Sequence[str], result: Result) -> None:
+        self._record(
+            {
+                "event": "batch",
+                "executor": suspicion.handle.name,
+                "cases": list(cases),
+                "suspicions": dict(suspicion.suspected),
+                "leaks": [leak_trials.describe(culprits) for culprits in result.found if culprits.certain],
+                "unproven": [leak_trials.describe(culprits) for culprits in result.found if not culprits.certain],
+                "tried": result.tried,
+                "trials": result.trials,
+                "seconds": round(result.seconds, 3),
+                "failure": result.failure,
+            }
+        )
