@@ -64,7 +64,8 @@ class Attempt:
     `alone`: its process had run no other case before. `suspicions`: growth by meter that showed again when the case ran
     a second time in the same process. `spent`: that second run broke the process. `levels`: by meter, what the process
     used after the first run, if requested. `struck`: how often each injected fault was triggered. `ended`: the time of
-    the end of the case, if it was one of several of one request.
+    the end of the case, if it was one of several of one request. `reproduce`: the shell line that shows the same, if
+    it is not the one for a single run of the case.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Attempt:
     levels: Mapping[str, int]
     struck: Mapping[str, int]
     ended: float | None = None
+    reproduce: str = ""
 
     @property
     def outcome(self) -> Outcome:

@@ -140,22 +140,22 @@ class LeakSearch:
         Raises NoDeviceError, StoppedError.
         """
         lines = leak_trials.details(culprits, origins)
+        times = batch.runs_to_suspect(culprits.leaks[0], len(culprits.cases))
+        command = self._runner.reproduce_leak(culprits.cases, times, suspicion.handle)
         if len(culprits.cases) > 1:
             text = "; ".join([leak_trials.describe(culprits), *lines])
-            times = batch.runs_to_suspect(culprits.leaks[0], len(culprits.cases))
-            command = self._runner.reproduce_leak(culprits.cases, times, suspicion.handle)
             self._runner.add_finding("batch_leak", text, culprits.cases, command)
             return
         history = self._runner.history_of(culprits.cases[0])
         attempt = self._runner.run_alone(history)
         judgement = attempt.judgement
         if judgement.outcome.is_red:  # the case failed for another reason
-            lines = [leak_trials.describe(culprits), *lines]
+            lines, command = [leak_trials.describe(culprits), *lines], attempt.reproduce
         else:
             judgement = replace(judgement, outcome=Outcome.LEAKED, message=culprits.leaks[0].text)
         process = f"a process that ran {counted(len(suspicion.cases), 'case')} had grown"
         notes = (*attempt.notes, f"run again because {process}", *lines)
-        self._runner.conclude(history, replace(attempt, judgement=judgement, notes=notes))
+        self._runner.conclude(history, replace(attempt, judgement=judgement, notes=notes, reproduce=command))
         self._runner.report_late(history)
 
     def _note(self, suspicion: Suspicion, cases: Sequence[str], result: Result) -> None:

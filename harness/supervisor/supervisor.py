@@ -587,5 +587,7 @@ class Supervisor:
         return self._context.reproduce_leak(located, times, device_variables(handle.binding.environment), listed)
 
     def _reproduce(self, history: CaseHistory) -> str:
+        if history.decisive.reproduce:
+            return history.decisive.reproduce
         case, environment = history.case, history.decisive.environment
         return self._context.reproduce(case.id, case.item.path, device_variables(environment))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
-from tests.acceptance.project import Result, paste
+from tests.acceptance.project import Project, Result, paste
 from tests.acceptance.rules import command, kinds
 
 SPREAD = ["-n0", "-n2"]
@@ -40,7 +40,7 @@ def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
     assert last["alone"]
     assert last["message"].startswith(message)
     assert f"leaked: {message}" in result.terminal
-    assert f"pytest '{case}'" in last["reproduce"]
+    assert last["reproduce"].startswith(f"pytest '{case}' --isolation=batch --leak-check=full --repeat=")
     failures = [element for element in result.junit.iter("testcase") if element.find("failure") is not None]
     assert [element.attrib["name"] for element in failures] == [case.rpartition("::")[2]]
     (leaky,) = [line for line in batches(result) if line["leaks"]]
@@ -52,9 +52,11 @@ def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
 
 @pytest.mark.ways("spread", SPREAD)
 def test_a_case_that_leaks_a_little_each_time(make_project: MakeProject, spread: str) -> None:
-    result = make_project("batch_malloc").run(spread, SEARCH)
-    expect_one_leaks(result, MALLOC, HEAP)
+    project = make_project("batch_malloc")
+    result = project.run(spread, SEARCH)
+    last = expect_one_leaks(result, MALLOC, HEAP)
     assert len(result.verdicts) == 24
+    assert paste(project, f"{last['reproduce']} {SEARCH}").verdicts == {MALLOC: "leaked"}
 
 
 RAISES = """\
@@ -313,3 +315,132 @@ def test_a_case_that_keeps_for_no_reason_is_refused(make_project: MakeProject) -
     result = project.run("-n0", SEARCH)
     assert result.status == pytest.ExitCode.INTERRUPTED
     assert "suites/bad/test_bad.py:2: keeps(...) needs one reason" in result.tail()
+
+
+SLOW = """
+import ctypes
+import time
+import pytest
+
+MALLOC = ctypes.CDLL(None).malloc
+MALLOC.restype = ctypes.c_void_p
+MALLOC.argtypes = [ctypes.c_size_t]
+
+@pytest.mark.parametrize("n", range(12))
+def test_slow(n):
+    time.sleep(0.3)
+
+def test_leaks():
+    time.sleep(PAUSE)
+    assert MALLOC(SIZE << 10)
+
+def test_last():
+    pass
+"""
+LEAKS = "suites/slow/test_slow.py::test_leaks"
+
+
+def slow(make_project: MakeProject, *, pause: float, size: int = 200) -> Project:
+    project = make_project()
+    project.write("suites/slow/test_slow.py", SLOW.replace("PAUSE", str(pause)).replace("SIZE", str(size)))
+    return project
+
+
+def test_without_time_for_a_search_growth_is_told_and_not_red(make_project: MakeProject) -> None:
+    result = make_project("batch_malloc").run("-n0", "--leak-search=off")
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert (result.status, kinds(result)) == (0, [])
+    (line,) = batches(result)
+    assert (line["trials"], line["tried"], line["leaks"], line["failure"]) == (0, 0, [], "--leak-search=off")
+    told = "over 24 cases, not shown to be a leak: none of them ran again; --leak-search=off"
+    assert "GREW executor main-e1 by " in result.terminal
+    assert told in result.terminal
+    assert told in (result.run_dir / "report.html").read_text(encoding="utf-8")
+    assert "leak search" not in result.terminal.partition("isolation: ")[2]
+    check_journal(result)
+
+
+def test_a_batch_too_large_for_the_time_is_searched_case_by_case(make_project: MakeProject) -> None:
+    """Rounds of all cases would take 43 s. The case that grew most is tried alone."""
+    result = slow(make_project, pause=0).run("-n0", "--leak-search=30")
+    left = {case: verdict for case, verdict in result.verdicts.items() if verdict != "passed"}
+    assert left == {LEAKS: "leaked"}, result.tail()
+    (line,) = batches(result)
+    assert (line["tried"], line["failure"]) == (1, "")
+    assert ", 1 leak search in " in result.terminal.partition("isolation: ")[2]
+    check_journal(result)
+
+
+def test_a_search_that_does_not_fit_into_its_time_is_given_up_and_told(make_project: MakeProject) -> None:
+    result = slow(make_project, pause=0.3).run("-n0", "--leak-search=2")
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert (result.status, kinds(result)) == (0, [])
+    (line,) = batches(result)
+    assert (line["leaks"], line["unproven"], line["tried"]) == ([], [], 0)
+    assert line["failure"].startswith("one of 12 rounds of 1 case takes ")
+    assert line["failure"].endswith(" left for leak searches; --leak-search=SECONDS gives more")
+    assert (
+        f"not shown to be a leak: 0 of them ran again in {line['seconds']:.1f} s; {line['failure']}" in result.terminal
+    )
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(1, "passed"), (600, "leaked")])
+def test_the_growth_of_one_case_is_confirmed_within_the_same_time(
+    make_project: MakeProject, seconds: int, verdict: str
+) -> None:
+    project = slow(make_project, pause=0.2, size=300)
+    result = project.run("-n0", "-k", "leaks", f"--leak-search={seconds}")
+    assert result.verdicts == {LEAKS: verdict}, result.tail()
+    (last,) = finals(result, LEAKS)
+    unknown = "whether that is a leak is not known: the 1 s for leak searches are used up; --leak-search=SECONDS"
+    assert any(unknown in note for note in last.get("notes", ())) == (verdict == "passed")
+
+
+@pytest.mark.ways("spread", SPREAD)
+def test_every_case_has_its_verdict_before_a_search_begins(make_project: MakeProject, spread: str) -> None:
+    """Also where the process that grew has ended before, because the next case needs one of its own."""
+    project = make_project("batch_malloc")
+    mark = '@pytest.mark.leaks("known", link="https://example.org/1")'
+    keeps = "KEPT.append(bytearray(1 << 20))"
+    project.write("suites/own/test_own.py", f"import pytest\nKEPT = []\n{mark}\ndef test_own():\n    {keeps}\n")
+    result = project.run(spread, SEARCH)
+    assert result.verdicts[MALLOC] == "leaked", result.tail()
+    searches = [
+        number
+        for number, line in enumerate(result.lines)
+        if line["event"] == "activity" and line["what"].startswith("searching for leaks")
+    ]
+    before = {line["case"] for line in result.lines[: searches[0]] if line["event"] == "finish" and line["final"]}
+    if spread == "-n0":  # with several workers, each searches when its own cases are done
+        assert before == result.verdicts.keys()
+    assert MALLOC in before
+
+
+def test_a_long_list_of_cases_is_a_file(make_project: MakeProject) -> None:
+    """Twelve cases of which each leaks too little to be found alone: the command names a file, and finds the same."""
+    project = make_project()
+    project.write(
+        "suites/many/test_many.py",
+        """
+import ctypes
+import pytest
+
+MALLOC = ctypes.CDLL(None).malloc
+MALLOC.restype = ctypes.c_void_p
+MALLOC.argtypes = [ctypes.c_size_t]
+
+@pytest.mark.parametrize("n", range(12))
+def test_leaks_a_part(n):
+    assert MALLOC(30 << 10)
+""",
+    )
+    result = project.run("-n0", SEARCH)
+    (finding,) = result.ledger.findings
+    assert len(finding.cases) == 12
+    assert finding.message.startswith("these 12 cases leak together, each of them a part; the first is suites/many/")
+    assert finding.reproduce is not None
+    assert max(map(len, result.terminal.splitlines())) < 700
+    listed = result.run_dir / "cases" / "main-e1-12.txt"
+    assert listed.read_text().splitlines() == list(finding.cases)
+    (again,) = paste(project, f"{finding.reproduce} {SEARCH}").ledger.findings
+    assert (again.kind, again.cases) == ("batch_leak", finding.cases)

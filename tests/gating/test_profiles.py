@@ -62,6 +62,7 @@ retries: 0
 shuffle: true
 slots: 4
 fail_on_flaky: false
+leak_search: 90
 collect_on_failure: all
 requires: {device: cuda, driver: ">=570.10"}
 gates: [memory, devices]
@@ -85,6 +86,7 @@ hardware: h200
         "shuffle": True,
         "slots": 4,
         "fail_on_flaky": False,
+        "leak_search": 90.0,
         "collect_on_failure": "all",
         "requires": {"device": "cuda", "driver": ">=570.10"},
         "gates": ("memory", "devices"),
