@@ -20,6 +20,7 @@ from harness.cli_kit import kit
 from harness.cli_matrix import app as matrix
 from harness.cli_mutate import app as mutate
 from harness.cli_report import app as report
+from harness.cli_run import run
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED, EXIT_USAGE
@@ -64,6 +65,7 @@ app.command()(durations)
 app.command()(kit)
 app.command()(package)
 app.command("renamed")(cli_renamed.renamed)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
 app.command()(verify)
 app.add_typer(report, name="report")
 
@@ -186,7 +188,10 @@ def _examine(inventory: Inventory) -> None:
 
 @app.command()
 def catalog(
-    paths: Annotated[list[str] | None, typer.Argument(help="Folders, files or case ids. Default: suites.")] = None,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Folders, files or case ids. Default: suites, here or of this installation."),
+    ] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the list.")] = Format.TABLE,
     hardware: Annotated[
         str, typer.Option(metavar="NAME", help="Only cases that this kind of machine must run (configs/hardware).")
@@ -220,9 +225,15 @@ def catalog(
 
     if out is not None and renamed is None:
         raise typer.BadParameter("-o needs --renamed OLD.json: it is the file for the new names")
-    entries = cases.catalog(paths or ["suites"])
+    chosen, configs = paths or ["suites"], Path("configs")
+    if not Path("suites").exists() and all(path.partition("/")[0] == "suites" for path in chosen):
+        from harness.installed import Home
+
+        home = Home.find()
+        chosen, configs = home.arguments(chosen, Path.cwd()), home.folder / "configs"
+    entries = cases.catalog(chosen)
     if hardware:
-        entries = _promised(entries, hardware)
+        entries = _promised(entries, hardware, configs)
     if exclude:
         from harness.gating import patterns
 
@@ -241,13 +252,13 @@ def catalog(
         _print_catalog(entries)
 
 
-def _promised(entries: list[Entry], name: str) -> list[Entry]:
+def _promised(entries: list[Entry], name: str, configs: Path) -> list[Entry]:
     """The cases whose requirements this kind of hardware promises to meet."""
     from harness.gating import requirements
     from harness.gating.hardware import load_hardware
     from harness.gating.implication import implication
 
-    kind = load_hardware(name, Path("configs"), Path()).value
+    kind = load_hardware(name, configs, Path()).value
     known = requirements.parse({**kind.device, **kind.offers})
     conditions = ((entry, [each for mark in entry.requires for each in requirements.parse(mark)]) for entry in entries)
     return [entry for entry, wanted in conditions if not wanted or implication(wanted, known).certain]

@@ -109,7 +109,7 @@ class LeakConfirmation:
             grew = ", ".join(
                 f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in attempt.suspicions.items()
             )
-            notes = (*attempt.notes, f"grew by {grew}; whether that is a leak is not known: {repeated.failure}")
+            notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure} (it grew by {grew})")
             return replace(attempt, notes=notes)
         if not found:
             return attempt

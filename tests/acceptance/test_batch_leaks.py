@@ -392,7 +392,7 @@ def test_the_growth_of_one_case_is_confirmed_within_the_same_time(
     result = project.run("-n0", "-k", "leaks", f"--leak-search={seconds}")
     assert result.verdicts == {LEAKS: verdict}, result.tail()
     (last,) = finals(result, LEAKS)
-    unknown = "whether that is a leak is not known: the 1 s for leak searches are used up; --leak-search=SECONDS"
+    unknown = "a suspected leak could not be confirmed: the 1 s for leak searches are used up; --leak-search=SECONDS"
     assert any(unknown in note for note in last.get("notes", ())) == (verdict == "passed")
 
 

@@ -1,0 +1,34 @@
+"""Puts the suites and configurations into the wheel, so that an installed wheel can run them. See pyproject.toml."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+#: The folder in the package, and what of the project it has. `harness/installed.py` finds it there.
+BUNDLE = Path("harness", "bundle")
+CONTENTS = ("suites", "configs", "pyproject.toml")
+
+
+class BuildWithBundle(build_py):
+    """An editable installation has no bundle: it uses the checkout."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        bundle = Path(self.build_lib) / BUNDLE
+        shutil.rmtree(bundle, ignore_errors=True)
+        bundle.mkdir(parents=True)
+        for name in CONTENTS:
+            source = Path(__file__).parent / name
+            if source.is_dir():
+                shutil.copytree(source, bundle / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy(source, bundle / name)
+
+
+setup(cmdclass={"build_py": BuildWithBundle})
