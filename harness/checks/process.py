@@ -6,17 +6,20 @@ cheap one found a difference.
 
 from __future__ import annotations
 
-import os
 import resource
-import signal
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness import linux
+# By their own names: a case may have replaced those in the module when it is checked.
+from os import fstat, getcwd
+from resource import getrlimit
+from signal import ITIMER_REAL, getitimer
+from time import sleep
+
+from harness import clock, linux
 from harness.outcome import Outcome
 
-_LIMITS = {
+LIMITS = {
     name: getattr(resource, name)
     for name in (
         "RLIMIT_AS",
@@ -81,7 +84,7 @@ class ProcessState:
 def identity(descriptor: int) -> tuple[int, int] | None:
     """Returns device and inode of a descriptor, None if it is closed."""
     try:
-        status = os.fstat(descriptor)
+        status = fstat(descriptor)
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -90,14 +93,14 @@ def identity(descriptor: int) -> tuple[int, int] | None:
 def capture(descriptors: Iterable[int]) -> ProcessState:
     """Returns the current state. `descriptors` are those that a case must not touch."""
     try:
-        folder = os.getcwd()
+        folder = getcwd()
     except OSError:  # it was removed
         folder = None
     return ProcessState(
         folder=folder,
-        limits={name: resource.getrlimit(number) for name, number in _LIMITS.items()},
+        limits={name: getrlimit(number) for name, number in LIMITS.items()},
         descriptors={number: identity(number) for number in descriptors},
-        alarm=signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+        alarm=getitimer(ITIMER_REAL)[0] > 0,
     )
 
 
@@ -126,9 +129,16 @@ def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[P
     for name, was, now in zip(("sys.stdout", "sys.stderr"), before, after, strict=True):
         if now is not was:
             problems.append(Problem(Outcome.CONTAMINATED, f"left another object as {name}"))
-        elif getattr(now, "closed", False):
+        elif _is_closed(now):
             problems.append(Problem(Outcome.CONTAMINATED, f"closed {name}"))
     return problems
+
+
+def _is_closed(stream: object) -> bool:
+    try:
+        return bool(getattr(stream, "closed", False))
+    except ValueError:  # its buffer was detached
+        return True
 
 
 class Patience:
@@ -139,12 +149,12 @@ class Patience:
         self._deadline: float | None = None
 
     def __call__(self) -> bool:
-        now = time.monotonic()
+        now = clock.monotonic()
         if self._deadline is None:
             self._deadline = now + self._seconds
         if now >= self._deadline:
             return False
-        time.sleep(_STEP)
+        sleep(_STEP)
         return True
 
 

@@ -38,6 +38,7 @@ from harness.checks.state.torch_settings import (
     torch_settings,
 )
 from harness.outcome import Outcome
+from harness.plain_values import plain_repr
 
 
 class StateGuard:
@@ -95,7 +96,11 @@ class StateGuard:
             after = self._read()
             self._found = self._changes(self._before, after)
         except Exception as error:  # noqa: BLE001 - the case may have replaced anything, the built-ins included
-            return [Problem(Outcome.CONTAMINATED, f"changed the process so that its state cannot be read: {error!r}")]
+            return [
+                Problem(
+                    Outcome.CONTAMINATED, f"changed the process so that its state cannot be read: {plain_repr(error)}"
+                )
+            ]
         self._before = after
         texts = self._fixture_texts + [describe(change) for _, change in self._found]
         self._fixture_texts = []
