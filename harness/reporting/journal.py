@@ -88,7 +88,7 @@ class Journal:
         try:
             event = {"event": event["event"], "t": clock.now(), **event}
             if not line_check.is_plain(event):
-                event = line_check.mended(event, _refused)
+                event = line_check.mended(json.loads(_encode_any(event)), _refused)
             return _encode(event).encode("ascii") + b"\n"
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
