@@ -33,11 +33,19 @@ LIMITS = {
 }
 
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
-#: multiprocessing, and one of torch for tensors shared through files. Each entry is a part of the command line.
-CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+#: multiprocessing, one of joblib's loky, and one of torch for tensors shared through files. Each entry is a part of the
+#: command line.
+CLEANERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker", "torch_shm_manager")
 #: Helper processes that libraries start once and keep. They are not leftovers of a case. torch keeps an addr2line for
-#: each library of which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp).
-KEPT_HELPERS = (*CLEANERS, "multiprocessing.forkserver", "torch/_inductor/compile_worker", "addr2line -C -f -e ")
+#: each library of which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp). loky keeps
+#: the workers of its reusable pool, which joblib and scikit-learn use with each ``n_jobs``.
+KEPT_HELPERS = (
+    *CLEANERS,
+    "multiprocessing.forkserver",
+    "loky.backend.popen_loky_posix",
+    "torch/_inductor/compile_worker",
+    "addr2line -C -f -e ",
+)
 
 #: The name for a process that a case forked and that did not call exec: its own command line is the harness's.
 FORK_OF_CASE = "a fork of the case"

@@ -41,7 +41,12 @@ def process_settings() -> Sequence[Row]:
         Row("gc.isenabled()", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
         Row("the garbage collector's thresholds", lambda: list(gc.get_threshold()), _set_thresholds),
         Row("the garbage collector's debug flags", gc.get_debug, gc.set_debug),
-        Row("the garbage collector's callbacks", lambda: tuple(gc.callbacks), _list_setter(lambda: gc.callbacks)),
+        Row(
+            "the garbage collector's callbacks",
+            lambda: tuple(gc.callbacks),
+            _list_setter(lambda: gc.callbacks),
+            ignore=_callback_of_hypothesis,
+        ),
         Row("the trace function", sys.gettrace, sys.settrace),
         Row("the profile function", sys.getprofile, sys.setprofile),
         Row("the trace function of new threads", threading.gettrace, threading.settrace),
@@ -179,6 +184,19 @@ def _excepthook_of_torch(old: object, new: object, imported: frozenset[str]) -> 
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
 
 
+def _callback_of_hypothesis(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
+    """Hypothesis measures the time of collections from its first test on, for good."""
+    if not isinstance(old, tuple) or not isinstance(new, tuple):
+        return False
+    kept = tuple(entry for entry in new if not _module_of(entry).startswith("hypothesis."))
+    return kept == tuple(entry for entry in old if not _module_of(entry).startswith("hypothesis."))
+
+
+def _module_of(thing: object) -> str:
+    name = getattr(thing, "__module__", None)
+    return name if isinstance(name, str) else ""
+
+
 def _raised_by_compiler(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
     """torch's compiler raises the limit to 2000 at its first run, and does not restore it."""
     return new == 2000 and isinstance(old, int) and old < 2000 and "torch._inductor.compile_fx" in sys.modules
@@ -235,6 +253,10 @@ _SET_BY_LIBRARIES: Mapping[str, str] = {
     "KMP_DUPLICATE_LIB_OK": "torch's compiler, where two OpenMP libraries are loaded",
     "KMP_INIT_AT_FORK": "MKL's threading layer, when it is imported",
 }
+#: As above, if it is set to this value.
+_VALUES_OF_LIBRARIES: Mapping[str, str] = {
+    "PYTHONHASHSEED": "6640",  # dask, when it first starts processes (https://github.com/dask/dask/issues/6640)
+}
 #: Set by pytest: the running phase, and its version.
 _SET_BY_PYTEST = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
 _ENVIRON = os.environ
@@ -261,7 +283,7 @@ class Environment(FlatSection):
         found = []
         for name in sorted({**before, **after}):
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
-            if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and name in _NAMES_SET_BY_LIBRARIES):
+            if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and _is_set_by_library(name, new)):
                 continue
             found.append(Change(name, old, new))
         return found
@@ -279,6 +301,10 @@ _VARIABLE = "the environment variable "
 
 def _variable(name: str) -> str:
     return _VARIABLE + name
+
+
+def _is_set_by_library(name: str, value: object) -> bool:
+    return name in _NAMES_SET_BY_LIBRARIES or _VALUES_OF_LIBRARIES.get(name.removeprefix(_VARIABLE)) == value
 
 
 _NAMES_SET_BY_LIBRARIES = frozenset(map(_variable, _SET_BY_LIBRARIES))
