@@ -7,7 +7,7 @@ import ctypes
 import sys
 import threading
 import weakref
-from _signal import getsignal  # type: ignore[import-not-found]
+from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import takewhile
@@ -17,6 +17,8 @@ import pytest
 
 #: `signal.getsignal` without the conversion to an enum, which takes ten times as long.
 bare_signal_handler: Callable[[int], object] = getsignal
+#: `signal.pthread_sigmask` without that conversion.
+bare_signal_mask: Callable[[int, tuple[int, ...]], set[int]] = pthread_sigmask
 
 
 # Bound here: a case may have replaced them when its process ends.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 # By their own names: a case may have replaced those in the module when it is checked.
-from os import fstat, getcwd
+from os import fstat, getcwd, stat
 from resource import getrlimit
 from signal import ITIMER_REAL, getitimer
 from time import sleep
@@ -19,17 +19,9 @@ from time import sleep
 from harness import clock, linux
 from harness.outcome import Outcome
 
+#: All limits that this kernel has. How much memory for real-time queues the whole machine has used is not among them.
 LIMITS = {
-    name: getattr(resource, name)
-    for name in (
-        "RLIMIT_AS",
-        "RLIMIT_CORE",
-        "RLIMIT_CPU",
-        "RLIMIT_DATA",
-        "RLIMIT_FSIZE",
-        "RLIMIT_NOFILE",
-        "RLIMIT_STACK",
-    )
+    name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
 }
 
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
@@ -62,6 +54,7 @@ _STATES = {
     "Z": "zombie",
 }
 
+_UNKNOWN = (-1, -1)
 #: Seconds that a new child has to call exec. It takes milliseconds, more on a busy machine. The check waits all of this
 #: time for a child that never calls exec, and then reports it as a fork.
 START_PATIENCE = 2.0
@@ -80,13 +73,15 @@ class Problem:
 class ProcessState:
     """The state that is compared before and after a case. Descriptors are (device, inode) by number, None if closed.
 
-    `alarm`: whether a timer for SIGALRM runs, which would kill a later case.
+    `alarm`: whether a timer for SIGALRM runs, which would kill a later case. `temp`: device and inode of the folder for
+    temporary files, None if it was removed.
     """
 
     folder: str | None
     limits: dict[str, tuple[int, int]]
     descriptors: dict[int, tuple[int, int] | None]
     alarm: bool = False
+    temp: tuple[int, int] | None = None
 
 
 def identity(descriptor: int) -> tuple[int, int] | None:
@@ -98,8 +93,18 @@ def identity(descriptor: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def capture(descriptors: Iterable[int]) -> ProcessState:
-    """Returns the current state. `descriptors` are those that a case must not touch."""
+def _folder_identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:  # a case has given up the right to look
+        return _UNKNOWN
+    return status.st_dev, status.st_ino
+
+
+def capture(descriptors: Iterable[int], temp: str = "") -> ProcessState:
+    """Returns the current state. `descriptors` are those that a case must not touch, `temp` is the temporary folder."""
     try:
         folder = getcwd()
     except OSError:  # it was removed
@@ -109,6 +114,7 @@ def capture(descriptors: Iterable[int]) -> ProcessState:
         limits={name: getrlimit(number) for name, number in LIMITS.items()},
         descriptors={number: identity(number) for number in descriptors},
         alarm=getitimer(ITIMER_REAL)[0] > 0,
+        temp=_folder_identity(temp) if temp else None,
     )
 
 
@@ -124,6 +130,8 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
     ]
     if after.alarm and not before.alarm:
         changes.append("left a timer running that sends SIGALRM")
+    if after.temp not in (before.temp, _UNKNOWN):
+        changes.append(f"{'removed' if after.temp is None else 'replaced'} the folder for temporary files")
     for number, what in before.descriptors.items():
         if after.descriptors[number] != what:
             verb = "closed" if after.descriptors[number] is None else "replaced"
@@ -132,9 +140,9 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
 
 
 def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[Problem]:
-    """Returns a problem for each of Python's standard output and error that is not the same open file any more."""
+    """Returns a problem for each of Python's standard streams that is not the same open file any more."""
     problems = []
-    for name, was, now in zip(("sys.stdout", "sys.stderr"), before, after, strict=True):
+    for name, was, now in zip(("sys.stdin", "sys.stdout", "sys.stderr"), before, after, strict=True):
         if now is not was:
             problems.append(Problem(Outcome.CONTAMINATED, f"left another object as {name}"))
         elif _is_closed(now):

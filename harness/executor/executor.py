@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 # By their own names: a case may have replaced those in the module when its reports are written, and after its end.
-from os import _exit, fstat, ftruncate, getpid
+from os import _exit, environ, fstat, ftruncate, getpid
 from os import write as write_to
 from pathlib import Path
 from resource import RLIM_INFINITY, getrlimit, setrlimit
@@ -25,6 +25,7 @@ import pytest
 from harness import _compat, linux
 from harness.backends.backend import Backend
 from harness.checks import poison, process
+from harness.checks.dump_later import DUMP_LATER
 from harness.checks.inspector import Inspector, LeakCheck
 from harness.checks.meters.table import Meters, growths
 from harness.checks.origins import Origins, record_history
@@ -75,11 +76,12 @@ class Executor:
         self._backend = backend
         self._pid = getpid()
         self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
-        self._state = process.capture((0, 1, 2, channel.fileno(), *files))
+        self._temp = environ.get("TMPDIR", "")
+        self._state = process.capture((0, 1, 2, channel.fileno(), *files), self._temp)
         self._limits = self._state.limits
         #: The descriptors that what is written down goes to. A case may have closed or replaced them.
         self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
-        self._streams = (sys.stdout, sys.stderr)
+        self._streams = (sys.stdin, sys.stdout, sys.stderr)
         self._has_subtests = False
         #: Whether the current case has raised an error, also an expected one.
         self._has_raised = False
@@ -218,11 +220,14 @@ class Executor:
         """Check the process after a case. Problems are added to `problems`, other results to the message `done`."""
         poisoned = poison.sticky_error()
         self._watchdog.stop()
-        state = process.capture(self._state.descriptors)
+        state = process.capture(self._state.descriptors, self._temp)
         problems += process.compare(self._state, state)
         problems += process.changed_streams(self._streams, _streams_now())
         if state.alarm:
             setitimer(ITIMER_REAL, 0)
+        if DUMP_LATER.disarm():
+            text = "left faulthandler.dump_traceback_later() running, which dumps stacks or ends the process later"
+            problems.append(Problem(Outcome.CONTAMINATED, text))
         if linux.has_children():
             now = linux.children()
             new = sorted(set(now) - set(self._children))
@@ -263,7 +268,7 @@ class Executor:
         return problems
 
     def _changes_of_process(self) -> list[Problem]:
-        return process.compare(self._state, process.capture(self._state.descriptors))
+        return process.compare(self._state, process.capture(self._state.descriptors, self._temp))
 
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
         """Have pytest run the case under the watchdog, which keeps running. Returns the error that aborted it or {}."""
@@ -292,7 +297,7 @@ class Executor:
         aborted = self._protocol(self._collected.items[message["case"]], message)
         self._watchdog.stop()
         if "hook_error" in aborted:
-            self._streams[1].write(aborted["hook_error"]["traceback"])
+            self._streams[2].write(aborted["hook_error"]["traceback"])
             _exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
@@ -389,7 +394,7 @@ class Executor:
 
     def _flush_output(self) -> None:
         """Flush all output to the files. Their sizes then separate the output of one phase from that of the next."""
-        for stream in (*self._streams, *_streams_now()):
+        for stream in (*self._streams[1:], *_streams_now()[1:]):
             try:
                 stream.flush()
             except BaseException:  # noqa: BLE001 - a stream that the case has closed, or an object of its own
@@ -451,9 +456,9 @@ class Executor:
             _exit(1)
 
 
-def _streams_now() -> tuple[Any, Any]:
-    """Returns Python's standard output and error, None for one that the case has deleted."""
-    return getattr(sys, "stdout", None), getattr(sys, "stderr", None)
+def _streams_now() -> tuple[Any, Any, Any]:
+    """Returns Python's standard streams, None for one that the case has deleted."""
+    return getattr(sys, "stdin", None), getattr(sys, "stdout", None), getattr(sys, "stderr", None)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 
 from harness import _compat, options
+from harness.checks.dump_later import DUMP_LATER
 from harness.checks.state.guard import FixtureWatch, StateGuard
 from harness.collection.recorder import Recorder
 from harness.errors import HarnessError
@@ -146,6 +147,7 @@ def prepare(spec: ZygoteSpec) -> Around | None:
     Raises `harness.under.WrapperError`, PreloadError.
     """
     sys.path[:] = spec.sys_path
+    DUMP_LATER.install()
     with _imports(spec):
         around = (
             Around(spec.under) if spec.under is not None else None

@@ -29,6 +29,7 @@ from harness.checks.state.interpreter import (
     decimal_settings,
     process_settings,
 )
+from harness.checks.state.kernel import kernel_settings
 from harness.checks.state.names import Modules, Namespaces
 from harness.checks.state.section import Change, FixtureChanges, Section, Settings, Values, describe, same
 from harness.checks.state.torch_settings import (
@@ -53,6 +54,7 @@ class StateGuard:
         self._sections: Sequence[Section] = (
             self._modules,
             Settings(process_settings),
+            Settings(kernel_settings),
             Settings(decimal_settings),
             Settings(asyncio_settings),
             SignalHandlers(),

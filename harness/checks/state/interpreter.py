@@ -26,6 +26,7 @@ from typing import Any
 
 from harness import _compat
 from harness.checks.state.section import ABSENT, Change, FlatSection, Row, Values, alike, same
+from harness.text import signal_name
 
 
 def process_settings() -> Sequence[Row]:
@@ -77,7 +78,7 @@ def process_settings() -> Sequence[Row]:
         Row("the filters of the root logger", lambda: tuple(logging.root.filters)),
         Row("the logger class", logging.getLoggerClass, logging.setLoggerClass),
         Row("the log record factory", logging.getLogRecordFactory, logging.setLogRecordFactory),
-        *(_attribute(sys, "sys", name) for name in _HOOKS if hasattr(sys, name)),
+        *(_attribute(sys, "sys", name) for name in _HOOKS),
     ]
     if monitoring := getattr(sys, "monitoring", None):
         rows += [
@@ -86,7 +87,7 @@ def process_settings() -> Sequence[Row]:
     return rows
 
 
-_HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "stdin", "dont_write_bytecode")
+_HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "tracebacklimit", "dont_write_bytecode")
 
 
 def decimal_settings() -> Sequence[Row] | None:
@@ -316,7 +317,7 @@ class SignalHandlers(FlatSection):
 
     def __init__(self) -> None:
         numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-        self._numbers = {f"the handler of {_signal_name(number)}": int(number) for number in numbers}
+        self._numbers = {f"the handler of {signal_name(number)}": int(number) for number in numbers}
         self._handlers: list[object] = []
         self._last: dict[str, object] = {}
 
@@ -339,13 +340,6 @@ class SignalHandlers(FlatSection):
     def restore(self, change: Change) -> None:
         if change.old is not None:  # Python cannot set a handler of C code again
             signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _is_data_loaders(handler: object) -> bool:
