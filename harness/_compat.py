@@ -7,7 +7,7 @@ import ctypes
 import sys
 import threading
 import weakref
-from _signal import getsignal  # type: ignore[import-not-found]
+from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import takewhile
@@ -17,7 +17,14 @@ import pytest
 
 #: `signal.getsignal` without the conversion to an enum, which takes ten times as long.
 bare_signal_handler: Callable[[int], object] = getsignal
+#: `signal.pthread_sigmask` without that conversion.
+bare_signal_mask: Callable[[int, tuple[int, ...]], set[int]] = pthread_sigmask
 
+
+# Bound here: a case may have replaced them when its process ends.
+_Finalize: Any = weakref.finalize
+_run_exit_functions: Callable[[], None] = atexit._run_exitfuncs
+_join_threads: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
 
 #: Where CPython, up to 3.13, has the version of a dictionary: behind the head of the object and the number of entries.
 _VERSION_OFFSET = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
@@ -73,20 +80,19 @@ def run_exit_callbacks(after: weakref.finalize[..., Any] | None) -> None:
     Of `weakref.finalize` objects only those that were made after the object `after`; all of them if it is None, or does
     not live any more. Those before are not even looked at: that would copy the memory page of each in a forked process.
     """
-    kind: Any = weakref.finalize
-    made = list(takewhile(lambda each: each is not after, reversed(kind._registry)))
-    kind._registry = {each: kind._registry[each] for each in reversed(made)}
-    atexit._run_exitfuncs()
+    made = list(takewhile(lambda each: each is not after, reversed(_Finalize._registry)))
+    _Finalize._registry = {each: _Finalize._registry[each] for each in reversed(made)}
+    _run_exit_functions()
 
 
 def join_threads() -> None:
     """Tell thread pools to end, and wait for the threads that the interpreter waits for at its end."""
-    threading._shutdown()  # type: ignore[attr-defined]
+    _join_threads()
 
 
 def finalizers() -> list[weakref.finalize[..., Any]]:
     """The live `weakref.finalize` objects, oldest first. Each of them may run at the end of the interpreter."""
-    return list(weakref.finalize._registry)  # type: ignore[attr-defined]
+    return list(_Finalize._registry)
 
 
 def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[None]:

@@ -10,6 +10,10 @@ import signal
 import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Looked up once: a case may have replaced these names when its process is checked, and when it ends.
+_byref, _get_errno = ctypes.byref, ctypes.get_errno
+_libc_exit, _python_exit = _libc.exit, ctypes.pythonapi.Py_Exit
+_fflush, _timer_settime = _libc.fflush, _libc.timer_settime
 
 _PR_SET_PDEATHSIG = 1
 _PR_GET_PDEATHSIG = 2
@@ -35,7 +39,7 @@ class SharedMemory:
         flags = mmap.PROT_READ | mmap.PROT_WRITE
         self._address = _libc.mmap(None, size, flags, mmap.MAP_SHARED, descriptor, 0)
         if self._address == ctypes.c_void_p(-1).value:
-            code = ctypes.get_errno()
+            code = _get_errno()
             raise OSError(code, f"mmap of {size} bytes: {os.strerror(code)}")
         self._size = size
         self.bytes = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
@@ -48,7 +52,7 @@ class SharedMemory:
 
 def _prctl(option: int, argument: int) -> None:
     if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
-        code = ctypes.get_errno()
+        code = _get_errno()
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
@@ -69,7 +73,7 @@ def expect_end_of_parent() -> None:
     The descriptors of a process are closed a moment before its children are killed.
     """
     number = ctypes.c_int(0)
-    if _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0) == 0 and number.value == signal.SIGKILL:
+    if _libc.prctl(_PR_GET_PDEATHSIG, _byref(number), 0, 0, 0) == 0 and number.value == signal.SIGKILL:
         while is_ending(os.getppid()):
             time.sleep(0.01)
 
@@ -231,7 +235,7 @@ def line_buffer_c_stdio() -> None:
 
 def flush_c_stdio() -> None:
     """Flush every C output stream."""
-    _libc.fflush(None)
+    _fflush(None)
 
 
 class _SignalEvent(ctypes.Structure):
@@ -265,7 +269,7 @@ class Timer:
         """`number` is the signal. Raises OSError."""
         self._timer = ctypes.c_void_p()
         event = _SignalEvent(signal=number, notify=0)  # SIGEV_SIGNAL
-        self._check(_libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
+        self._check(_libc.timer_create(time.CLOCK_MONOTONIC, _byref(event), _byref(self._timer)))
 
     def start(self, seconds: float) -> None:
         """Raise the signal in `seconds` (above 0). An earlier start is replaced."""
@@ -277,12 +281,12 @@ class Timer:
         self._set(_NEVER)
 
     def _set(self, times: _TimerTimes) -> None:
-        self._check(_libc.timer_settime(self._timer, 0, ctypes.byref(times), None))
+        self._check(_timer_settime(self._timer, 0, _byref(times), None))
 
     @staticmethod
     def _check(result: int) -> None:
         if result != 0:
-            code = ctypes.get_errno()
+            code = _get_errno()
             raise OSError(code, f"timer: {os.strerror(code)}")
 
 
@@ -324,9 +328,9 @@ def exit_before_earlier_handlers() -> bool:
 
 def c_exit(status: int) -> None:
     """Call C's ``exit``: C exit handlers run, the interpreter is not finalised. Does not return."""
-    _libc.exit(status)
+    _libc_exit(status)
 
 
 def interpreter_exit(status: int) -> None:
     """Finalise the interpreter and exit, from any depth of Python frames (CPython's ``Py_Exit``). Does not return."""
-    ctypes.pythonapi.Py_Exit(status)
+    _python_exit(status)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from harness import linux, options, plan, preparation, stop_signals, temp_folder
+from harness import clock, linux, options, plan, preparation, stop_signals, temp_folder
 from harness.backends.table import labels
 from harness.caseid import suite_of
 from harness.context import RunContext
@@ -81,7 +81,7 @@ class Run:
         Raises pytest.UsageError for options that cannot be used. Where a folder cannot be made, the session ends with
         one sentence. In both cases nothing is left behind.
         """
-        self.begun = time.monotonic()
+        self.begun = clock.monotonic()
         self.queue = queue
         self.inventory = inventory
         self.devices = inventory.usable
@@ -255,7 +255,7 @@ class Run:
         context = self.context
         return {
             "event": "run",
-            "t": time.time(),
+            "t": clock.now(),
             "schema": SCHEMA,
             "run_id": context.run_id,
             "argv": ["pytest", *context.args],
@@ -379,7 +379,7 @@ class Run:
         self.progress.enter(self._tail.read())
         own = os.getpid()
         stopped = {worker: pid for worker, pid in self.progress.pids.items() if linux.is_stopped_child(pid, own)}
-        return self.progress.snapshot(time.time(), stopped)
+        return self.progress.snapshot(clock.now(), stopped)
 
     def report(self, status: int) -> int:
         """Write the end of the journal, junit.xml and report.html; returns the run's exit status, given pytest's own.
@@ -447,9 +447,9 @@ class Run:
 
     def _ended(self, ledger: Ledger, status: int) -> Ledger:
         """Write down the end of the run; the ledger with it."""
-        duration = round(time.monotonic() - self.begun, 3)
+        duration = round(clock.monotonic() - self.begun, 3)
         status = EXIT_INTERNAL if self.failure else status
-        end = End(event="end", t=time.time(), exit_status=status, duration=duration)
+        end = End(event="end", t=clock.now(), exit_status=status, duration=duration)
         self._append(end.model_dump())
         return dataclasses.replace(ledger, end=end)
 
@@ -481,7 +481,7 @@ class Run:
         """Write down a finding. None if a resumed run has it already."""
         if self.interrupted is not None and (kind, message) in self.interrupted.resumption.findings:
             return None
-        finding = Finding(event="finding", t=time.time(), kind=kind, message=message)
+        finding = Finding(event="finding", t=clock.now(), kind=kind, message=message)
         self._append(finding.model_dump())
         return finding
 

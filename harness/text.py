@@ -55,9 +55,12 @@ def first_of(names: Sequence[str], most: int = 3) -> str:
 
 def exit_text(status: int) -> str:
     """The text for an exit code of ``os.waitstatus_to_exitcode``: ``exit status 3``, ``SIGSEGV``."""
-    if status >= 0:
-        return f"exit status {status}"
+    return f"exit status {status}" if status >= 0 else signal_name(-status)
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; ``signal 42`` for one without a name."""
     try:
-        return signal.Signals(-status).name
+        return signal.Signals(number).name
     except ValueError:
-        return f"signal {-status}"
+        return f"signal {number}"

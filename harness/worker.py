@@ -29,6 +29,7 @@ from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
 from harness.errors import HarnessError, WriteError
 from harness.executor import seeding
+from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, Current
 from harness.gating import policy as rules
 from harness.gating import requirements, waivers
@@ -79,6 +80,8 @@ _STARVED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 #: The reason in `Worker.over` if the journal cannot be written.
 UNRECORDED = "harness: the run cannot be recorded"
 
+#: The name of the plugin that measures cases in this process.
+_PHASE_CLOCK = "harness-phase-clock"
 CASE_ID = pytest.StashKey[str]()
 _PREPARED = pytest.StashKey[tuple[str, Case]]()
 
@@ -366,7 +369,10 @@ class Worker:
             provider.of(backend).enter_inline(self.context.library)
         item.config.stash[CURRENT] = Current(backend.kind, seed=case.seed)
         seeding.seed_everything(case.seed, backend)
-        item.config.pluginmanager.register(record)
+        plugins = item.config.pluginmanager
+        if not plugins.has_plugin(_PHASE_CLOCK):
+            plugins.register(PhaseClock(), _PHASE_CLOCK)
+        plugins.register(record)
         with self._recording():
             record.start()
         stopped = ""
@@ -376,7 +382,7 @@ class Worker:
             stopped = str(error) or f"stopped by {signal.SIGINT.name}"
             raise
         finally:
-            item.config.pluginmanager.unregister(record)
+            plugins.unregister(record)
             with self._recording():
                 record.finish(stopped)
             if self.over:

@@ -14,6 +14,7 @@ from harness.checks.process import Problem
 from harness.checks.state.guard import StateGuard
 from harness.keeping import Keeps
 from harness.outcome import Outcome
+from harness.plain_values import plain_repr
 
 #: ``--leak-check``: no check, the cheap meters, or all meters after every case.
 LeakCheck = Literal["off", "fast", "full"]
@@ -67,7 +68,7 @@ class Inspector:
         except Exception as error:  # noqa: BLE001
             # A case may have replaced anything that is read here; what that raises is caused by the case.
             self._meters = None
-            text = f"changed the process so that its state cannot be read: {error!r}"
+            text = f"changed the process so that its state cannot be read: {plain_repr(error)}"
             return [Problem(Outcome.CONTAMINATED, text)], {}
         changes = growths(before, self._before)
         if keeps is not None:

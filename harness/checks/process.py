@@ -6,35 +6,38 @@ cheap one found a difference.
 
 from __future__ import annotations
 
-import os
 import resource
-import signal
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness import linux
+# By their own names: a case may have replaced those in the module when it is checked.
+from os import fstat, getcwd, stat
+from resource import getrlimit
+from signal import ITIMER_REAL, getitimer
+from time import sleep
+
+from harness import clock, linux
 from harness.outcome import Outcome
 
-_LIMITS = {
-    name: getattr(resource, name)
-    for name in (
-        "RLIMIT_AS",
-        "RLIMIT_CORE",
-        "RLIMIT_CPU",
-        "RLIMIT_DATA",
-        "RLIMIT_FSIZE",
-        "RLIMIT_NOFILE",
-        "RLIMIT_STACK",
-    )
+#: All limits that this kernel has. How much memory for real-time queues the whole machine has used is not among them.
+LIMITS = {
+    name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
 }
 
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
-#: multiprocessing, and one of torch for tensors shared through files. Each entry is a part of the command line.
-CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+#: multiprocessing, one of joblib's loky, and one of torch for tensors shared through files. Each entry is a part of the
+#: command line.
+CLEANERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker", "torch_shm_manager")
 #: Helper processes that libraries start once and keep. They are not leftovers of a case. torch keeps an addr2line for
-#: each library of which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp).
-KEPT_HELPERS = (*CLEANERS, "multiprocessing.forkserver", "torch/_inductor/compile_worker", "addr2line -C -f -e ")
+#: each library of which it has looked up a C++ frame (Symbolizer in torch/csrc/profiler/unwind/unwind.cpp). loky keeps
+#: the workers of its reusable pool, which joblib and scikit-learn use with each ``n_jobs``.
+KEPT_HELPERS = (
+    *CLEANERS,
+    "multiprocessing.forkserver",
+    "loky.backend.popen_loky_posix",
+    "torch/_inductor/compile_worker",
+    "addr2line -C -f -e ",
+)
 
 #: The name for a process that a case forked and that did not call exec: its own command line is the harness's.
 FORK_OF_CASE = "a fork of the case"
@@ -51,6 +54,7 @@ _STATES = {
     "Z": "zombie",
 }
 
+_UNKNOWN = (-1, -1)
 #: Seconds that a new child has to call exec. It takes milliseconds, more on a busy machine. The check waits all of this
 #: time for a child that never calls exec, and then reports it as a fork.
 START_PATIENCE = 2.0
@@ -69,35 +73,48 @@ class Problem:
 class ProcessState:
     """The state that is compared before and after a case. Descriptors are (device, inode) by number, None if closed.
 
-    `alarm`: whether a timer for SIGALRM runs, which would kill a later case.
+    `alarm`: whether a timer for SIGALRM runs, which would kill a later case. `temp`: device and inode of the folder for
+    temporary files, None if it was removed.
     """
 
     folder: str | None
     limits: dict[str, tuple[int, int]]
     descriptors: dict[int, tuple[int, int] | None]
     alarm: bool = False
+    temp: tuple[int, int] | None = None
 
 
 def identity(descriptor: int) -> tuple[int, int] | None:
     """Returns device and inode of a descriptor, None if it is closed."""
     try:
-        status = os.fstat(descriptor)
+        status = fstat(descriptor)
     except OSError:
         return None
     return status.st_dev, status.st_ino
 
 
-def capture(descriptors: Iterable[int]) -> ProcessState:
-    """Returns the current state. `descriptors` are those that a case must not touch."""
+def _folder_identity(path: str) -> tuple[int, int] | None:
     try:
-        folder = os.getcwd()
+        status = stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:  # a case has given up the right to look
+        return _UNKNOWN
+    return status.st_dev, status.st_ino
+
+
+def capture(descriptors: Iterable[int], temp: str = "") -> ProcessState:
+    """Returns the current state. `descriptors` are those that a case must not touch, `temp` is the temporary folder."""
+    try:
+        folder = getcwd()
     except OSError:  # it was removed
         folder = None
     return ProcessState(
         folder=folder,
-        limits={name: resource.getrlimit(number) for name, number in _LIMITS.items()},
+        limits={name: getrlimit(number) for name, number in LIMITS.items()},
         descriptors={number: identity(number) for number in descriptors},
-        alarm=signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+        alarm=getitimer(ITIMER_REAL)[0] > 0,
+        temp=_folder_identity(temp) if temp else None,
     )
 
 
@@ -113,6 +130,8 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
     ]
     if after.alarm and not before.alarm:
         changes.append("left a timer running that sends SIGALRM")
+    if after.temp not in (before.temp, _UNKNOWN):
+        changes.append(f"{'removed' if after.temp is None else 'replaced'} the folder for temporary files")
     for number, what in before.descriptors.items():
         if after.descriptors[number] != what:
             verb = "closed" if after.descriptors[number] is None else "replaced"
@@ -121,14 +140,21 @@ def compare(before: ProcessState, after: ProcessState) -> list[Problem]:
 
 
 def changed_streams(before: Sequence[object], after: Sequence[object]) -> list[Problem]:
-    """Returns a problem for each of Python's standard output and error that is not the same open file any more."""
+    """Returns a problem for each of Python's standard streams that is not the same open file any more."""
     problems = []
-    for name, was, now in zip(("sys.stdout", "sys.stderr"), before, after, strict=True):
+    for name, was, now in zip(("sys.stdin", "sys.stdout", "sys.stderr"), before, after, strict=True):
         if now is not was:
             problems.append(Problem(Outcome.CONTAMINATED, f"left another object as {name}"))
-        elif getattr(now, "closed", False):
+        elif _is_closed(now):
             problems.append(Problem(Outcome.CONTAMINATED, f"closed {name}"))
     return problems
+
+
+def _is_closed(stream: object) -> bool:
+    try:
+        return bool(getattr(stream, "closed", False))
+    except ValueError:  # its buffer was detached
+        return True
 
 
 class Patience:
@@ -139,12 +165,12 @@ class Patience:
         self._deadline: float | None = None
 
     def __call__(self) -> bool:
-        now = time.monotonic()
+        now = clock.monotonic()
         if self._deadline is None:
             self._deadline = now + self._seconds
         if now >= self._deadline:
             return False
-        time.sleep(_STEP)
+        sleep(_STEP)
         return True
 
 

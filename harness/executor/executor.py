@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
-import resource
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+
+# By their own names: a case may have replaced those in the module when its reports are written, and after its end.
+from os import _exit, environ, fstat, ftruncate, getpid
+from os import write as write_to
 from pathlib import Path
-from time import monotonic
-from time import time as wall_clock  # by their own names: a case may replace those in the module
-from typing import NoReturn
+from resource import RLIM_INFINITY, getrlimit, setrlimit
+from signal import ITIMER_REAL, pause, setitimer
+from sys import modules
+from typing import Any, NoReturn
 
 import pytest
 
@@ -24,16 +26,19 @@ from harness import _compat, linux
 from harness.backends.backend import Backend
 from harness.checks import poison, process
 from harness.checks.growth import may_leak
+from harness.checks.dump_later import DUMP_LATER
 from harness.checks.inspector import Inspector, LeakCheck
 from harness.checks.meters.table import Meters, growths
 from harness.checks.origins import Origins, record_history
 from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
+from harness.clock import monotonic, now
 from harness.devices import health
 from harness.executor import allocator_snapshot, failure, seeding, short_exit, streams
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
+from harness.plain_values import plain_repr, plain_text
 from harness.protocol import reports
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
@@ -43,6 +48,8 @@ from harness.text import counted
 #: Seconds after which no further case of one request begins. Meanwhile the supervisor hears nothing.
 BURST = 0.05
 _ALL_PHASES = [*range(len(PHASES))]
+_REPORT = pytest.TestReport
+_ABORTS = (KeyboardInterrupt, pytest.exit.Exception)
 
 
 class Executor:
@@ -68,13 +75,14 @@ class Executor:
         self._facts = files[1]
         self._page = page
         self._backend = backend
-        self._pid = os.getpid()
+        self._pid = getpid()
         self._watchdog = linux.Timer(WATCHDOG_SIGNAL)
-        self._state = process.capture((0, 1, 2, channel.fileno(), *files))
+        self._temp = environ.get("TMPDIR", "")
+        self._state = process.capture((0, 1, 2, channel.fileno(), *files), self._temp)
         self._limits = self._state.limits
         #: The descriptors that what is written down goes to. A case may have closed or replaced them.
         self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
-        self._streams = (sys.stdout, sys.stderr)
+        self._streams = (sys.stdin, sys.stdout, sys.stderr)
         self._has_subtests = False
         #: Whether the current case has raised an error, also an expected one.
         self._has_raised = False
@@ -99,10 +107,10 @@ class Executor:
                 while (message := self._channel.pop()) is None:
                     self._channel.receive()
                     if self._channel.closed:
-                        os._exit(0)
+                        _exit(0)
                 self._handle(message)
         except MemoryError:
-            os._exit(EXIT_NO_MEMORY)
+            _exit(EXIT_NO_MEMORY)
         except BaseException as error:  # noqa: BLE001 - the harness's own error: those of cases and hooks are handled
             self._expect_own_channel()
             failure.end_process(error, self._channel)
@@ -143,12 +151,13 @@ class Executor:
 
         A message would wake the supervisor; these do not.
         """
-        config = self._collected.session.config
-        if report.failed and self._snapshots is not None and self._snapshots_made < allocator_snapshot.MOST:
+        config, clock = self._collected.session.config, self._collected.clock
+        outcome = reports.outcome_of_phase(report)
+        if outcome == "failed" and self._snapshots is not None and self._snapshots_made < allocator_snapshot.MOST:
             self._snapshots_made += 1
             allocator_snapshot.write(self._snapshots, self._snapshots_made)
-        self._has_subtests = self._has_subtests or type(report) is not pytest.TestReport
-        self._has_raised = self._has_raised or report.failed or hasattr(report, "wasxfail")
+        self._has_subtests = self._has_subtests or type(report) is not _REPORT
+        self._has_raised = self._has_raised or outcome == "failed" or hasattr(report, "wasxfail")
         if self._has_subtests and report.when == "call":
             # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
@@ -157,11 +166,11 @@ class Executor:
         sizes = _size(1), _size(2)
         if reports.is_bare_pass(report, self._location):
             self._expect_own_process()
-            times = float(report.duration), float(report.start), float(report.stop)
+            times = reports.times_of(report, clock.times)
             if self._page.add(PassedPhase(PHASES.index(report.when), *times, *sizes)):
                 return
         self._is_plain = False
-        message = reports.pack(config, report, self._location)
+        message = reports.pack(config, report, self._location, when=clock.when, times=clock.times)
         message |= {"after": len(self._page.written), "out": sizes}
         self._guarded(lambda: _write(self._facts, encode(message)))
 
@@ -182,7 +191,7 @@ class Executor:
         """Write down that the next case begins. So the last one has passed, and there is nothing else to say of it."""
         self._flush_output()
         sizes = _size(1), _size(2)
-        message = {"op": "begun", "case": case, "t": wall_clock(), "out": sizes, "passed": self._page.written}
+        message = {"op": "begun", "case": case, "t": now(), "out": sizes, "passed": self._page.written}
         self._guarded(lambda: _write(self._facts, encode(message)))
 
     def _run_case(self, message: Message) -> Message:
@@ -202,7 +211,7 @@ class Executor:
             problems = problems or self._remaining_problems()
             if not problems:  # the case is not the cause
                 raise
-            text = f"left the process in a state that cannot be checked: {error!r}"
+            text = f"left the process in a state that cannot be checked: {plain_repr(error)}"
             problems.append(Problem(Outcome.CONTAMINATED, text))
         if problems:
             done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
@@ -212,11 +221,14 @@ class Executor:
         """Check the process after a case. Problems are added to `problems`, other results to the message `done`."""
         poisoned = poison.sticky_error()
         self._watchdog.stop()
-        state = process.capture(self._state.descriptors)
+        state = process.capture(self._state.descriptors, self._temp)
         problems += process.compare(self._state, state)
-        problems += process.changed_streams(self._streams, (sys.stdout, sys.stderr))
+        problems += process.changed_streams(self._streams, _streams_now())
         if state.alarm:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            setitimer(ITIMER_REAL, 0)
+        if DUMP_LATER.disarm():
+            text = "left faulthandler.dump_traceback_later() running, which dumps stacks or ends the process later"
+            problems.append(Problem(Outcome.CONTAMINATED, text))
         if linux.has_children():
             now = linux.children()
             new = sorted(set(now) - set(self._children))
@@ -259,7 +271,7 @@ class Executor:
         return problems
 
     def _changes_of_process(self) -> list[Problem]:
-        return process.compare(self._state, process.capture(self._state.descriptors))
+        return process.compare(self._state, process.capture(self._state.descriptors, self._temp))
 
     def _protocol(self, item: pytest.Item, message: Message) -> Message:
         """Have pytest run the case under the watchdog, which keeps running. Returns the error that aborted it or {}."""
@@ -268,16 +280,19 @@ class Executor:
         item.config.stash[CURRENT] = Current(self._backend.kind, seed=message["seed"])
         seeding.seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])
+        had = len(item.user_properties)
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
-        except (KeyboardInterrupt, pytest.exit.Exception) as error:
-            return {"interruption": f"raised {type(error).__name__}: {error}".rstrip(": ")}
+        except _ABORTS as error:
+            return {"interruption": f"raised {type(error).__name__}: {plain_text(error)}".rstrip(": ")}
         except MemoryError:
             raise
         except BaseException as error:
             if not failure.is_of_others(error):
                 raise
             return {"hook_error": failure.describe(error)}
+        finally:
+            del item.user_properties[had:]  # they are in the reports; kept, they would look like a leak of the case
         return {}
 
     def _run_without_report(self, message: Message) -> None:
@@ -285,12 +300,12 @@ class Executor:
         aborted = self._protocol(self._collected.items[message["case"]], message)
         self._watchdog.stop()
         if "hook_error" in aborted:
-            sys.stderr.write(aborted["hook_error"]["traceback"])
-            os._exit(1)
+            self._streams[2].write(aborted["hook_error"]["traceback"])
+            _exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
         """Returns how often each injected fault was triggered since the last case, by name."""
-        torch = sys.modules.get("torch")
+        torch = modules.get("torch")
         if torch is None:
             return {}
         before, self._struck = self._struck, dict(self._backend.faults_struck(torch))
@@ -362,9 +377,9 @@ class Executor:
             try:
                 write()
             except MemoryError:
-                os._exit(EXIT_NO_MEMORY)
+                _exit(EXIT_NO_MEMORY)
         except BrokenPipeError:
-            os._exit(0)
+            _exit(0)
         except OSError as error:
             if error.errno != errno.EFBIG:  # the case's limit on file sizes must not apply to the harness's files
                 raise
@@ -376,39 +391,39 @@ class Executor:
         self._expect_own_process()
         for number, what in self._own.items():
             if process.identity(number) != what:
-                os._exit(EXIT_CHANNEL_GONE)
+                _exit(EXIT_CHANNEL_GONE)
 
     def _expect_own_process(self) -> None:
-        while os.getpid() != self._pid:
+        while getpid() != self._pid:
             # A case forked this copy and left it. It waits, so that the check finds it as a child process left running.
-            signal.pause()
+            pause()
 
     def _flush_output(self) -> None:
         """Flush all output to the files. Their sizes then separate the output of one phase from that of the next."""
-        for stream in (sys.stdout, sys.stderr):
+        for stream in (*self._streams[1:], *_streams_now()[1:]):
             try:
                 stream.flush()
-            except (OSError, ValueError):
-                continue  # the case closed it; the check of the descriptors reports that
+            except BaseException:  # noqa: BLE001 - a stream that the case has closed, or an object of its own
+                continue
         linux.flush_c_stdio()
 
     @contextlib.contextmanager
     def _limits_lifted(self) -> Iterator[None]:
         """Restore the initial limits as far as permitted, and afterwards set the case's limits again."""
-        left = {name: resource.getrlimit(getattr(resource, name)) for name in self._limits}
+        left = {name: getrlimit(process.LIMITS[name]) for name in self._limits}
         self._restore_limits()
         try:
             yield
         finally:
             for name, limits in left.items():
-                resource.setrlimit(getattr(resource, name), limits)
+                setrlimit(process.LIMITS[name], limits)
 
     def _restore_limits(self) -> None:
         for name, (soft, _) in self._limits.items():
-            number = getattr(resource, name)
-            hard = resource.getrlimit(number)[1]
-            allowed = soft if hard == resource.RLIM_INFINITY else min(soft, hard) if soft >= 0 else hard
-            resource.setrlimit(number, (allowed, hard))
+            number = process.LIMITS[name]
+            hard = getrlimit(number)[1]
+            allowed = soft if hard == RLIM_INFINITY else min(soft, hard) if soft >= 0 else hard
+            setrlimit(number, (allowed, hard))
 
     def _leave(self, message: Message) -> NoReturn:
         """Tear down all fixtures, then exit under the watchdog, in the way that the request asks for."""
@@ -416,12 +431,12 @@ class Executor:
         bye: Message = {"op": "bye"}
         # After a single case that has torn down all, nothing is left to compare.
         compared = not self._poisoned and (self._inspector.several or _compat.is_set_up(self._collected.session))
-        if compared:
-            self._inspector.collect()
         try:
+            if compared:
+                self._inspector.collect()
             _compat.tear_down_all(self._collected.session)
         except BaseException as error:  # noqa: BLE001 - any error of a fixture is reported, then the process exits
-            bye["error"] = f"the teardown of fixtures that the last cases shared raised {error!r}"
+            bye["error"] = f"the teardown of fixtures that the last cases shared raised {plain_repr(error)}"
         else:
             changed, grown, by_case = self._inspector.finish() if compared else ([], {}, {})
             if changed:
@@ -444,7 +459,12 @@ class Executor:
             short_exit.clear(self._collected)
         except BaseException:  # noqa: BLE001 - the exit status shows it, as in any other process
             sys.excepthook(*sys.exc_info())
-            os._exit(1)
+            _exit(1)
+
+
+def _streams_now() -> tuple[Any, Any, Any]:
+    """Returns Python's standard streams, None for one that the case has deleted."""
+    return getattr(sys, "stdin", None), getattr(sys, "stdout", None), getattr(sys, "stderr", None)
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -452,14 +472,14 @@ def _write(descriptor: int, data: bytes) -> None:
     left = data
     try:
         while left:
-            left = left[os.write(descriptor, left) :]
+            left = left[write_to(descriptor, left) :]
     except OSError:
-        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (len(data) - len(left)))
+        ftruncate(descriptor, fstat(descriptor).st_size - (len(data) - len(left)))
         raise
 
 
 def _size(descriptor: int) -> int:
     try:
-        return os.fstat(descriptor).st_size
+        return fstat(descriptor).st_size
     except OSError:
         return 0

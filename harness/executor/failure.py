@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Sequence
+
+# By their own names: a case may have replaced those in the module.
+from os import _exit
+from traceback import format_exception, format_exception_only, walk_tb
 from typing import NoReturn
 
+from harness.plain_values import plain_repr
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message
 from harness.text import cap, one_line
@@ -18,15 +21,16 @@ _MOST = 32 << 10
 
 def describe(error: BaseException) -> Message:
     """Returns an exception in one line, and its traceback."""
-    return {
-        "error": one_line("".join(traceback.format_exception_only(error))) or type(error).__name__,
-        "traceback": cap("".join(traceback.format_exception(error)), _MOST),
-    }
+    try:
+        line, text = "".join(format_exception_only(error)), "".join(format_exception(error))
+    except Exception:  # noqa: BLE001 - the traceback's lines are read by code that a case may have replaced
+        line = text = plain_repr(error)
+    return {"error": one_line(line) or type(error).__name__, "traceback": cap(text, _MOST)}
 
 
 def is_of_others(error: BaseException) -> bool:
     """Whether an exception that came out of a hook call was raised by a hook of a conftest or of another plugin."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     return raised_by_others([frame.f_globals.get("__name__", "") for frame in frames])
 
 
@@ -56,4 +60,4 @@ def end_process(error: BaseException, channel: Channel) -> NoReturn:
         channel.send({"op": "harness_error", **describe(error)})
     except OSError:  # the supervisor is gone
         sys.excepthook(type(error), error, error.__traceback__)
-    os._exit(EXIT_HARNESS_ERROR)
+    _exit(EXIT_HARNESS_ERROR)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.checks.state.guard import StateGuard
+from harness.executor.phase_clock import PhaseClock
 
 
 class ReportRelay:
@@ -38,7 +39,7 @@ class CollectedSession:
 
     `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork,
     `case_modules` those with cases, and `last_finalizer` was made last before the collection. `relay` passes on
-    pytest's reports. `guard` is notified of fixtures.
+    pytest's reports, `clock` measures phases. `guard` is notified of fixtures.
     """
 
     session: pytest.Session
@@ -47,4 +48,5 @@ class CollectedSession:
     case_modules: frozenset[str]
     last_finalizer: weakref.finalize[..., Any] | None
     relay: ReportRelay
+    clock: PhaseClock
     guard: StateGuard

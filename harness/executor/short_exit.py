@@ -6,10 +6,10 @@ which are the same for every case.
 
 from __future__ import annotations
 
-import gc
-import sys
 import types
+from gc import collect  # by its own name: a case may have replaced it
 from itertools import takewhile
+from sys import modules
 from typing import Any
 
 from harness import _compat
@@ -21,15 +21,17 @@ def clear(collected: CollectedSession) -> None:
     _compat.join_threads()
     _compat.run_exit_callbacks(collected.last_finalizer)
     # New modules are last in the dictionary. A scan of all of it would copy the memory pages of every module's name.
-    made = takewhile(lambda name: name not in collected.modules, reversed(sys.modules))
+    made = takewhile(lambda name: name not in collected.modules, reversed(modules))
     for name in [*made, *collected.case_modules]:
-        if isinstance(module := sys.modules.get(name), types.ModuleType):
+        if issubclass(type(module := modules.get(name)), types.ModuleType):
             _drop_values(vars(module))
-    gc.collect()
+    collect()
 
 
 def _drop_values(namespace: dict[str, Any]) -> None:
     """Drop the values of a module. Modules, functions and classes stay, because a ``__del__`` may use them."""
     kept = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    for name in [key for key, value in namespace.items() if not key.startswith("__") and not isinstance(value, kept)]:
+    # Not isinstance: it asks an object for its class, and what is loaded when it is first used would be loaded now.
+    left = [key for key, value in namespace.items() if not key.startswith("__") and not issubclass(type(value), kept)]
+    for name in left:
         namespace[name] = None

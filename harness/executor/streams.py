@@ -55,6 +55,9 @@ class Unbuffered(io.FileIO):
 def expect_room(streams: Iterable[object]) -> None:
     """Raise the OSError of a full disk that one of these streams has stored, if any."""
     for stream in streams:
-        raw = getattr(stream, "buffer", None)
+        try:
+            raw = stream.buffer  # type: ignore[attr-defined]
+        except (AttributeError, ValueError):  # ValueError: the case has detached it
+            continue
         if isinstance(raw, Unbuffered) and raw.full is not None:
             raise raw.full

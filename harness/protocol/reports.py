@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.outcome import Outcome
+from harness.plain_values import plain, plain_text
 from harness.protocol.phase_page import PHASES
-from harness.protocol.wire import Message, ProtocolError
+from harness.protocol.wire import Message, ProtocolError, decode, encode
 
 Report = pytest.TestReport
 Location = tuple[str, int | None, str]
@@ -19,30 +20,88 @@ Location = tuple[str, int | None, str]
 #: The attributes of a plain report. A report with more was changed by a plugin, and is sent whole.
 _PLAIN = vars(Report("", ("", None, ""), {}, "passed", None, "call")).keys()
 _WARNING_MODULES = {"builtins": builtins, "pytest": pytest}
+#: The most seconds of a duration, and of a moment since 1970, that the journal takes.
+_MOST_SECONDS, _LAST_MOMENT = 1e9, 2.5e11
 
 
-def pack(config: pytest.Config, report: Report, location: object = None) -> Message:
-    """Returns a report as a message. Of a plain pass only unknown facts are sent.
+class Times(NamedTuple):
+    """How long a phase has taken, when it began, and when it ended: seconds, by the clocks of `harness.clock`."""
 
-    `location` is that of the case, which the receiver knows.
+    duration: float
+    start: float
+    stop: float
+
+
+def pack(
+    config: pytest.Config, report: Report, location: object = None, *, when: str = "", times: Times | None = None
+) -> Message:
+    """Returns a report as a message that `unpack` takes. Of a plain pass only unknown facts are sent.
+
+    `location` is that of the case, which the receiver knows. `when` and `times` are what the sender knows of the phase:
+    they are sent instead of values that no report can have, which a hook of a plugin may have put there.
+    Raises whatever a hook raises.
     """
+    phase_now = report.when if type(report.when) is str and report.when in PHASES else when or "call"
+    taken = times_of(report, times)._asdict()
     if is_plain_pass(report):
-        message: Message = {
-            "op": "pass",
-            "when": report.when,
-            "duration": report.duration,
-            "start": report.start,
-            "stop": report.stop,
-        }
+        message: Message = {"op": "pass", "when": phase_now, **taken}
         if report.location is not location:
             message["location"] = report.location
         if report.sections:
-            message["sections"] = report.sections
+            message["sections"] = _sections(report.sections)
         if report.user_properties:
-            message["properties"] = report.user_properties
+            message["properties"] = _pairs(report.user_properties)
         return message
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
+    data = {**(plain(data) or {}), "when": phase_now, "outcome": outcome_of_phase(report), **taken}
+    data |= {"sections": _sections(report.sections), "user_properties": _pairs(report.user_properties)}
+    if not _is_readable(config, data):
+        # A plugin has put something into it that pytest cannot read again. What it says is kept as a text.
+        data["longrepr"] = None if report.longrepr is None else plain_text(report.longrepr)
     return {"op": "report", "data": data}
+
+
+def times_of(report: Report, times: Times | None) -> Times:
+    """Returns the times that a report has, each if it is possible. The others are those given."""
+    given = times or Times(0.0, 0.0, 0.0)
+    return Times(
+        _possible(report.duration, given.duration, _MOST_SECONDS),
+        _possible(report.start, given.start, _LAST_MOMENT),
+        _possible(report.stop, given.stop, _LAST_MOMENT),
+    )
+
+
+def _possible(value: object, instead: float, most: float) -> float:
+    return value if type(value) is float and 0.0 <= value <= most else instead
+
+
+def outcome_of_phase(report: Report) -> str:
+    """Returns pytest's word for the outcome of a report, or of what a plugin has put there."""
+    return report.outcome if type(report.outcome) is str else plain_text(report.outcome)
+
+
+def _pairs(entries: object) -> list[list[Any]]:
+    """Returns pairs of a name and a value, of what should be such pairs."""
+    found = plain(entries)
+    if not isinstance(found, list):
+        return [] if not found else [["", found]]
+    pairs = [entry if isinstance(entry, list) and len(entry) == 2 else ["", entry] for entry in found]
+    return [[name if isinstance(name, str) else plain_text(name), value] for name, value in pairs]
+
+
+def _sections(entries: object) -> list[list[str]]:
+    """Returns pairs of texts, of what should be such pairs."""
+    return [[name, value if isinstance(value, str) else plain_text(value)] for name, value in _pairs(entries)]
+
+
+def _is_readable(config: pytest.Config, data: dict[str, Any]) -> bool:
+    """Whether pytest makes a report of the data: tried, because what it needs is its own affair."""
+    try:
+        copy = decode(encode({"op": "report", "data": data}), "this process")["data"]
+        report = config.hook.pytest_report_from_serializable(config=config, data=copy)
+        return isinstance(report, Report) and isinstance(report.longreprtext, str)
+    except Exception:  # noqa: BLE001 - of pytest or of a plugin
+        return False
 
 
 def unpack(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
@@ -81,13 +140,14 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
 
 def is_bare_pass(report: Report, location: object) -> bool:
     """Whether a report says of a phase of the case at `location` only that it has passed, and when."""
-    known = report.location is location and report.when in PHASES
+    known = report.location is location and type(report.when) is str and report.when in PHASES
     return known and is_plain_pass(report) and not report.sections and not report.user_properties
 
 
 def is_plain_pass(report: Report) -> bool:
     """Whether a report says that a phase has passed, and has nothing that a plugin added."""
-    return report.passed and type(report) is Report and report.longrepr is None and vars(report).keys() <= _PLAIN
+    has_passed = type(report.outcome) is str and report.outcome == "passed"
+    return has_passed and type(report) is Report and report.longrepr is None and report.__dict__.keys() <= _PLAIN
 
 
 class Failure(NamedTuple):
@@ -125,10 +185,10 @@ def pack_warning(warning: warnings.WarningMessage, when: str) -> Message:
     return {
         "op": "warning",
         "when": when,
-        "text": f"{prefix}{warning.message}",
+        "text": prefix + plain_text(warning.message),
         "category": [category.__module__, category.__name__],
-        "file": warning.filename,
-        "line": warning.lineno,
+        "file": plain_text(warning.filename),
+        "line": warning.lineno if type(warning.lineno) is int else 0,
     }
 
 

@@ -13,14 +13,15 @@ import os
 import re
 import stat
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from harness import clock
 from harness.errors import HarnessError, WriteError
+from harness.reporting import line_check
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FILE_NAME = "journal.ndjson"
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+_encode_any = json.JSONEncoder(ensure_ascii=True, default=repr, separators=(",", ":")).encode
 _FIRST_BYTES = b'{"event":"'  # every journal begins with this, because `append` writes the kind first
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -84,8 +86,11 @@ class Journal:
 
     def _line(self, event: Mapping[str, Any]) -> bytes:
         try:
-            return _encode({"event": event["event"], "t": time.time(), **event}).encode("ascii") + b"\n"
-        except (KeyError, TypeError, ValueError) as error:
+            event = {"event": event["event"], "t": clock.now(), **event}
+            if not line_check.is_plain(event):
+                event = line_check.mended(json.loads(_encode_any(event)), _refused)
+            return _encode(event).encode("ascii") + b"\n"
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
 
     def _write(self, lines: bytes) -> None:
@@ -232,6 +237,19 @@ def line_parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]
         return event
 
     return parsed
+
+
+def _refused(event: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """The places in an event that a reader refuses. A kind that no reader knows is not refused."""
+    from pydantic import ValidationError
+
+    from harness.reporting.events import EVENT
+
+    try:
+        EVENT.validate_json(_without_surrogates(_encode_any(event).encode("ascii")))
+    except ValidationError as error:
+        return [] if _unknown_kind(error) is not None else [each["loc"] for each in error.errors(include_url=False)]
+    return []
 
 
 def _bytes_of(path: Path) -> bytes:

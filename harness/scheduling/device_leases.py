@@ -14,7 +14,6 @@ import os
 import select
 import stat
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from harness import linux
+from harness import clock, linux
 from harness.errors import HarnessError, NoDeviceError, writing
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.lease_board import Board, Entry, Process
@@ -222,9 +221,9 @@ class DeviceLeases:
         assert self._pipe is not None
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        wait = Wait(time.monotonic(), self._blocked()[1], limit=self._limit, first_word=self._first_word)
+        wait = Wait(clock.monotonic(), self._blocked()[1], limit=self._limit, first_word=self._first_word)
         while True:
-            poll.poll(max(0.0, min(_LONGEST_WAIT, wait.next_look - time.monotonic())) * 1000)
+            poll.poll(max(0.0, min(_LONGEST_WAIT, wait.next_look - clock.monotonic())) * 1000)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe, 4096)
             self._look()
@@ -232,7 +231,7 @@ class DeviceLeases:
                 return
             interrupt()
             device, holder = self._blocked()
-            now = time.monotonic()
+            now = clock.monotonic()
             message_due, over = wait.look(now, holder)
             who = holder.partition("\n")[0] or "another worker"
             if message_due:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from harness import clock
 from harness.errors import HarnessError
 
 #: The folder below the run's folder for temporary files.
@@ -29,7 +29,7 @@ class StoppedError(HarnessError):
 class Stop:
     """A request to stop. `reason`: for example ``stopped by SIGTERM``. Running cases may go on until `deadline`.
 
-    `deadline` is a time of `time.monotonic`. `grace`: seconds from the request to the deadline.
+    `deadline` is a time of `harness.clock.monotonic`. `grace`: seconds from the request to the deadline.
     """
 
     reason: str
@@ -39,7 +39,7 @@ class Stop:
     @classmethod
     def after(cls, grace: float, reason: str) -> Stop:
         """Returns a request with its deadline `grace` seconds from now."""
-        return cls(reason, grace, time.monotonic() + grace)
+        return cls(reason, grace, clock.monotonic() + grace)
 
     @property
     def text(self) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from harness.clock import now
 
 
 @dataclass(slots=True)
@@ -19,7 +20,7 @@ class Activities:
     """What one worker is doing. Activities nest: when the inner one ends, the outer one is current again."""
 
     def __init__(
-        self, record: Callable[[Mapping[str, Any]], None], worker: str, *, clock: Callable[[], float] = time.time
+        self, record: Callable[[Mapping[str, Any]], None], worker: str, *, clock: Callable[[], float] = now
     ) -> None:
         """`clock` returns seconds since 1970, as in the journal."""
         self._record = record

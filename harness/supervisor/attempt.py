@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from harness import clock
 from harness.checks.meters.table import meter_of
 from harness.checks.process import Problem
 from harness.outcome import Outcome
@@ -119,7 +119,7 @@ class RunningAttempt:
         self.request = request
         self.number = number
         self._alone = not handle.cases
-        self._begun = time.monotonic()
+        self._begun = clock.monotonic()
         handle.trim_output()
         self._listener = Listener(handle, request)
         self._listener.ask()
@@ -127,7 +127,7 @@ class RunningAttempt:
     def result(self) -> Attempt:
         """Wait for the end of the case. Every failure is part of the result. The executor is killed if necessary."""
         evidence = self._listener.run()
-        duration = time.monotonic() - self._begun
+        duration = clock.monotonic() - self._begun
         return attempt_of(self._listener, self.number, evidence, alone=self._alone, duration=duration)
 
 
@@ -212,7 +212,7 @@ class Listener:
         self.start = handle.marks
         handle.send({"op": "run", "number": len(handle.cases) + 1, **request.fields})
         handle.cases.append(request.case)
-        self.deadline = time.monotonic() + request.limit + GRACE
+        self.deadline = clock.monotonic() + request.limit + GRACE
 
     def run(self) -> Evidence:
         """Wait for the end of the case."""
@@ -294,7 +294,7 @@ class Listener:
         self.spent = True
         with contextlib.suppress(ZygoteError):  # the executor ended with its zygote
             handle.send({**message, "seed": request.seed})
-            answer = handle.receive(time.monotonic() + request.limit + GRACE)
+            answer = handle.receive(clock.monotonic() + request.limit + GRACE)
             if isinstance(answer, dict) and answer.get("op") == "grown":
                 self.spent, grown = False, answer["growths"]
                 self.suspicions = {
@@ -357,7 +357,7 @@ def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
     Raises ZygoteError, StoppedError.
     """
     handle.send({"op": "exit", "limit": limit, "light": light})
-    deadline = time.monotonic() + limit + GRACE
+    deadline = clock.monotonic() + limit + GRACE
     while handle.exit_status is None:
         answer = handle.receive(deadline)
         if answer is NoMessage.DEADLINE:

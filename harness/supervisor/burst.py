@@ -6,13 +6,13 @@ itself while all is well, and notes in its file of facts when a case begins. Eac
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
+from harness import clock
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.wire import Message, ProtocolError, decode
 from harness.scheduling.stop_request import StoppedError
@@ -51,7 +51,7 @@ class Burst:
         #: Of a case that has passed in silence, how to make its attempt: the executor shall not wait for that.
         self._attempts: list[Attempt | Callable[[], Attempt]] = []
         #: When each case began, as far as is known.
-        self._begins = [time.time()]
+        self._begins = [clock.now()]
         self._alone = not handle.cases
         self._over = 0.0
         self._answer: Message | NoMessage | None = None
@@ -100,7 +100,7 @@ class Burst:
 
     def _look(self) -> None:
         """Wait for a message, or for the time to look for cases that have begun."""
-        deadline, now = self._listener.deadline, time.monotonic()
+        deadline, now = self._listener.deadline, clock.monotonic()
         until = min(deadline, now + max(LOOK, now - self._since))
         try:
             answer = self.handle.receive(until)
@@ -109,7 +109,7 @@ class Burst:
         else:
             if answer is not NoMessage.DEADLINE or until == deadline:
                 self._answer = answer
-        self._over = time.time()
+        self._over = clock.now()
 
     def _receive(self) -> Message | NoMessage:
         """Raises ZygoteError, StoppedError."""
@@ -117,7 +117,7 @@ class Burst:
             raise self._error
         if self._answer is None:
             self._answer = self.handle.receive(self._listener.deadline)
-            self._over = time.time()
+            self._over = clock.now()
         return self._answer
 
     def _take_ended(self) -> None:
@@ -149,7 +149,7 @@ class Burst:
     def _conclude(self) -> None:
         """Take the attempt at the last case that has begun."""
         evidence = self._listener.heed(self._receive)
-        self._add(evidence, self._over or time.time())
+        self._add(evidence, self._over or clock.now())
 
     def _place(self, ended: float) -> _Place:
         """The place of the next attempt, which has ended."""
@@ -162,7 +162,7 @@ class Burst:
     def _listen(self, request: CaseRequest, *, again: bool = False) -> Listener:
         if not again:
             self.handle.cases.append(request.case)
-        self._since = time.monotonic()
+        self._since = clock.monotonic()
         return Listener(self.handle, request, start=self.handle.marks, deadline=self._since + request.limit + GRACE)
 
     def _begin(self, message: Message) -> float:
@@ -173,7 +173,7 @@ class Burst:
         case, begun = self._requests[self.ran].case, message.get("t")
         if message.get("case") != case or not isinstance(begun, float):
             raise ProtocolError(f"an executor began {message.get('case')!r}, expected {case!r}")
-        return min(max(self._begins[-1], begun), time.time())
+        return min(max(self._begins[-1], begun), clock.now())
 
 
 def _attempt(listener: Listener, evidence: Evidence, place: _Place) -> Attempt:

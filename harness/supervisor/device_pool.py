@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from harness import clock
 from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare, standing
@@ -184,13 +185,13 @@ class DevicePool:
         """
         if self._watch is None:
             return
-        deadline = time.monotonic() + self._release_limit
+        deadline = clock.monotonic() + self._release_limit
         for device in self.known(uuids):
             if self.drained(device) is not None:
                 continue
             before = self._left_before.get(device.uuid, frozenset())
             while left := self._watch.dead_users(device.uuid) - before:
-                if time.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     why = (
                         f"nvml lists ended processes as its users {self._release_limit:g} s after the end of executor "
                         f"{executor}: {', '.join(map(str, sorted(left)))}"

@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harness import clock
 from harness.backends.table import BACKENDS
 from harness.context import RunContext
 from harness.devices import kernel_log
@@ -77,7 +77,7 @@ class Diagnostics:
             hardware=BACKENDS[handle.binding.kind].hardware,
             pid=handle.pid,
             exit_status=attempt.evidence.exit_status,
-            begun=(time.monotonic() - attempt.duration, time.time() - attempt.duration),
+            begun=(clock.monotonic() - attempt.duration, clock.now() - attempt.duration),
         )
         with self._activities.doing(f"collecting diagnostics after {case.id} was {attempt.outcome}"):
             return replace(attempt, notes=(*attempt.notes, *self.collect(failure)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 
+from harness import clock
 from harness.devices import health
 from harness.devices.health import Health
 from harness.protocol.exit_status import WATCHDOG_SIGNAL
@@ -18,7 +18,7 @@ _ERRORS_KEPT = 1 << 13
 
 def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
     """Have a fresh executor examine its one device, and end it. Raises ZygoteError."""
-    began = time.monotonic()
+    began = clock.monotonic()
     handle.send({"op": "examine", "seed": seed, "limit": limit})
     deadline = began + limit + GRACE
     answers: list[bytes] = []
@@ -37,4 +37,4 @@ def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> Health:
     in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
     errors = handle.outputs.err
     stderr = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
-    return health.judge(in_time, handle.exit_status, answers, stderr, time.monotonic() - began)
+    return health.judge(in_time, handle.exit_status, answers, stderr, clock.monotonic() - began)

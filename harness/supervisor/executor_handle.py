@@ -9,13 +9,12 @@ import signal
 import socket
 import struct
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from harness import temp_folder
+from harness import clock, temp_folder
 from harness.backends.backend import Kind
 from harness.backends.table import DEVICE_VARIABLES
 from harness.checks.process import describe_stuck
@@ -243,7 +242,7 @@ class ExecutorHandle:
 
         Raises ZygoteError, StoppedError.
         """
-        answer = self.receive(time.monotonic() + START_LIMIT)
+        answer = self.receive(clock.monotonic() + START_LIMIT)
         if answer == {"op": "ready"}:
             return
         if answer is NoMessage.DEADLINE:
@@ -263,7 +262,7 @@ class ExecutorHandle:
             self._channel.send(message)
 
     def receive(self, deadline: float, *, heed_stop: bool = True) -> Message | NoMessage:
-        """Returns the next message, or why none came by `deadline` (of `time.monotonic`). Raises ZygoteError.
+        """Returns the next message, or why none came by `deadline` (of `harness.clock.monotonic`). Raises ZygoteError.
 
         With `heed_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
         """
@@ -284,7 +283,7 @@ class ExecutorHandle:
                 if self.exit_status is not None and self._channel.closed:
                     self._check_silent_exit()
                     return NoMessage.EXITED
-                now = time.monotonic()
+                now = clock.monotonic()
                 if stop is not None and stop.deadline <= now:
                     raise StoppedError(stop.text)
                 remaining = (deadline if stop is None else min(deadline, stop.deadline)) - now
@@ -324,7 +323,7 @@ class ExecutorHandle:
             if self.exit_status is not None:
                 return
             self._link.signal(self.name, number)
-            if self.wait_exit(time.monotonic() + grace):
+            if self.wait_exit(clock.monotonic() + grace):
                 return
         if not self._link.answers:
             raise self._link.give_up(f"kill executor {self.name}")

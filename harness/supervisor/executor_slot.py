@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import temp_folder
+from harness import clock, temp_folder
 from harness.errors import WriteError, writing
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.device_leases import DeviceLeases
@@ -129,7 +128,7 @@ class ExecutorSlot:
         self.lease(claim)
         self.stop.refuse()
         doing = self.activities.doing
-        begun = time.monotonic()
+        begun = clock.monotonic()
         if self._link is None:
             with doing("waiting for the zygote to collect the cases"):
                 self._link = self._connect()
@@ -137,7 +136,7 @@ class ExecutorSlot:
         self.current = handle
         self._leases.bind(handle.pid)
         self._lease = Lease(binding.devices, claim.share, claim.memory)
-        self._journal(handle, "started", startup=round(time.monotonic() - begun, 6), reason=self._link.cold)
+        self._journal(handle, "started", startup=round(clock.monotonic() - begun, 6), reason=self._link.cold)
         return handle
 
     def _start(self, link: ZygoteClient, binding: Binding, *, ahead: bool = False) -> ExecutorHandle:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from harness import clock
 from harness.context import RunContext
 from harness.supervisor.case import Case, first_line, tracebacks
 from harness.supervisor.executor_slot import Record
@@ -22,7 +21,7 @@ class InlineCase:
         self._device = device
         self._record = record
         self._reports: list[pytest.TestReport] = []
-        self._begun = time.monotonic()
+        self._begun = clock.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)
@@ -50,7 +49,7 @@ class InlineCase:
                 devices=[self._device],
                 outcome=judgement.outcome.value,
                 final=True,
-                duration=round(time.monotonic() - self._begun, 6),
+                duration=round(clock.monotonic() - self._begun, 6),
                 phases={report.when: report.duration for report in self._reports},
                 message=judgement.message or first_line(self._reports),
                 detail=tracebacks(self._reports),

@@ -11,13 +11,12 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness import linux
+from harness import clock, linux
 from harness.collection import description
 from harness.errors import HarnessError, WriteError, writing
 from harness.protocol.wire import Channel, Message, ProtocolError
@@ -198,7 +197,7 @@ class ZygoteClient:
         A fork that fails for lack of processes, memory or descriptors is retried for `FORK_PATIENCE` seconds.
         Raises ForkRefusedError, ZygoteError, StoppedError.
         """
-        begun, tries = time.monotonic(), 0
+        begun, tries = clock.monotonic(), 0
         pause, longest = FORK_PAUSES
         while True:
             tries += 1
@@ -206,7 +205,7 @@ class ZygoteClient:
             answer = self._answer(order["executor"])
             if answer["op"] == "spawned":
                 return int(answer["pid"])
-            waited = time.monotonic() - begun
+            waited = clock.monotonic() - begun
             why = f"could not {answer['what']} for executor {order['executor']}: {answer['error']} ({answer['text']})"
             if waited + pause > FORK_PATIENCE:
                 raise ForkRefusedError(
@@ -306,7 +305,7 @@ class ZygoteClient:
         With `executor`, only a message about that one. With `heed_stop`, raises StoppedError after a request to stop
         the run.
         """
-        deadline = time.monotonic() + seconds
+        deadline = clock.monotonic() + seconds
         while True:
             for message in self._inbox:
                 if message["op"] in kinds and (executor is None or message["executor"] == executor):
@@ -318,7 +317,7 @@ class ZygoteClient:
 
     def _idle(self, seconds: float) -> None:
         """Wait, and read messages of the zygote meanwhile. Raises StoppedError."""
-        deadline = time.monotonic() + seconds
+        deadline = clock.monotonic() + seconds
         while self._readable(deadline, heed_stop=True):
             self.pump()
 
@@ -331,7 +330,7 @@ class ZygoteClient:
         while True:
             if heed_stop:
                 self.stop.refuse()
-            ready = [descriptor for descriptor, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)]
+            ready = [descriptor for descriptor, _ in poll.poll(max(0.0, deadline - clock.monotonic()) * 1000)]
             if self.channel.fileno() in ready or not ready:
                 return bool(ready)
 

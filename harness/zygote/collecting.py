@@ -13,10 +13,12 @@ from typing import NoReturn
 import pytest
 
 from harness import _compat, options
+from harness.checks.dump_later import DUMP_LATER
 from harness.checks.state.guard import FixtureWatch, StateGuard
 from harness.collection.recorder import Recorder
 from harness.errors import HarnessError
 from harness.executor import trace_log as tracelog
+from harness.executor.phase_clock import PhaseClock
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import show_surrogates
 from harness.rootdir import Root, RootError
@@ -53,6 +55,7 @@ class CollectorPlugin:
         self._recorder = recorder
         self._last_finalizer = next(reversed(_compat.finalizers()), None)
         self._relay = ReportRelay()
+        self._clock = PhaseClock()
         self._guard = StateGuard()
 
     @pytest.hookimpl(tryfirst=True)  # before pytest's plugin for temporary folders reads the option
@@ -63,6 +66,7 @@ class CollectorPlugin:
             self.error = RootError(misplaced)
             raise pytest.UsageError(misplaced)
         config.pluginmanager.register(self._relay)
+        config.pluginmanager.register(self._clock)
         config.pluginmanager.register(FixtureWatch(self._guard))
         config.pluginmanager.register(tracelog.TraceLogMuted())
         if self._around is not None:
@@ -101,6 +105,7 @@ class CollectorPlugin:
                 case_modules=frozenset(case_modules),
                 last_finalizer=self._last_finalizer,
                 relay=self._relay,
+                clock=self._clock,
                 guard=self._guard,
             )
         )
@@ -142,6 +147,7 @@ def prepare(spec: ZygoteSpec) -> Around | None:
     Raises `harness.under.WrapperError`, PreloadError.
     """
     sys.path[:] = spec.sys_path
+    DUMP_LATER.install()
     with _imports(spec):
         around = (
             Around(spec.under) if spec.under is not None else None

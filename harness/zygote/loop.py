@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import selectors
-import time
 from collections.abc import Callable
+
+from harness.clock import monotonic
 
 Action = Callable[[], object]
 
@@ -14,7 +15,7 @@ Action = Callable[[], object]
 class Loop:
     """Calls an action when its descriptor is readable or its time is reached. No action may block."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Action]] = []

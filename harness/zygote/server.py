@@ -17,12 +17,12 @@ import signal
 import socket
 import struct
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from harness.clock import monotonic
 from harness.executor.become import detach
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
@@ -76,7 +76,7 @@ class ForkServer:
         unwritten: str = "",
         life_line: int = 0,
         processes: Processes | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`become` turns a fork of this process into an executor. `unfit`: why no executor can be forked. `cold`: why
         executors start cold and collect by themselves. `unwritten`: why this process's log is incomplete. The server

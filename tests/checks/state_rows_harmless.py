@@ -53,6 +53,16 @@ def enter_rows() -> None:
             assert torch._dynamo.config.verbose
         assert torch._dynamo.config.reorderable_logging_functions == set()  # read: torch keeps a copy of its own
 
+    @harmless
+    def first_test_of_hypothesis() -> None:
+        import hypothesis
+
+        hypothesis.given(hypothesis.strategies.integers())(lambda number: None)()
+
+    @harmless
+    def first_processes_of_dask() -> None:
+        os.environ["PYTHONHASHSEED"] = "6640"
+
     @slow_harmless
     def first_profile() -> None:
         with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:

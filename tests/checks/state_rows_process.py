@@ -49,6 +49,10 @@ def enter_rows() -> None:
     def signal_handler() -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
+    @contaminates("did not restore the environment variable PYTHONHASHSEED (now '1', was absent)")
+    def seed_of_hashes() -> None:
+        os.environ["PYTHONHASHSEED"] = "1"
+
     @contaminates("did not restore the umask (now '0o77', was '0o22')")
     def umask() -> None:
         os.umask(0o077)

@@ -389,6 +389,15 @@ def test_pinned_memory_in_use_is_read_only_where_torch_counts_what_is_freed(vers
     assert read["pinned_reserved"] == 16
 
 
+def test_a_folder_of_joblib_counts_once_it_holds_something(tmp_path: Path) -> None:
+    files = Files(tmp_path / "none", tmp_path)
+    folder = tmp_path / f"joblib_memmapping_folder_{os.getpid()}_of_a_call"
+    folder.mkdir()
+    assert files.read()["shm_files"] == 0
+    (folder / "array").write_text("four")
+    assert files.read()["shm_files"] == 1
+
+
 def test_temporary_files_are_counted_at_any_depth_but_pytests_and_inductors_link(tmp_path: Path) -> None:
     files = Files(tmp_path, tmp_path / "none")
     assert files.read() == {"shm_files": 0, "shm_bytes": 0, "temp_files": 0, "temp_bytes": 0}

@@ -68,6 +68,8 @@ def test_only_new_living_strangers_are_findings() -> None:
         13: None,
         14: ("R", "x" * 1000),
         15: ("S", "/usr/lib/python3/dist-packages/torch/bin/torch_shm_manager"),
+        19: ("S", "python -B -c from joblib.externals.loky.backend.resource_tracker import main; main(5, False)"),
+        18: ("S", "python -m joblib.externals.loky.backend.popen_loky_posix --process-name LokyProcess-1 --pipe 18"),
         16: ("S", "python -m harness.zygote 12"),
         17: ("S", "addr2line -C -f -e /lib/libtorch_cpu.so"),
     }

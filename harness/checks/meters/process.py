@@ -23,6 +23,9 @@ _STATM = "/proc/self/statm"
 _PYTEST_FOLDER = "pytest-of-"
 #: The start of the name of inductor's default folder. A link of that name is the harness's (`compiler_caches`).
 INDUCTOR_FOLDER = "torchinductor_"
+#: The start of the names of folders in shared memory of which joblib makes one for each of its parallel calls. It
+#: removes them at the end of the process. What it puts into them counts.
+_JOBLIB_FOLDER = "joblib_memmapping_folder_"
 #: The most entries of the folder for temporary files that are counted.
 _MOST_FILES = 10_000
 #: Nanoseconds, more than the resolution of file times (10 ms at most). Two changes within one step have the same time,
@@ -174,6 +177,8 @@ class Files:
         kept = []
         undecided = {}
         for entry in _entries(self._shm):
+            if entry.name.startswith(_JOBLIB_FOLDER) and not _entries(Path(entry.path)):
+                continue
             key = (entry.name, entry.inode())
             if key in self._ours:
                 kept.append(entry)

@@ -29,6 +29,7 @@ from harness.checks.state.interpreter import (
     decimal_settings,
     process_settings,
 )
+from harness.checks.state.kernel import kernel_settings
 from harness.checks.state.names import Modules, Namespaces
 from harness.checks.state.section import Change, FixtureChanges, Section, Settings, Values, describe, same
 from harness.checks.state.torch_settings import (
@@ -38,6 +39,7 @@ from harness.checks.state.torch_settings import (
     torch_settings,
 )
 from harness.outcome import Outcome
+from harness.plain_values import plain_repr
 
 
 class StateGuard:
@@ -52,6 +54,7 @@ class StateGuard:
         self._sections: Sequence[Section] = (
             self._modules,
             Settings(process_settings),
+            Settings(kernel_settings),
             Settings(decimal_settings),
             Settings(asyncio_settings),
             SignalHandlers(),
@@ -95,7 +98,11 @@ class StateGuard:
             after = self._read()
             self._found = self._changes(self._before, after)
         except Exception as error:  # noqa: BLE001 - the case may have replaced anything, the built-ins included
-            return [Problem(Outcome.CONTAMINATED, f"changed the process so that its state cannot be read: {error!r}")]
+            return [
+                Problem(
+                    Outcome.CONTAMINATED, f"changed the process so that its state cannot be read: {plain_repr(error)}"
+                )
+            ]
         self._before = after
         texts = self._fixture_texts + [describe(change) for _, change in self._found]
         self._fixture_texts = []

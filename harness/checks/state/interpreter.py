@@ -26,6 +26,7 @@ from typing import Any
 
 from harness import _compat
 from harness.checks.state.section import ABSENT, Change, FlatSection, Row, Values, alike, same
+from harness.text import signal_name
 
 
 def process_settings() -> Sequence[Row]:
@@ -41,7 +42,12 @@ def process_settings() -> Sequence[Row]:
         Row("gc.isenabled()", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
         Row("the garbage collector's thresholds", lambda: list(gc.get_threshold()), _set_thresholds),
         Row("the garbage collector's debug flags", gc.get_debug, gc.set_debug),
-        Row("the garbage collector's callbacks", lambda: tuple(gc.callbacks), _list_setter(lambda: gc.callbacks)),
+        Row(
+            "the garbage collector's callbacks",
+            lambda: tuple(gc.callbacks),
+            _list_setter(lambda: gc.callbacks),
+            ignore=_callback_of_hypothesis,
+        ),
         Row("the trace function", sys.gettrace, sys.settrace),
         Row("the profile function", sys.getprofile, sys.setprofile),
         Row("the trace function of new threads", threading.gettrace, threading.settrace),
@@ -72,7 +78,7 @@ def process_settings() -> Sequence[Row]:
         Row("the filters of the root logger", lambda: tuple(logging.root.filters)),
         Row("the logger class", logging.getLoggerClass, logging.setLoggerClass),
         Row("the log record factory", logging.getLogRecordFactory, logging.setLogRecordFactory),
-        *(_attribute(sys, "sys", name) for name in _HOOKS if hasattr(sys, name)),
+        *(_attribute(sys, "sys", name) for name in _HOOKS),
     ]
     if monitoring := getattr(sys, "monitoring", None):
         rows += [
@@ -81,7 +87,7 @@ def process_settings() -> Sequence[Row]:
     return rows
 
 
-_HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "stdin", "dont_write_bytecode")
+_HOOKS = ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "tracebacklimit", "dont_write_bytecode")
 
 
 def decimal_settings() -> Sequence[Row] | None:
@@ -179,6 +185,19 @@ def _excepthook_of_torch(old: object, new: object, imported: frozenset[str]) -> 
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
 
 
+def _callback_of_hypothesis(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
+    """Hypothesis measures the time of collections from its first test on, for good."""
+    if not isinstance(old, tuple) or not isinstance(new, tuple):
+        return False
+    kept = tuple(entry for entry in new if not _module_of(entry).startswith("hypothesis."))
+    return kept == tuple(entry for entry in old if not _module_of(entry).startswith("hypothesis."))
+
+
+def _module_of(thing: object) -> str:
+    name = getattr(thing, "__module__", None)
+    return name if isinstance(name, str) else ""
+
+
 def _raised_by_compiler(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
     """torch's compiler raises the limit to 2000 at its first run, and does not restore it."""
     return new == 2000 and isinstance(old, int) and old < 2000 and "torch._inductor.compile_fx" in sys.modules
@@ -235,6 +254,10 @@ _SET_BY_LIBRARIES: Mapping[str, str] = {
     "KMP_DUPLICATE_LIB_OK": "torch's compiler, where two OpenMP libraries are loaded",
     "KMP_INIT_AT_FORK": "MKL's threading layer, when it is imported",
 }
+#: As above, if it is set to this value.
+_VALUES_OF_LIBRARIES: Mapping[str, str] = {
+    "PYTHONHASHSEED": "6640",  # dask, when it first starts processes (https://github.com/dask/dask/issues/6640)
+}
 #: Set by pytest: the running phase, and its version.
 _SET_BY_PYTEST = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
 _ENVIRON = os.environ
@@ -261,7 +284,7 @@ class Environment(FlatSection):
         found = []
         for name in sorted({**before, **after}):
             old, new = before.get(name, ABSENT), after.get(name, ABSENT)
-            if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and name in _NAMES_SET_BY_LIBRARIES):
+            if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and _is_set_by_library(name, new)):
                 continue
             found.append(Change(name, old, new))
         return found
@@ -281,6 +304,10 @@ def _variable(name: str) -> str:
     return _VARIABLE + name
 
 
+def _is_set_by_library(name: str, value: object) -> bool:
+    return name in _NAMES_SET_BY_LIBRARIES or _VALUES_OF_LIBRARIES.get(name.removeprefix(_VARIABLE)) == value
+
+
 _NAMES_SET_BY_LIBRARIES = frozenset(map(_variable, _SET_BY_LIBRARIES))
 _NAMES_SET_BY_PYTEST = frozenset(map(_variable, _SET_BY_PYTEST))
 
@@ -290,7 +317,7 @@ class SignalHandlers(FlatSection):
 
     def __init__(self) -> None:
         numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-        self._numbers = {f"the handler of {_signal_name(number)}": int(number) for number in numbers}
+        self._numbers = {f"the handler of {signal_name(number)}": int(number) for number in numbers}
         self._handlers: list[object] = []
         self._last: dict[str, object] = {}
 
@@ -313,13 +340,6 @@ class SignalHandlers(FlatSection):
     def restore(self, change: Change) -> None:
         if change.old is not None:  # Python cannot set a handler of C code again
             signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _is_data_loaders(handler: object) -> bool:

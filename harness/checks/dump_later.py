@@ -1,0 +1,47 @@
+"""Whether ``faulthandler.dump_traceback_later`` will fire. Python does not tell, so its functions are replaced."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Callable
+from typing import Any
+
+from harness import clock
+
+
+class DumpLater:
+    """Notes whether ``faulthandler.dump_traceback_later`` will fire, which Python does not tell.
+
+    With ``exit=True`` it ends the process of a later case.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._cancel: Callable[[], None] = faulthandler.cancel_dump_traceback_later
+
+    def install(self) -> None:
+        """Replace the functions of faulthandler by ones that do the same and note it."""
+        later, cancel = faulthandler.dump_traceback_later, faulthandler.cancel_dump_traceback_later
+
+        def dump_traceback_later(timeout: float, repeat: bool = False, *more: Any, **named: Any) -> None:
+            later(timeout, repeat, *more, **named)
+            self._until = float("inf") if repeat else clock.monotonic() + timeout
+
+        def cancel_dump_traceback_later() -> None:
+            cancel()
+            self._until = 0.0
+
+        faulthandler.dump_traceback_later = dump_traceback_later
+        faulthandler.cancel_dump_traceback_later = cancel_dump_traceback_later
+
+    def disarm(self) -> bool:
+        """Cancel it. Returns whether it would have fired."""
+        if not self._until:
+            return False
+        would_fire = clock.monotonic() < self._until
+        self._until = 0.0
+        self._cancel()
+        return would_fire
+
+
+DUMP_LATER = DumpLater()

@@ -1,0 +1,115 @@
+"""What the kernel keeps for a process beside memory, descriptors and limits, and what of Python follows from it.
+
+docs/process-state.md lists all of it, also what is not looked at. Each reader is one system call or none, as all of
+them are called after every case.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness import _compat, clock
+from harness.checks.state.section import Row
+from harness.text import signal_name
+
+#: With one of these set, OpenMP binds the first thread of a process to a CPU when it first computes in parallel.
+_BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
+#: Seconds that Python's time of day may differ from the machine's.
+_LAG = 60.0
+
+
+def kernel_settings() -> Sequence[Row]:
+    """The settings that this kernel, or a sandbox round this process, lets it read."""
+    return [row for row in _rows() if _works(row.read)]
+
+
+def _rows() -> list[Row]:
+    # The functions are bound here, before the first case: a case may replace them.
+    mask, block, change = _compat.bare_signal_mask, int(signal.SIG_BLOCK), int(signal.SIG_SETMASK)
+    timer, virtual, profiling = signal.getitimer, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
+    affinity, scheduler = os.sched_getaffinity, os.sched_getscheduler
+    users, groups = os.getresuid, os.getresgid
+    priority, process = os.getpriority, os.PRIO_PROCESS
+    rows = [
+        Row("the blocked signals", lambda: _named(mask(block, ())), lambda old: mask(change, _numbers(old))),
+        Row("the scheduling policy", lambda: scheduler(0)),
+        Row("the nice value", lambda: priority(process, 0)),
+        Row("the users (real, effective, saved)", lambda: [*users()]),
+        Row("the groups (real, effective, saved)", lambda: [*groups()]),
+        Row("the supplementary groups", os.getgroups),
+        Row("the timer of the process's time", lambda: timer(virtual)[0] > 0, _stopping(signal.ITIMER_VIRTUAL)),
+        Row("the timer of the process's and the kernel's time", lambda: timer(profiling)[0] > 0, _stopping(profiling)),
+        Row("the wakeup descriptor of signals", _wakeup_reader(), signal.set_wakeup_fd),
+        Row("Python's clock", _clock_reader()),
+        Row("faulthandler.is_enabled()", faulthandler.is_enabled),
+        Row("tracemalloc.is_tracing()", tracemalloc.is_tracing, _trace),
+        Row(
+            "the hooks of asynchronous generators",
+            lambda: tuple(sys.get_asyncgen_hooks()),
+            lambda old: sys.set_asyncgen_hooks(*old),
+        ),
+        Row(
+            "sys.get_coroutine_origin_tracking_depth()",
+            sys.get_coroutine_origin_tracking_depth,
+            sys.set_coroutine_origin_tracking_depth,
+        ),
+    ]
+    if not any(name in os.environ for name in _BINDING):
+        rows.append(Row("the CPUs that it may run on", lambda: affinity(0), lambda old: os.sched_setaffinity(0, old)))
+    return rows
+
+
+def _named(numbers: set[int]) -> list[str]:
+    return sorted(signal_name(number) for number in numbers) if numbers else []
+
+
+def _numbers(names: Sequence[str]) -> tuple[int, ...]:
+    return tuple(int(number) for number in signal.valid_signals() if signal_name(number) in names)
+
+
+def _works(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except OSError:
+        return False
+    return True
+
+
+def _stopping(which: int) -> Callable[[Any], object]:
+    """Returns what stops a timer that a case has started. One that a case has stopped stays stopped."""
+    return lambda old: None if old else signal.setitimer(which, 0)
+
+
+def _trace(old: Any) -> None:
+    if not old:
+        tracemalloc.stop()
+
+
+def _wakeup_reader() -> Callable[[], object]:
+    wakeup = signal.set_wakeup_fd
+
+    def read() -> int:
+        found = wakeup(-1)
+        if found != -1:
+            wakeup(found, warn_on_full_buffer=False)
+        return found
+
+    return read
+
+
+def _clock_reader() -> Callable[[], object]:
+    time_of_day, began = time.time, clock.now() - clock.monotonic()
+
+    def read() -> str:
+        moment = time_of_day()
+        is_right = abs(moment - clock.monotonic() - began) < _LAG or abs(moment - clock.now()) < _LAG
+        return "the machine's" if is_right else "another time"
+
+    return read

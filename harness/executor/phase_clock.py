@@ -1,0 +1,71 @@
+"""Measures the phases of a case. pytest's own clock is one of those that a case may stop."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from harness.clock import monotonic, now
+from harness.protocol.phase_page import PHASES
+from harness.protocol.reports import Times
+
+
+class PhaseClock:
+    """A plugin that writes the times of each phase into pytest's report of it. Other plugins may change them there."""
+
+    def __init__(self) -> None:
+        #: The phase that runs or ran last, when it began, and how long it took; None while it runs.
+        self.when = PHASES[0]
+        self._start = now()
+        self._begun = monotonic()
+        self._duration: float | None = None
+
+    @property
+    def times(self) -> Times:
+        """Of the phase that ran last; until now, if it still runs."""
+        duration = monotonic() - self._begun if self._duration is None else self._duration
+        return Times(duration, self._start, self._start + duration)
+
+    def _begin(self, when: str) -> None:
+        self.when, self._duration = when, None
+        self._start, self._begun = now(), monotonic()
+
+    def _end(self) -> None:
+        self._duration = monotonic() - self._begun
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        self._begin("setup")
+        try:
+            return (yield)
+        finally:
+            self._end()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        self._begin("call")
+        try:
+            return (yield)
+        finally:
+            self._end()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        self._begin("teardown")
+        try:
+            return (yield)
+        finally:
+            self._end()
+
+    @pytest.hookimpl(wrapper=True, trylast=True)  # inside all others, which find these times and may change them
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+        report = yield
+        if not isinstance(report, pytest.TestReport):
+            return report
+        times = self.times
+        # Part of a phase, such as a subtest, is measured by pytest alone: within the time of the phase so far.
+        is_part = self._duration is None or call.when != self.when
+        if not is_part or not 0.0 <= report.duration <= times.duration:
+            report.duration, report.start, report.stop = times
+        return report

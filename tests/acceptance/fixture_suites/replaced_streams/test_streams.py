@@ -1,0 +1,58 @@
+"""What the process of a case needs to report it, replaced by the case."""
+
+import os
+import sys
+from typing import Any
+
+EXPECTED = {
+    "test_no_stdout": "passed",
+    "test_stdout_without_flush": "passed",
+    "test_flush_interrupts": "passed",
+    "test_no_stdout_left": "contaminated: left another object as sys.stdout",
+    "test_stdout_deleted": "contaminated: left another object as sys.stdout",
+    "test_stdout_detached": "contaminated: closed sys.stdout",
+    "test_other_pid": "passed",
+    "test_other_pid_left": "contaminated: did not restore os.getpid",
+    "test_large_properties_are_no_leak": "passed",
+}
+
+
+class Interrupts:
+    def flush(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_no_stdout(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+
+
+def test_stdout_without_flush(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "stdout", object())
+
+
+def test_flush_interrupts(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "stderr", Interrupts())
+
+
+def test_no_stdout_left() -> None:
+    sys.stdout = None
+
+
+def test_stdout_deleted() -> None:
+    del sys.stdout
+
+
+def test_stdout_detached() -> None:
+    sys.stdout.detach()  # type: ignore[union-attr]
+
+
+def test_other_pid(monkeypatch: Any) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+
+
+def test_other_pid_left() -> None:
+    os.getpid = lambda: 1
+
+
+def test_large_properties_are_no_leak(record_property: Any) -> None:
+    record_property("large", [bytes(1000) for _ in range(8000)])

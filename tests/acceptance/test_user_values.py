@@ -1,0 +1,30 @@
+"""What code under test may put in the way of its own report. Nothing of it costs a verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import compare, expected
+
+
+@pytest.mark.parametrize("topic", ["user_values", "stopped_clocks", "replaced_streams"])
+@pytest.mark.parametrize("mode", ["batch", "case"])
+def test_verdicts(make_project: MakeProject, topic: str, mode: str) -> None:
+    project = make_project(topic)
+    result = project.run("-n0", f"--isolation={mode}", "--case-timeout=30")
+    compare(result, expected(project, mode), alone=mode == "case")
+
+
+def test_durations_are_of_the_clock_of_the_machine(make_project: MakeProject) -> None:
+    project = make_project("stopped_clocks")
+    for isolation in ("batch", "none"):
+        result = project.run("-n0", f"--isolation={isolation}")
+        assert not result.contents.damaged
+        finishes = [line for line in result.lines if line["event"] == "finish"]
+        assert len(finishes) >= 6
+        phases = [seconds for line in finishes for seconds in line["phases"].values()]
+        assert len(phases) == 3 * len(finishes)
+        assert all(0 < seconds < result.seconds for seconds in phases)
+        moments = [line["t"] for line in result.lines]
+        assert max(moments) - min(moments) < result.seconds
