@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from harness import cli_console, cli_renamed
 from harness.backends.table import BACKENDS
@@ -28,8 +31,35 @@ from harness.text import counted
 if TYPE_CHECKING:
     from harness.devices.device import Inventory
     from harness.reporting.catalog import Entry
+#: The exit status of typer for a usage error.
+_TYPERS_USAGE = 2
+
+
+class _UsageIsFour(TyperGroup):
+    """A group whose usage errors have the exit status that the README gives them: 2 is that of an interrupted run."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with _usage_errors():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _usage_errors():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # typer has no name for the base of its usage errors. `Exit` has an exit status too, and nothing to show.
+        if getattr(error, "exit_code", None) == _TYPERS_USAGE and hasattr(error, "show"):
+            error.exit_code = EXIT_USAGE  # type: ignore[attr-defined]
+        raise
+
 
 app = typer.Typer(
+    cls=_UsageIsFour,
     help="Conformance cases for GPUs, drivers and PyTorch: list devices and cases, check waivers, report on runs.",
     no_args_is_help=True,
     add_completion=False,
