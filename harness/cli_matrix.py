@@ -37,7 +37,7 @@ def page(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="Run directories, or folders with run directories up to two levels below."
+            metavar="DIR...", help="Run directories, or folders with run directories up to four levels below."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("matrix.html"),

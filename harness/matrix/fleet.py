@@ -13,6 +13,7 @@ from harness.caseid import suite_of
 from harness.errors import HarnessError
 from harness.matrix import model, wording
 from harness.matrix.classing import Classing, Explanation, Kind, Place, Sure, Tally, classify, together
+from harness.matrix.findings import listed_findings
 from harness.matrix.model import HoleKind, Matrix
 from harness.matrix.reading import NONE, Device, RunSummary, Said, Unreadable
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
@@ -178,6 +179,7 @@ class _Maker:
             model.Case(case=clean(case), suite=clean(suite_of(case)), cells=row, failure=failures.get(place))
             for place, ((case, _), row) in enumerate(zip(self._cases, cells, strict=True))
         )
+        findings, of_run = listed_findings([run.summary.findings for run in self._runs], self._machine_of)
         holes = sorted(self._holes.items(), key=lambda item: (-item[1].cells, _ORDER[item[0][0]], item[0][1]))
         number = {key: place for place, (key, _) in enumerate(holes)}
         listed = tuple(
@@ -186,12 +188,13 @@ class _Maker:
         )
         return Matrix(
             schema=model.SCHEMA,
-            runs=tuple(self._run(place) for place in range(len(self._runs))),
+            runs=tuple(self._run(place, of_run[place]) for place in range(len(self._runs))),
             machines=self._machine_list(listed, cells),
             cells=listed,
             cases=cases,
             groups=tuple(self._groups(cases, listed)),
             holes=tuple(hole.made(*key) for key, hole in holes),
+            findings=findings,
             differences=tuple(self._differences()),
             notes=tuple(map(clean, self._notes)),
         )
@@ -328,9 +331,9 @@ class _Maker:
             next=surest.next,
         )
 
-    # ---- runs and machines ----
+    # ---- runs, their findings, and machines ----
 
-    def _run(self, place: int) -> model.Run:
+    def _run(self, place: int, findings: tuple[int, ...]) -> model.Run:
         summary = self._runs[place].summary
         return model.Run(
             name=summary.name,
@@ -338,6 +341,8 @@ class _Maker:
             begun=summary.begun,
             machine=self._machine_of[place],
             red=summary.red,
+            exit_status=summary.exit_status,
+            findings=findings,
             notes=tuple(map(clean, summary.notes)),
         )
 

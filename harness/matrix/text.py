@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from harness.matrix import wording
 from harness.matrix.classing import Cause
 from harness.matrix.model import Cause as CauseValue
-from harness.matrix.model import Difference, Group, Hole, Matrix
+from harness.matrix.model import Difference, Finding, Group, Hole, Matrix
 from harness.reporting.page import inert
-from harness.text import counted
+from harness.text import counted, first_of
 
 #: Lines of one list that are printed. The page and the JSON have all of them.
 MOST_LINES = 20
@@ -26,9 +26,17 @@ def headline(matrix: Matrix) -> str:
     """For example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
     where = f"{counted(len(matrix.runs), 'run')} on {counted(len(matrix.machines), 'machine')}"
     total, bad = counted(len(matrix.cases), "case"), matrix.failures
+    findings = f"; {findings_text(matrix)}" if matrix.findings else ""
     if not bad:
-        return f"{where}: none of {total} is red"
-    return f"{where}: {bad} of {total} {'is' if bad == 1 else 'are'} red or flaky somewhere"
+        return f"{where}: none of {total} is red{findings}"
+    return f"{where}: {bad} of {total} {'is' if bad == 1 else 'are'} red or flaky somewhere{findings}"
+
+
+def findings_text(matrix: Matrix) -> str:
+    """For example ``2 findings make 3 runs red``."""
+    runs = len({run for each in matrix.findings for run in each.runs})
+    word = "makes" if len(matrix.findings) == 1 else "make"
+    return f"{counted(len(matrix.findings), 'finding')} {word} {counted(runs, 'run')} red"
 
 
 def classes(matrix: Matrix) -> str:
@@ -60,6 +68,9 @@ def _lines(matrix: Matrix) -> Iterator[str]:
     for group in matrix.groups[:MOST_LINES]:
         yield from _group(matrix, group)
     yield from _more(len(matrix.groups), "class", "classes")
+    for finding in matrix.findings[:MOST_LINES]:
+        yield from _finding(matrix, finding)
+    yield from _more(len(matrix.findings), "finding", "findings")
     holes = sum(hole.cells for hole in matrix.holes)
     if holes:
         size = len(matrix.cases) * len(matrix.machines)
@@ -84,6 +95,17 @@ def _group(matrix: Matrix, group: Group) -> Iterator[str]:
     if apart:
         yield f"  cannot be told apart from: {apart}"
     yield f"  next: {group.next}"
+
+
+def _finding(matrix: Matrix, finding: Finding) -> Iterator[str]:
+    where = f"in {counted(len(finding.runs), 'run')} on {counted(len(finding.machines), 'machine')}"
+    yield f"FINDING {finding.kind}: {where} - {finding.message}"
+    names = [inert.line(matrix.runs[place].name, 200) for place in finding.runs[:MOST_NAMES]]
+    yield f"  {', '.join(names)}{', …' if len(finding.runs) > MOST_NAMES else ''}"
+    if finding.concerned:
+        yield f"  {counted(finding.concerned, 'case')}: {first_of(finding.cases[:MOST_NAMES])}"
+    if finding.reproduce:
+        yield f"  reproduce: {finding.reproduce}"
 
 
 def hole_text(hole: Hole) -> str:

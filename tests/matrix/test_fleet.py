@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.matrix import folders, model
+from harness.matrix import folders, model, text
 from harness.matrix.classing import Kind
 from harness.matrix.fleet import Fleet, NothingReadError, exit_status
 from harness.matrix.folders import NoRunError
@@ -321,13 +321,22 @@ def test_a_run_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 # ---- folders ----
 
 
-def test_run_directories_are_found_up_to_two_levels_below(tmp_path: Path) -> None:
-    for where in ("a", "b/one", "b/two", "c/d/too_deep"):
+def test_run_directories_are_found_up_to_four_levels_below(tmp_path: Path) -> None:
+    for where in ("a", "b/one", "b/two", "c/d/e/f/too_deep"):
         runs.run(tmp_path / "all" / where, Machine())
     runs.run(tmp_path / "all" / "a" / "inside_a_run", Machine())
     found = folders.find([tmp_path / "all", tmp_path / "all" / "a"])
     assert [str(path.relative_to(tmp_path / "all")) for path in found.runs] == ["a", "b/one", "b/two"]
     assert found.notes == ("run directories that were given twice and count once: 1",)
+
+
+@pytest.mark.parametrize("given_", [".", "matrix-results", "matrix-results/20261126-010203"])
+def test_what_the_slurm_night_leaves_is_found(tmp_path: Path, given_: str) -> None:
+    night = tmp_path / "matrix-results" / "20261126-010203"
+    for where in ("h200-580-torch2.13-py3.12-nightly/whole", "cpu-torch2.13-py3.12-nightly/1of2"):
+        runs.run(night / where, Machine())
+    found = folders.find([tmp_path / given_])
+    assert [path.name for path in found.runs] == ["1of2", "whole"]
 
 
 def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
@@ -391,6 +400,56 @@ def test_an_unfinished_run_is_red(tmp_path: Path) -> None:
     runs.write(tmp_path / "r", runs.lines(Machine(), runs.PASSED)[:-1], Machine())
     made = matrix(tmp_path)
     assert (exit_status(made), made.runs[0].notes) == (EXIT_RED, ("it did not finish",))
+
+
+# ---- findings ----
+
+
+def with_findings(folder: Path, host: str, *findings: build.Line, status: int = 1) -> Path:
+    written = runs.lines(Machine(host), runs.PASSED)
+    return runs.write(folder / host, [*written[:-1], *findings, build.end(exit_status=status)], Machine(host))
+
+
+def test_a_finding_of_several_runs_is_listed_once(tmp_path: Path) -> None:
+    with_findings(tmp_path, "n1", build.finding("gw0-1 grew by 17 bytes", kind="batch_leak", cases=[ONE, TWO]))
+    leak = build.finding("gw0-9 grew by 2,048 bytes", kind="batch_leak", cases=[TWO], reproduce="pytest x")
+    with_findings(tmp_path, "n2", leak, build.finding("gw1 died", kind="worker"))
+    with_findings(tmp_path, "n3", status=0)
+    made = matrix(tmp_path)
+    assert [(each.kind, each.message, each.runs, each.machines) for each in made.findings] == [
+        ("batch_leak", "gw0-1 grew by 17 bytes", (0, 1), (0, 1)),
+        ("worker", "gw1 died", (1,), (1,)),
+    ]
+    first = made.findings[0]
+    assert (first.cases, first.concerned, first.reproduce) == ((ONE, TWO), 2, "pytest x")
+    assert [(run.red, run.exit_status, run.findings) for run in made.runs] == [
+        (True, 1, (0,)),
+        (True, 1, (0, 1)),
+        (False, 0, ()),
+    ]
+    assert exit_status(made) == EXIT_RED
+    written = text.text(made)
+    assert written.startswith("3 runs on 3 machines: none of 3 cases is red; 2 findings make 2 runs red\n")
+    assert "FINDING batch_leak: in 2 runs on 2 machines - gw0-1 grew by 17 bytes\n" in written
+    assert f"  2 cases: {ONE}, {TWO}\n  reproduce: pytest x\n" in written
+
+
+def test_findings_that_follow_from_the_whole_journal_are_listed(tmp_path: Path) -> None:
+    """Lists that are not satisfied, too few cases and cases of no list have no line of their own."""
+    written = runs.lines(Machine(), runs.PASSED, minimum_cases=9, profile="nightly")
+    written[1:1] = [build.must_pass(ONE, "suites/a/test_a.py::other")]
+    written.insert(-1, build.finish("suites/a/test_a.py::unknown"))
+    path = runs.write(tmp_path / "r", written, Machine(), tail=b"{torn\n")
+    found = matrix(path).findings
+    expected = Ledger.from_journal(journal.read_run(path / journal.FILE_NAME)).findings
+    assert sorted((each.kind, each.message) for each in found) == sorted((e.kind, e.message) for e in expected)
+    assert {each.kind for each in found} == {"damaged_journal", "not_collected", "must_pass", "too_few_cases"}
+
+
+def test_a_run_that_is_red_for_no_case_and_no_finding_says_so(tmp_path: Path) -> None:
+    with_findings(tmp_path, "n1", status=2)
+    (run,) = matrix(tmp_path).runs
+    assert run.notes == ("it ended with exit status 2, and no case and no finding says why: read the output of pytest",)
 
 
 # ---- much ----
