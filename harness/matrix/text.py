@@ -15,6 +15,7 @@ from harness.text import counted, first_of
 #: Lines of one list that are printed. The page and the JSON have all of them.
 MOST_LINES = 20
 MOST_NAMES = 3
+MOST_FINDINGS = 50
 
 
 def text(matrix: Matrix) -> str:
@@ -68,9 +69,9 @@ def _lines(matrix: Matrix) -> Iterator[str]:
     for group in matrix.groups[:MOST_LINES]:
         yield from _group(matrix, group)
     yield from _more(len(matrix.groups), "class", "classes")
-    for finding in matrix.findings[:MOST_LINES]:
+    for finding in matrix.findings[:MOST_FINDINGS]:
         yield from _finding(matrix, finding)
-    yield from _more(len(matrix.findings), "finding", "findings")
+    yield from _more(len(matrix.findings), "finding", "findings", MOST_FINDINGS)
     holes = sum(hole.cells for hole in matrix.holes)
     if holes:
         size = len(matrix.cases) * len(matrix.machines)
@@ -131,6 +132,6 @@ def _indent(line: str) -> str:
     return "  " if line.startswith("  ") else ""
 
 
-def _more(number: int, noun: str, plural: str) -> Iterator[str]:
-    if number > MOST_LINES:
-        yield f"  and {counted(number - MOST_LINES, f'more {noun}', f'more {plural}')}: see the page or the JSON"
+def _more(number: int, noun: str, plural: str, shown: int = MOST_LINES) -> Iterator[str]:
+    if number > shown:
+        yield f"  and {counted(number - shown, f'more {noun}', f'more {plural}')}: see the page or the JSON"
