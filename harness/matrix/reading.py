@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from harness.backends.table import backend_of
 from harness.errors import HarnessError
 from harness.gating.renamed import Renamed
+from harness.matrix import conditions
 from harness.matrix.folders import is_plain
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
 from harness.reporting import environment, events, identity, journal, journal_lines
@@ -104,7 +105,7 @@ class RunSummary:
     `facts`: what should be the same in all runs, such as the hash of the suites' files. `deselected`: cases that the
     run's options left out. `elsewhere`: cases of other shards. `parts`: run ids of the shards that it was merged from.
     `print`: runs with the same one are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
-    `findings`: the first of them. `exit_status`: that of the run.
+    `findings`: the first of them. `exit_status`: that of the run. `conditions`: what it was beside its machine.
     """
 
     name: str
@@ -128,6 +129,7 @@ class RunSummary:
     notes: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
     exit_status: int = EXIT_OK
+    conditions: conditions.Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +330,7 @@ class _Reader:
             notes=(*self.notes, *self._doubts(known), *_unexplained(known_of)),
             findings=tuple(map(_finding, known_of.findings[:MOST_FINDINGS])),
             exit_status=status,
+            conditions=conditions.facts_of(run, known),
         )
 
     def _verdicts(self) -> tuple[array[int], tuple[Said, ...], dict[int, Trouble]]:

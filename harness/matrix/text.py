@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from harness.matrix import wording
-from harness.matrix.classing import Cause
+from harness.matrix.classing import Cause, Factor
 from harness.matrix.model import Cause as CauseValue
 from harness.matrix.model import Difference, Finding, Group, Hole, Matrix
 from harness.reporting.page import inert
@@ -52,9 +52,11 @@ def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
 
 
 def title_of(group: Group) -> str:
-    """What a group is about."""
+    """What a group is about, and since when if that is known: ``option --inject=x, since RUN (DATE)``."""
     causes = tuple(Cause(each.factor, each.value) for each in group.causes)
-    return wording.title(group.kind, causes, together=group.together)
+    title = wording.title(group.kind, causes, together=group.together)
+    since = [each[0] for each in group.also if len(each) == 1 and each[0].factor is Factor.SINCE] if causes else []
+    return ", ".join([title, *(f"since {each.value}" for each in since)])
 
 
 def apart_of(group: Group) -> str:

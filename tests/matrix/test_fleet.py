@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.matrix import folders, model, text
-from harness.matrix.classing import Kind
+from harness.matrix.classing import Kind, Sure
 from harness.matrix.fleet import Fleet, NothingReadError, exit_status
 from harness.matrix.folders import NoRunError
 from harness.matrix.model import HoleKind, Matrix
@@ -400,6 +400,112 @@ def test_an_unfinished_run_is_red(tmp_path: Path) -> None:
     runs.write(tmp_path / "r", runs.lines(Machine(), runs.PASSED)[:-1], Machine())
     made = matrix(tmp_path)
     assert (exit_status(made), made.runs[0].notes) == (EXIT_RED, ("it did not finish",))
+
+
+# ---- what changed on one machine ----
+
+FAULT = "record_stream_ignored; launch_kills_process:0.0005,seed=4"
+
+
+def chronicle(folder: Path, *nights: dict[str, Any], machine: Machine | None = None) -> Matrix:
+    """The matrix of runs on one machine, one a day. `nights`: for each the red cases, and facts of its ``run`` line."""
+    for number, night in enumerate(nights):
+        facts = dict(night)
+        red = dict.fromkeys(facts.pop("red", ()), Outcome.FAILED)
+        runs.run(folder / f"r{number}", machine or Machine(), red, t=1_760_000_000.0 + 86_400 * number, **facts)
+    return matrix(folder)
+
+
+def test_an_option_that_only_red_runs_have_is_the_cause(tmp_path: Path) -> None:
+    injected = {"red": (ONE, TWO), "settings": {"inject": FAULT}}
+    made = chronicle(tmp_path, {}, {}, injected, injected, injected)
+    (group,) = made.groups
+    assert (group.kind, group.sure, group.cases) == (Kind.ONE_OPTION, Sure.WEAK, (0, 1))
+    since = f"since {tmp_path / 'r2'} (2025-10-11 08:53 UTC)"
+    assert text.title_of(group) == f"option --inject=launch_kills_process:0.0005,seed=4, {since}"
+    failure = made.cases[0].failure
+    assert failure is not None
+    assert failure.text == (
+        "Red in all 3 runs with option --inject=launch_kills_process:0.0005,seed=4, and in none of the 2 other runs."
+    )
+    assert text.apart_of(group) == f"option --inject=record_stream_ignored; {since}"
+    assert group.next == (
+        "Run it again now, without --inject=launch_kills_process:0.0005,seed=4: that tells whether it is the cause."
+    )
+
+
+def test_two_faults_are_two_groups(tmp_path: Path) -> None:
+    first = {"red": (ONE,), "settings": {"inject": "first"}}
+    second = {"red": (TWO,), "settings": {"inject": "second"}}
+    both = {"red": (ONE, TWO), "settings": {"inject": "first; second"}}
+    made = chronicle(tmp_path / "options", {}, first, {}, second, both, {})
+    assert [(group.kind, text.title_of(group), group.cases) for group in made.groups] == [
+        (Kind.ONE_OPTION, "option --inject=first", (0,)),
+        (Kind.ONE_OPTION, "option --inject=second", (1,)),
+    ]
+    made = chronicle(
+        tmp_path / "flakes", {}, {"red": (ONE, THREE)}, {"red": (TWO,)}, {}, {"red": (ONE, TWO, THREE)}, {}
+    )
+    assert [(group.kind, group.cases) for group in made.groups] == [(Kind.FLAKE, (0, 2)), (Kind.FLAKE, (1,))]
+
+
+@pytest.mark.parametrize(
+    ("nights", "kind", "title"),
+    [
+        (6 * [{}] + 6 * [{"red": (ONE,)}], Kind.SINCE, "since {folder}/r6 (2025-10-15 08:53 UTC)"),
+        (6 * [{"red": (ONE,)}] + 6 * [{}], Kind.UNTIL, "until {folder}/r5 (2025-10-14 08:53 UTC)"),
+        (
+            6 * [{"identity": {"harness": "1"}}] + 6 * [{"red": (ONE,), "identity": {"harness": "2"}}],
+            Kind.ONE_SETTING,
+            "environment harness 2, since {folder}/r6 (2025-10-15 08:53 UTC)",
+        ),
+        (
+            3 * [{"settings": {"retries": 1}}, {"red": (ONE,)}],
+            Kind.ONE_OPTION,
+            "without --retries",
+        ),
+        (3 * [{}, {"red": (ONE,)}], Kind.FLAKE, "now and then, with no cause in common"),
+    ],
+)
+def test_time_and_settings_are_causes(tmp_path: Path, nights: list[dict[str, Any]], kind: Kind, title: str) -> None:
+    (group,) = chronicle(tmp_path, *nights).groups
+    assert (group.kind, text.title_of(group)) == (kind, title.format(folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("environments", "title"),
+    [
+        ([{"git": {"commit": "1" * 40}}, {"git": {"commit": "2" * 40}}], f"commit {'2' * 40}"),
+        ([{}, {"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}], "environment $CUDA_LAUNCH_BLOCKING=1"),
+        ([{"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}, {}], "without $CUDA_LAUNCH_BLOCKING"),
+        ([{"versions": {"numpy": "1.26"}}, {"versions": {"numpy": "2.1"}}], "environment numpy 2.1"),
+    ],
+)
+def test_facts_of_the_environment_file_are_causes(
+    tmp_path: Path, environments: list[dict[str, Any]], title: str
+) -> None:
+    machine = Machine()
+    devices = [{"uuid": machine.chip, "name": machine.device, "kind": "cuda"}]
+    for number in range(6):
+        more = environments[number % 2]
+        versions = {"torch": machine.torch, **more.get("versions", {})}
+        known = {"schema": 1, "driver": machine.driver, "devices": devices, **more, "versions": versions}
+        red = {ONE: Outcome.FAILED} if number % 2 else {}
+        lines = runs.lines(machine, {**runs.PASSED, **red}, t=1_760_000_000.0 + number)
+        runs.write(tmp_path / f"r{number}", lines, environment=known)
+    (group,) = matrix(tmp_path).groups
+    assert text.title_of(group) == title
+
+
+def test_what_differs_between_machines_is_no_cause_beside_the_machine(tmp_path: Path) -> None:
+    """Each kind of machine has its own hardware file and variables: only what changed on one machine explains more."""
+    for number in range(6):
+        red = {ONE: Outcome.FAILED} if number < 3 else {}
+        machine = Machine(f"n{number}", "H100" if number < 3 else "A10")
+        runs.run(tmp_path / machine.host, machine, red, hardware=machine.device, t=1_760_000_000.0 + number)
+    failure = matrix(tmp_path).cases[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.also) == (Kind.ONE_DEVICE, ())
 
 
 # ---- findings ----
