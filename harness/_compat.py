@@ -67,6 +67,15 @@ def tear_down_all(session: pytest.Session) -> None:
     session._setupstate.teardown_exact(None)
 
 
+def add_to_last_line(reporter: pytest.TerminalReporter, word: str, things: Sequence[object]) -> None:
+    """Have pytest's last line, which then is red, count these things under this word.
+
+    `stats` is public, but which words the line has is decided when a test is reported.
+    """
+    reporter._add_stats("error", ())  # the line is red if there is such a list, even an empty one
+    reporter._add_stats(word, things)
+
+
 def xdist_sender(config: pytest.Config) -> object | None:
     """The plugin of an xdist worker that sends what pytest reports to the controller. None if there is none."""
     # Its module has no name of its own: execnet sends the source and runs it.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from harness import cli_console, cli_renamed
 from harness.backends.table import BACKENDS
@@ -24,13 +27,40 @@ from harness.cli_run import run
 from harness.cli_waivers import app as waivers
 from harness.errors import HarnessError
 from harness.outcome import EXIT_RED, EXIT_USAGE
-from harness.text import counted
+from harness.text import counted, one_line
 
 if TYPE_CHECKING:
     from harness.devices.device import Inventory
     from harness.reporting.catalog import Entry
+#: The exit status of typer for a usage error.
+_TYPERS_USAGE = 2
+
+
+class _UsageIsFour(TyperGroup):
+    """A group whose usage errors have the exit status that the README gives them: 2 is that of an interrupted run."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with _usage_errors():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _usage_errors():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # typer has no name for the base of its usage errors. `Exit` has an exit status too, and nothing to show.
+        if getattr(error, "exit_code", None) == _TYPERS_USAGE and hasattr(error, "show"):
+            error.exit_code = EXIT_USAGE  # type: ignore[attr-defined]
+        raise
+
 
 app = typer.Typer(
+    cls=_UsageIsFour,
     help="Conformance cases for GPUs, drivers and PyTorch: list devices and cases, check waivers, report on runs.",
     no_args_is_help=True,
     add_completion=False,
@@ -151,16 +181,36 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     found = device_history.history(journal.read_run(path / journal.FILE_NAME) for path in find(folders).runs)
     if as_json:
-        print(json.dumps([record.as_json() for record in found], indent=2))
+        print(json.dumps(found.as_json(), indent=2))
         return
     table = Table()
-    for name in ("device", "hosts", "runs", "last run", "cases", "red", "red only here", "red on both", "sick"):
+    for name in (
+        "device",
+        "hosts",
+        "runs",
+        "last run",
+        "cases",
+        "red",
+        "red only here",
+        "red on both",
+        "sick",
+        "findings",
+    ):
         table.add_column(name, overflow="fold")
-    for each in found:
+    for each in found.devices:
         last = time.strftime("%Y-%m-%d", time.gmtime(each.last))
         numbers = (each.cases, each.red, each.only_here, each.on_both, each.sick + each.drained)
-        table.add_row(each.device, ", ".join(sorted(each.hosts)), str(each.runs), last, *map(str, numbers))
-    cli_console.make().print(table)
+        hosts, findings = ", ".join(sorted(each.hosts)), _kinds(each.findings)
+        table.add_row(each.device, hosts, str(each.runs), last, *map(str, numbers), findings)
+    console = cli_console.make()
+    console.print(table)
+    if found.findings:
+        console.print(f"findings about no device: {_kinds(found.findings)}", soft_wrap=True)
+
+
+def _kinds(findings: Mapping[str, int]) -> str:
+    """The number of findings of each kind: ``2 batch_leak, 1 worker``."""
+    return ", ".join(f"{number} {one_line(kind)}" for kind, number in sorted(findings.items()))
 
 
 def _examine(inventory: Inventory) -> None:

@@ -9,7 +9,12 @@ from typing import Annotated
 
 import typer
 
+from harness.errors import HarnessError
 from harness.outcome import EXIT_RED
+
+
+class DiffError(HarnessError):
+    """The directories cannot be compared with each other."""
 
 
 class Form(StrEnum):
@@ -31,23 +36,26 @@ def diff(
         typer.Option("--strict", help="New flakes, newly gated, missing and slower cases are regressions, too."),
     ] = False,
 ) -> None:
-    """Compare a run with one or more earlier ones: regressions, new flakes, newly gated, missing and slower cases.
+    """Compare a run with one or more earlier ones: regressions, new findings and flakes, gated, missing, slower cases.
 
     Differences of machine and software come first. With several runs in the baseline, a case that was red in some of
     them is told with the number of runs: "red in 0 of 30 runs, now failed". A case is slower only if its durations over
     many repetitions say so (--repeat, or many runs). Cases of older runs that configs/renamed.json names are compared
     by their new names.
 
-    Exit status: 0 without a regression, 1 with one or with a case that has no verdict now, 4 if a directory is not that
-    of a run.
+    Findings are compared as cases are: two are the same if their kind is, and their text but for the numbers in it, or
+    one of their cases. A run that is red for no case and no finding is told, too.
+
+    Exit status: 0 without a regression, 1 with one, with a case that has no verdict now, or with a finding that not
+    every run of the baseline has, 4 if a directory is not that of a run or too few are given.
     """
     from harness.gating.renamed import Renamed
     from harness.reporting import comparison, comparison_text, record
 
     if len(run_dirs) < 2:
-        raise typer.BadParameter("expected two run directories or more: a baseline and a new run")
+        raise DiffError(f"{str(run_dirs[0])!r} alone cannot be compared: give a baseline and a new run, or more runs")
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
-        raise typer.BadParameter("a run cannot be compared with itself: each directory may be given once")
+        raise DiffError("a run cannot be compared with itself: give each directory once")
     renamed = Renamed.load(Path("configs"))
     *baseline, new = (record.read(path, renamed) for path in run_dirs)
     found = comparison.compare(baseline, new)
@@ -57,10 +65,5 @@ def diff(
         Form.MARKDOWN: comparison_text.markdown,
     }
     sys.stdout.write(write[form](found))
-    worse = [
-        found.regressions,
-        found.lost,
-        *((found.flakes, found.gated, found.missing, found.slower) if strict else ()),
-    ]
-    if any(worse):
+    if found.is_worse(strict=strict):
         raise typer.Exit(EXIT_RED)

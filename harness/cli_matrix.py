@@ -37,7 +37,7 @@ def page(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="Run directories, or folders with run directories up to two levels below."
+            metavar="DIR...", help="Run directories, or folders with run directories up to four levels below."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("matrix.html"),
@@ -51,9 +51,10 @@ def page(
     """Put many runs on many machines side by side: cases by machines, and what the failures have in common.
 
     A machine is a host with its kind of device, driver and torch; its runs count together. Each failure gets a class:
-    everywhere, one torch, one driver, one kind of device, one host, one device, mixed or flake, with how sure that is,
-    what cannot be told apart from it, and what to run next. Cells without a result are counted by reason. Cases of
-    older runs that configs/renamed.json names count under their new names.
+    everywhere, one torch, one driver, one kind of device, one host, one device, one option, one commit, one setting,
+    since or until a run, mixed or flake, with how sure that is, what cannot be told apart from it, and what to run
+    next. Findings are listed with their runs, cells without a result are counted by reason. Cases of older runs that
+    configs/renamed.json names count under their new names.
 
     Exit status: 0 if nothing is red, 1 if a run is (also if it did not finish or its journal has unreadable lines), 5
     if no case ran, 4 if a DIR has no run or a file cannot be written.

@@ -322,7 +322,8 @@ def _print_report(contents: JournalContents, ledger: Ledger, written: Report, *,
         line("the run did not finish, so it counts as red: run it again", "yellow")
     counts = ", ".join(f"{number} {outcome}" for outcome, number in ledger.counts.items()) or "no cases"
     cost = ledger.cost
-    line(f"{counts} ({len(ledger.verdicts)} in all); exit status {ledger.run_exit_status()}")
+    findings = f"; {counted(len(ledger.findings), 'finding')}" if ledger.findings else ""
+    line(f"{counts} ({len(ledger.verdicts)} in all){findings}; exit status {ledger.run_exit_status()}")
     line(
         f"isolation: {counted(cost.executors, 'executor')} in {cost.startup:.1f} s of start-up, "
         f"{counted(cost.restarts, 'restart')}, {counted(cost.retries, 'retry', 'retries')}"

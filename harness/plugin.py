@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import fixtures, options, scope
+from harness import _compat, fixtures, options, scope
 from harness.backends import cuda
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
@@ -412,6 +412,14 @@ class ControllerHooks:
             blocks = plot.fits(sys.stdout.encoding)
             for line in terminal.summary(self._run.ledger, self._run.run_dir, blocks=blocks):
                 terminalreporter.line(line)
+
+    @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")
+    def pytest_count_findings(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Behind other plugins, which take all that pytest counts for reports."""
+        from harness.reporting import terminal
+
+        if self._run.ledger is not None and (findings := self._run.ledger.findings):
+            _compat.add_to_last_line(terminalreporter, terminal.last_line_word(len(findings)), findings)
 
     def pytest_unconfigure(self) -> None:
         self._signs.close()

@@ -213,3 +213,25 @@ def test_xdist_sends_in_a_plugin_of_the_worker(pytester: pytest.Pytester) -> Non
 
 def test_without_xdist_nothing_is_sent(pytester: pytest.Pytester) -> None:
     assert _compat.xdist_sender(pytester.parseconfig()) is None
+
+
+@pytest.mark.parametrize("stop", ["", "-x"])
+def test_things_are_added_to_the_last_line(pytester: pytest.Pytester, stop: str) -> None:
+    """Also where not all tests were reported, so that pytest has decided on the words of the line before."""
+    pytester.makeconftest(
+        """
+        import pytest
+        from harness import _compat
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_terminal_summary(terminalreporter):
+            _compat.add_to_last_line(terminalreporter, "finding", [object()])
+        """
+    )
+    last = "assert False" if stop else "pass"
+    pytester.makepyfile(f"def test_a(): pass\n\ndef test_b(): {last}\n\ndef test_c(): pass\n")
+    done = pytester.runpytest("-pno:cacheprovider", "--color=yes", *filter(None, [stop]))
+    line = done.outlines[-1]
+    assert "1 finding" in line
+    assert "\x1b[31m" in line
+    done.assert_outcomes(passed=1 if stop else 3, failed=1 if stop else 0)

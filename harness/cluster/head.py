@@ -587,7 +587,9 @@ class Head:
         nodes = ", ".join(
             f"{name} {len(node.leased)}" for name, node in self._queue.nodes.items() if node.state is not NodeState.GONE
         )
-        return f"{done} of {total} cases done, {self._counts['red']} red; at work: {nodes or 'no node'}"
+        found = 0 if self._record is None else self._record.findings
+        findings = f", {counted(found, 'finding')}" if found else ""
+        return f"{done} of {total} cases done, {self._counts['red']} red{findings}; at work: {nodes or 'no node'}"
 
 
 def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:

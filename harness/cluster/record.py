@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.caseid import case_seed
 from harness.outcome import Outcome
-from harness.reporting import identity, journal
+from harness.reporting import finding_kinds, identity, journal
 from harness.reporting.events import (
     Batch,
     Collected,
@@ -35,8 +35,6 @@ from harness.reporting.journal import Damaged, Journal, Unknown
 
 #: What may differ between the nodes of one run. Where each case ran is in its lines.
 FREE = ("device", "driver")
-#: Findings that are about processes of one node: their text gets its name.
-_OF_NODE = ("worker", "zygote", "session", "unkillable", "damaged_journal")
 _ABOUT_CASE = Start | Finish | Levels | Confirmation
 _ABOUT_NODE = Executor | Device | Wait
 
@@ -168,8 +166,8 @@ class RunRecord:
     def copy(self, node: str, session: int, event: Event, fields: dict[str, Any]) -> None:
         """Write down a line of a node."""
         if isinstance(event, Finding):
-            text = f"node {node}: {event.message}" if event.kind in _OF_NODE else event.message
-            self.finding(event.kind, text, node, event.cases)
+            text = f"node {node}: {event.message}" if event.kind in finding_kinds.OF_SESSION else event.message
+            self.finding(event.kind, text, node, event.cases, event.reproduce)
             return
         prefix = self.prefix(node, session)
         for name in ("worker", "executor"):
@@ -243,12 +241,20 @@ class RunRecord:
         """A red case ran again on another device."""
         self._journal.append({"event": "second_device", "case": case, **fields})
 
-    def finding(self, kind: str, message: str, node: str = "", cases: Sequence[str] = ()) -> None:
+    @property
+    def findings(self) -> int:
+        """The number of findings so far."""
+        return len(self._findings)
+
+    def finding(
+        self, kind: str, message: str, node: str = "", cases: Sequence[str] = (), reproduce: str | None = None
+    ) -> None:
         """Write down a finding, once."""
         if (kind, message) in self._findings:
             return
         self._findings.add((kind, message))
-        self._journal.append({"event": "finding", "kind": kind, "message": message, "cases": list(cases), "host": node})
+        line = {"event": "finding", "kind": kind, "message": message, "cases": list(cases), "host": node}
+        self._journal.append(line if reproduce is None else {**line, "reproduce": reproduce})
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Write down a line of the head."""

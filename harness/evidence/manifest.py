@@ -80,6 +80,13 @@ class DeviceFacts(_Model):
     name: str | None
 
 
+class FindingFacts(_Model):
+    kind: str
+    message: str
+    cases: int
+    """How many cases it concerns."""
+
+
 class Results(_Model):
     """What the verdicts come to."""
 
@@ -89,7 +96,7 @@ class Results(_Model):
     cases: int
     totals: dict[str, int]
     """The number of cases with each outcome."""
-    findings: int
+    findings: tuple[FindingFacts, ...]
 
 
 class ListFacts(_Model):
@@ -203,7 +210,9 @@ def summary(record: Record, *, complete: bool) -> Summary:
             exit_status=None if ledger.end is None else ledger.end.exit_status,
             cases=len(ledger.verdicts),
             totals={outcome.value: number for outcome, number in ledger.counts.items()},
-            findings=len(ledger.findings),
+            findings=tuple(
+                FindingFacts(kind=each.kind, message=each.message, cases=len(each.cases)) for each in ledger.findings
+            ),
         ),
         must_pass=tuple(
             ListFacts(name=each.name, hash=each.hash, cases=each.cases, missed=len(each.missed))

@@ -273,6 +273,9 @@ def lines(known: Record, manifest: Manifest) -> list[str]:
     ]
     if manifest.claim.profile or manifest.claim.hardware:
         found.append(f"  profile {manifest.claim.profile or 'none'}, hardware {manifest.claim.hardware or 'none'}")
+    every = manifest.results.findings
+    found += [f"  finding {each.kind}: {one_line(each.message)}" for each in every[:_SHOWN]]
+    found += [f"  {len(every) - _SHOWN} more findings; manifest.json names them"] if len(every) > _SHOWN else []
     found += [f"  {each.text}" for each in known.ledger.lists]
     waived = [each for each in manifest.waivers.used if each.source != manifests.BY_MARK]
     found += [f"  waived: {each.case} ({each.source})" for each in waived[:_SHOWN]]

@@ -14,13 +14,21 @@ from itertools import combinations
 
 
 class Factor(StrEnum):
-    """A property of a place that can explain a failure. The narrowest comes first: it claims the least."""
+    """A property of a place that can explain a failure. The narrowest comes first: it claims the least.
+
+    The later ones tell runs on one and the same machine apart: what somebody changed, or the time at which it changed.
+    """
 
     UUID = "uuid"
     HOST = "host"
     DEVICE = "device"
     DRIVER = "driver"
     TORCH = "torch"
+    OPTION = "option"
+    COMMIT = "commit"
+    SETTING = "setting"
+    SINCE = "since"
+    UNTIL = "until"
 
 
 class Kind(StrEnum):
@@ -32,6 +40,11 @@ class Kind(StrEnum):
     ONE_DEVICE = "one_device"
     ONE_HOST = "one_host"
     ONE_UUID = "one_uuid"
+    ONE_OPTION = "one_option"
+    ONE_COMMIT = "one_commit"
+    ONE_SETTING = "one_setting"
+    SINCE = "since"
+    UNTIL = "until"
     FLAKE = "flake"
     MIXED = "mixed"
 
@@ -42,7 +55,16 @@ _KINDS = {
     Factor.DEVICE: Kind.ONE_DEVICE,
     Factor.DRIVER: Kind.ONE_DRIVER,
     Factor.TORCH: Kind.ONE_TORCH,
+    Factor.OPTION: Kind.ONE_OPTION,
+    Factor.COMMIT: Kind.ONE_COMMIT,
+    Factor.SETTING: Kind.ONE_SETTING,
+    Factor.SINCE: Kind.SINCE,
+    Factor.UNTIL: Kind.UNTIL,
 }
+#: What runs on one machine can differ in.
+CONDITIONS = (Factor.OPTION, Factor.COMMIT, Factor.SETTING)
+TIMES = (Factor.SINCE, Factor.UNTIL)
+_MACHINE = tuple(factor for factor in Factor if factor not in (*CONDITIONS, *TIMES))
 
 
 class Sure(StrEnum):
@@ -59,6 +81,8 @@ SIGNIFICANCE = 0.01
 MOST_VALUES = 3
 #: Combinations of two factors that are named.
 MOST_PAIRS = 3
+#: Conditions that are named beside the first one: a run that differs in one fact often differs in many.
+MOST_CONDITIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +90,8 @@ class Place:
     """Where an observation was made. An unknown value is an empty text, or an empty tuple, and explains nothing.
 
     `devices`: the names of the devices. `uuids`: their UUIDs, and those of the GPUs of MIG instances. Only UUIDs that
-    no other host has.
+    no other host has. `conditions`: what else the run had that not all runs have, each with its factor. `rank`: the
+    number of the run by the time of its begin; runs that began at the same time have the same one. `run`: its name.
     """
 
     host: str
@@ -74,6 +99,9 @@ class Place:
     driver: str = ""
     torch: str = ""
     uuids: tuple[str, ...] = ()
+    conditions: frozenset[tuple[Factor, str]] = frozenset()
+    rank: int = 0
+    run: str = ""
 
     def values(self, factor: Factor) -> tuple[str, ...]:
         """What the place has of a factor. Several values only where a case ran on several devices."""
@@ -81,13 +109,22 @@ class Place:
             return self.uuids
         if factor is Factor.DEVICE:
             return self.devices
+        if factor in CONDITIONS:
+            return tuple(sorted(value for of, value in self.conditions if of is factor))
+        if factor in TIMES:
+            return ()
         value = self.host if factor is Factor.HOST else self.driver if factor is Factor.DRIVER else self.torch
         return (value,) if value else ()
 
     @property
     def machine(self) -> tuple[object, ...]:
-        """The place without UUIDs."""
+        """The place without UUIDs, and whatever the run was."""
         return (self.host, self.devices, self.driver, self.torch)
+
+    @property
+    def spot(self) -> tuple[object, ...]:
+        """The very same devices, whatever the run was."""
+        return (*self.machine, self.uuids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +149,19 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A value of a factor: ``Cause(Factor.DRIVER, "580.95")``."""
+    """A value of a factor: ``Cause(Factor.DRIVER, "580.95")``. `rank`: of a time, that of the run which it names."""
 
     factor: Factor
     value: str
+    rank: int = 0
 
     def holds(self, place: Place) -> bool:
+        if self.factor is Factor.SINCE:
+            return place.rank >= self.rank
+        if self.factor is Factor.UNTIL:
+            return place.rank <= self.rank
+        if self.factor in CONDITIONS:
+            return (self.factor, self.value) in place.conditions
         return self.value in place.values(self.factor)
 
 
@@ -164,8 +208,8 @@ def classify(tallies: Mapping[Place, Tally], tries: int = 1) -> Classing | None:
         return _flake(seen, complete)
     if complete:
         first, *others = complete
-        return _one(seen, first, tuple((other,) for other in others), always=True)
-    pairs = [pair for pair in combinations(covering, 2) if pair[0].factor is not pair[1].factor]
+        return _one(seen, first, _few(others), always=True)
+    pairs = [pair for pair in combinations(covering, 2) if _is_pair(*pair)]
     complete_pairs = [pair for pair in pairs if seen.is_complete(pair)]
     if complete_pairs:
         first_pair, *other_pairs = complete_pairs
@@ -180,6 +224,17 @@ def classify(tallies: Mapping[Place, Tally], tries: int = 1) -> Classing | None:
     return _flake(seen) if seen.mixed_machines and not values else _mixed(seen, values)
 
 
+def _is_pair(first: Cause, second: Cause) -> bool:
+    """Whether two causes may do it together. Of two conditions, or with a time, too many pairs would fit by chance."""
+    return first.factor in _MACHINE and second.factor in (*_MACHINE, *CONDITIONS) and first.factor is not second.factor
+
+
+def _few(causes: Sequence[Cause]) -> tuple[Explanation, ...]:
+    """Explanations of one cause each, with the first conditions only."""
+    conditions = [cause for cause in causes if cause.factor in CONDITIONS][:MOST_CONDITIONS]
+    return tuple((cause,) for cause in causes if cause.factor not in CONDITIONS or cause in conditions)
+
+
 class _Seen:
     """All observations of one case."""
 
@@ -189,9 +244,11 @@ class _Seen:
         self.total = sum(self.tallies.values(), Tally())
         self.tries = tries
         self.machines: dict[object, Tally] = {}
+        self.spots: dict[object, Tally] = {}
         for place, tally in self.tallies.items():
-            before = self.machines.get(place.machine)
-            self.machines[place.machine] = tally if before is None else before + tally
+            for sums, key in ((self.machines, place.machine), (self.spots, place.spot)):
+                before = sums.get(key)
+                sums[key] = tally if before is None else before + tally
 
     @property
     def mixed_machines(self) -> int:
@@ -201,18 +258,30 @@ class _Seen:
     @property
     def mixed_places(self) -> int:
         """The same of places: the very same devices."""
-        return sum(_is_mixed(tally) for tally in self.tallies.values())
+        return sum(_is_mixed(tally) for tally in self.spots.values())
 
     def is_single_on_mixed_machine(self) -> bool:
         """Whether the case was bad once, and good in another run on the same machine."""
         return self.total.bad == 1 and self.mixed_machines > 0
 
     def covering(self) -> list[Cause]:
-        """Every cause that all bad places have, the narrowest first."""
+        """Every cause that all bad places have, the narrowest first.
+
+        What tells the runs of one machine apart is a cause only where one machine has good and bad results: without
+        that the machines differ, and what differs between them is named as a difference.
+        """
         found: list[Cause] = []
-        for factor in Factor:
+        factors = (*_MACHINE, *CONDITIONS) if self.mixed_machines else _MACHINE
+        for factor in factors:
             first, *others = (place.values(factor) for place in self.bad)
             found += [Cause(factor, value) for value in first if all(value in other for other in others)]
+        if self.mixed_machines:
+            first_bad = min(self.bad, key=lambda place: (place.rank, place.run))
+            last_bad = max(self.bad, key=lambda place: (place.rank, place.run))
+            found += [
+                Cause(Factor.SINCE, first_bad.run, first_bad.rank),
+                Cause(Factor.UNTIL, last_bad.run, last_bad.rank),
+            ]
         return found
 
     def is_complete(self, causes: Explanation) -> bool:
@@ -232,7 +301,7 @@ class _Seen:
         The units are machines for causes that several machines can have, otherwise observations: a machine that is
         red in ten runs says no more about its driver than one that is red in one run.
         """
-        wide = all(cause.factor not in (Factor.UUID, Factor.HOST) for cause in causes)
+        wide = all(cause.factor in (Factor.DEVICE, Factor.DRIVER, Factor.TORCH) for cause in causes)
         inside = [place for place in self.tallies if all(cause.holds(place) for cause in causes)]
         if wide:
             machines = {place.machine for place in inside}
@@ -258,7 +327,7 @@ class _Seen:
 
         Of several such factors, the widest.
         """
-        for factor in reversed(Factor):
+        for factor in reversed(_MACHINE):
             red = self._red_values(factor)
             if not 1 < len(red) <= MOST_VALUES or min(red.values()) < least:
                 continue
@@ -322,7 +391,7 @@ def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bo
         seen.inside((cause,)),
         causes=(cause,),
         also=also,
-        maybe_flake=seen.total.bad == 1,
+        maybe_flake=seen.total.bad == 1 or (cause.factor in TIMES and chance * seen.tries > SIGNIFICANCE),
         always=always,
     )
 
@@ -347,7 +416,7 @@ def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
     """Good and bad on the very same devices is what a flake is. So it is strong if that was seen more than once."""
     sure = Sure.STRONG if seen.mixed_places else Sure.WEAK
     sure = Sure.ONE if seen.total.bad == 1 else sure
-    also = tuple((cause,) for cause in complete)
+    also = _few(complete)
     inside = seen.inside(also[0]) if also else Tally()
     return Classing(Kind.FLAKE, sure, 1.0, seen.total, seen.bad_machines, inside, also=also, always=False)
 

@@ -7,12 +7,15 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from operator import itemgetter
 
 from harness.caseid import suite_of
 from harness.errors import HarnessError
 from harness.matrix import model, wording
 from harness.matrix.classing import Classing, Explanation, Kind, Place, Sure, Tally, classify, together
+from harness.matrix.conditions import differing
+from harness.matrix.findings import listed_findings
 from harness.matrix.model import HoleKind, Matrix
 from harness.matrix.reading import NONE, Device, RunSummary, Said, Unreadable
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
@@ -163,7 +166,11 @@ class _Maker:
         self._machines = list(keys)
         self._machine_of = [self._machines.index(_key(run.summary)) for run in self._runs]
         self._cases = sorted(cases.items(), key=lambda item: (suite_of(item[0]), item[0]))
+        self._told: Sequence[Sequence[int]] = ()
         self._kinds = [_kind(each) for each in said]
+        self._conditions = differing([run.summary.conditions for run in self._runs])
+        begun = sorted({run.summary.begun for run in self._runs})
+        self._ranks = [begun.index(run.summary.begun) for run in self._runs]
         self._places: list[Place] = []
         self._place_numbers: dict[Place, int] = {}
         self._place_of: dict[tuple[int, int], int] = {}
@@ -171,13 +178,14 @@ class _Maker:
         self._holes: dict[tuple[HoleKind, str], _Hole] = {}
 
     def made(self) -> Matrix:
-        rows = self._rows()
+        rows = self._told = self._rows()
         cells = self._cells_of(rows)
         failures = self._failures(rows)
         cases = tuple(
             model.Case(case=clean(case), suite=clean(suite_of(case)), cells=row, failure=failures.get(place))
             for place, ((case, _), row) in enumerate(zip(self._cases, cells, strict=True))
         )
+        findings, of_run = listed_findings([run.summary.findings for run in self._runs], self._machine_of)
         holes = sorted(self._holes.items(), key=lambda item: (-item[1].cells, _ORDER[item[0][0]], item[0][1]))
         number = {key: place for place, (key, _) in enumerate(holes)}
         listed = tuple(
@@ -186,12 +194,13 @@ class _Maker:
         )
         return Matrix(
             schema=model.SCHEMA,
-            runs=tuple(self._run(place) for place in range(len(self._runs))),
+            runs=tuple(self._run(place, of_run[place]) for place in range(len(self._runs))),
             machines=self._machine_list(listed, cells),
             cells=listed,
             cases=cases,
             groups=tuple(self._groups(cases, listed)),
             holes=tuple(hole.made(*key) for key, hole in holes),
+            findings=findings,
             differences=tuple(self._differences()),
             notes=tuple(map(clean, self._notes)),
         )
@@ -271,7 +280,13 @@ class _Maker:
         found = self._place_of.get((run, number))
         if found is None:
             said = self._said[number]
-            place = place_of(self._runs[run].summary, () if isinstance(said, HoleKind) else said.devices)
+            summary = self._runs[run].summary
+            place = replace(
+                place_of(summary, () if isinstance(said, HoleKind) else said.devices),
+                conditions=self._conditions[run],
+                rank=self._ranks[run],
+                run=_when(summary),
+            )
             found = self._place_of[run, number] = self._place_numbers.setdefault(place, len(self._places))
             if found == len(self._places):
                 self._places.append(place)
@@ -300,10 +315,14 @@ class _Maker:
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, case in enumerate(cases):
             if (failure := case.failure) is not None:
-                groups.setdefault((failure.kind, failure.causes, failure.together), []).append(place)
+                groups.setdefault(_fault(failure, self._bad_runs(place)), []).append(place)
         order = {kind: place for place, kind in enumerate(wording.TITLES)}
         made = [self._group(cases, cells, places) for places in groups.values()]
         return sorted(made, key=lambda group: (order[group.kind], -len(group.cases), group.cases))
+
+    def _bad_runs(self, place: int) -> tuple[int, ...]:
+        """The runs in which a case was red or flaky."""
+        return tuple(run for run, number in enumerate(self._told[place]) if 0 <= self._kinds[number] < 2)
 
     def _group(self, cases: Sequence[model.Case], cells: Sequence[model.Cell], places: Sequence[int]) -> model.Group:
         failures = [each for place in places if (each := cases[place].failure) is not None]
@@ -328,9 +347,9 @@ class _Maker:
             next=surest.next,
         )
 
-    # ---- runs and machines ----
+    # ---- runs, their findings, and machines ----
 
-    def _run(self, place: int) -> model.Run:
+    def _run(self, place: int, findings: tuple[int, ...]) -> model.Run:
         summary = self._runs[place].summary
         return model.Run(
             name=summary.name,
@@ -338,6 +357,8 @@ class _Maker:
             begun=summary.begun,
             machine=self._machine_of[place],
             red=summary.red,
+            exit_status=summary.exit_status,
+            findings=findings,
             notes=tuple(map(clean, summary.notes)),
         )
 
@@ -454,6 +475,24 @@ def _order(key: _MachineKey) -> tuple[object, ...]:
 def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
     parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]", text)
     return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
+
+
+def _when(summary: RunSummary) -> str:
+    """A run with the time of its begin, in words."""
+    try:
+        begun = f"{datetime.fromtimestamp(summary.begun, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError):
+        return clean(summary.name)
+    return f"{clean(summary.name)} ({begun})"
+
+
+def _fault(failure: model.Failure, bad_runs: tuple[int, ...]) -> tuple[object, ...]:
+    """What failures of one fault have in common: the class with its causes, or the runs in which they were bad.
+
+    What is red wherever it ran may be gated in some runs, so that the runs tell nothing.
+    """
+    apart = () if failure.causes or failure.kind is Kind.EVERYWHERE else bad_runs
+    return failure.kind, failure.causes, failure.together, apart
 
 
 def _is_bad(outcome: Outcome) -> bool:

@@ -12,8 +12,9 @@ from harness.errors import HarnessError
 from harness.reporting import journal
 from harness.text import clean, counted, first_of
 
-#: Levels of folders below one that is given, in which run directories are looked for.
-LEVELS = 2
+#: Levels of folders below one that is given, in which run directories are looked for: from a checkout,
+#: ``matrix-results/NIGHT/RUN/PART`` of `ci/slurm/nightly.sbatch`.
+LEVELS = 4
 
 
 class NoRunError(HarnessError):
@@ -32,7 +33,7 @@ class Found:
 
 
 def find(given: Sequence[Path]) -> Found:
-    """The run directories among `given`, and those in folders up to two levels below.
+    """The run directories among `given`, and those in folders up to `LEVELS` levels below.
 
     Symbolic links below what is given are not followed: a folder from elsewhere may lead anywhere. Raises NoRunError.
     """

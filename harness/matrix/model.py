@@ -51,6 +51,10 @@ class Run(_Model):
     """Place in `machines`."""
     red: bool
     """Whether anything in the run is red: a case, a finding, an unreadable line, or that it did not finish."""
+    exit_status: int
+    """The exit status of the run; 1 if it did not finish."""
+    findings: tuple[int, ...] = ()
+    """Its findings, as places in `findings` of the matrix. At most 100 of one run."""
     notes: tuple[str, ...] = ()
     """Doubts about the run, in sentences."""
 
@@ -160,6 +164,24 @@ class Group(_Model):
     next: str
 
 
+class Finding(_Model):
+    """A problem that makes runs red and belongs to no single case. Its text is the same everywhere, but for numbers."""
+
+    kind: str
+    message: str
+    """As the first of the runs has it."""
+    runs: tuple[int, ...]
+    """Places in `runs`."""
+    machines: tuple[int, ...]
+    """Places in `machines`."""
+    cases: tuple[str, ...] = ()
+    """The first cases that it concerns, of all runs. At most 20."""
+    concerned: int = 0
+    """How many cases it concerns, in the run with most."""
+    reproduce: str = ""
+    """The command that reproduces it, of one of the runs. Empty if none is recorded."""
+
+
 class Hole(_Model):
     """Cells without a result, for one and the same reason."""
 
@@ -204,6 +226,8 @@ class Matrix(_Model):
     cases: tuple[Case, ...]
     groups: tuple[Group, ...]
     holes: tuple[Hole, ...]
+    findings: tuple[Finding, ...]
+    """Those of most runs first."""
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
     """What was left out, in sentences."""

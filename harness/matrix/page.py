@@ -24,6 +24,7 @@ MOST_GROUPS = 100
 MOST_HOLES = 200
 MOST_NOTES = 100
 MOST_RUNS = 1000
+MOST_FINDINGS = 200
 
 
 def render(matrix: Matrix) -> bytes:
@@ -51,6 +52,7 @@ def render(matrix: Matrix) -> bytes:
             most_holes=MOST_HOLES,
             most_notes=MOST_NOTES,
             most_runs=MOST_RUNS,
+            most_findings=MOST_FINDINGS,
         )
     )
     return page.encode("utf-8")
@@ -79,6 +81,8 @@ def _environment() -> Environment:
 def _word(matrix: Matrix) -> str:
     if matrix.failures:
         return f"{counted(matrix.failures, 'case')} red somewhere"
+    if matrix.findings:
+        return counted(len(matrix.findings), "finding")
     return "Red runs" if any(run.red for run in matrix.runs) else "Green"
 
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,23 @@ from typing import Any
 from harness.backends.table import backend_of
 from harness.errors import HarnessError
 from harness.gating.renamed import Renamed
+from harness.matrix import conditions
 from harness.matrix.folders import is_plain
 from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome, Ruling
-from harness.reporting import environment, identity, journal, journal_lines
+from harness.reporting import environment, events, identity, journal, journal_lines
 from harness.reporting.decision import Decision, decide, not_run, reopened
 from harness.reporting.environment import EnvironmentFileError
 from harness.reporting.events import (
     Collected,
-    End,
     Event,
-    Finding,
     Finish,
     MergedShard,
     Reopened,
     RunStarted,
     Start,
-    Stopped,
 )
 from harness.reporting.journal import Damaged, JournalError, Unknown
+from harness.reporting.ledger import CollectedList, Oddities, Summary, Tally
 from harness.text import clean, one_line
 
 #: Characters of a message, and of a command, that are kept. A longer command is left out: a part of one does not work.
@@ -44,6 +43,9 @@ MOST_OF_COMMAND = 1000
 #: Different attempts of a run whose messages are kept, and lines among which a doubled one is noticed.
 MOST_MESSAGES = 100_000
 MOST_LINES = 1_000_000
+#: Findings of a run that are kept, and cases that each of them names.
+MOST_FINDINGS = 100
+MOST_CASES = 20
 #: The version of what a machine does not have.
 NONE = "none"
 #: Facts of a run that belong to its machine, and so may differ; a different seed is no difference, either.
@@ -86,12 +88,24 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding of a run. `cases`: the first of those that it concerns, `concerned`: how many there are."""
+
+    kind: str
+    message: str
+    cases: tuple[str, ...] = ()
+    concerned: int = 0
+    reproduce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """One run. `says`: for each of `ids` a place in `said`. `troubles`: by place in `ids`.
 
     `facts`: what should be the same in all runs, such as the hash of the suites' files. `deselected`: cases that the
     run's options left out. `elsewhere`: cases of other shards. `parts`: run ids of the shards that it was merged from.
     `print`: runs with the same one are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
+    `findings`: the first of them. `exit_status`: that of the run. `conditions`: what it was beside its machine.
     """
 
     name: str
@@ -113,6 +127,9 @@ class RunSummary:
     fail_on_flaky: bool
     red: bool
     notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    exit_status: int = EXIT_OK
+    conditions: conditions.Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +187,8 @@ def with_new_names(run: RunSummary | Unreadable, renamed: Renamed) -> RunSummary
     ids, deselected, elsewhere = (
         tuple(map(now.__getitem__, each)) for each in (run.ids, run.deselected, run.elsewhere)
     )
-    return replace(run, ids=ids, deselected=deselected, elsewhere=elsewhere)
+    findings = tuple(replace(each, cases=tuple(map(renamed.now, each.cases))) for each in run.findings)
+    return replace(run, ids=ids, deselected=deselected, elsewhere=elsewhere, findings=findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +210,9 @@ class _Reader:
     def __init__(self) -> None:
         self.run: RunStarted | None = None
         self.notes: list[str] = []
-        self._end: End | None = None
-        self._stopped = ""
+        self._tally = Tally(keep_ended=False)
         self._parts: list[str] = []
-        self._findings = 0
+        self._collected: set[str] = set()
         self._ids: dict[str, None] = {}
         self._deselected: dict[str, None] = {}
         self._elsewhere: dict[str, None] = {}
@@ -234,16 +251,15 @@ class _Reader:
                 self._add_rare(found)
 
     def _add_rare(self, event: Event) -> None:
+        self._tally.add(event)
         match event:
             case RunStarted():
-                self.run, self._end, self._stopped = event, None, ""
-            case End():
-                self._end = event
-            case Stopped():
-                self._stopped = event.by
+                self.run = event
             case MergedShard():
                 self._parts.append(event.run_id)
             case Collected():
+                self._tally.add_collected(CollectedList.of(event))
+                self._collected.update(event.ids)
                 # The collected cases come first, in their order, whatever began before this line was written.
                 self._ids = dict.fromkeys(event.ids) | self._ids
                 self._deselected |= dict.fromkeys(event.deselected)
@@ -251,8 +267,6 @@ class _Reader:
             case Reopened():
                 attempts = self._attempts.get(event.case, [])
                 self._attempts[event.case] = reopened(attempts, lambda each: replace(each, final=False))
-            case Finding():
-                self._findings += 1
 
     def _is_double(self, line: bytes) -> bool:
         """Whether the line came before. It is counted if so, and remembered as long as there are not too many."""
@@ -287,14 +301,9 @@ class _Reader:
         run = self.run
         assert run is not None  # `read` has seen to it
         says, said, troubles = self._verdicts()
-        outcomes = {each.outcome for each in said}
-        red = (
-            self._end is None
-            or self._end.exit_status not in (EXIT_OK, EXIT_NOTHING_RAN)
-            or bool(self._findings or self._damages)
-            or any(outcome.is_red for outcome in outcomes)
-            or (run.fail_on_flaky and Outcome.FLAKY in outcomes)
-        )
+        unknown = sum(self._unknown.values())
+        known_of = self._tally.summary(Oddities(self._damages, unknown, self._doubled, tuple(self._damaged)))
+        status = known_of.run_exit_status()
         versions = (known or {}).get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
         uuids = dict.fromkeys([*run.devices, *(uuid for each in said for uuid in each.devices)])
@@ -317,23 +326,29 @@ class _Reader:
             parts=tuple(self._parts),
             print=(run.run_id, run.host, run.t, run.pid, self._size, self._print),
             fail_on_flaky=run.fail_on_flaky,
-            red=red,
-            notes=(*self.notes, *self._doubts(known)),
+            red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
+            notes=(*self.notes, *self._doubts(known), *_unexplained(known_of)),
+            findings=tuple(map(_finding, known_of.findings[:MOST_FINDINGS])),
+            exit_status=status,
+            conditions=conditions.facts_of(run, known),
         )
 
     def _verdicts(self) -> tuple[array[int], tuple[Said, ...], dict[int, Trouble]]:
         places: dict[Said, int] = {}
         says = array("I")
         troubles: dict[int, Trouble] = {}
-        decided: dict[tuple[bool, tuple[int, ...]], tuple[int, Trouble | None]] = {}
+        decided: dict[tuple[bool, tuple[int, ...]], tuple[int, Trouble | None, Outcome, bool]] = {}
         for index, case in enumerate(self._ids):
             attempts = self._attempts.get(case, [])
             # Equal attempts are one object, and all of them are alive, so that their ids tell them apart.
             key = (case in self._started, tuple(map(id, attempts)))
             if (found := decided.get(key)) is None:
-                said, trouble = self._said(decide(attempts, int(key[0])))
-                found = decided[key] = (places.setdefault(said, len(places)), trouble)
+                decision = decide(attempts, int(key[0]))
+                said, trouble = self._said(decision)
+                ran = decision.outcome.ran and decision.decided is not None and decision.decided.outcome.ran
+                found = decided[key] = (places.setdefault(said, len(places)), trouble, decision.outcome, ran)
             says.append(found[0])
+            self._tally.count(case, found[2], ran=found[3], collected=case in self._collected)
             if found[1] is not None:
                 troubles[index] = found[1]
         return says, tuple(places), troubles
@@ -345,7 +360,7 @@ class _Reader:
         elif by is not None:
             message = by.message
         elif outcome is Outcome.NOT_RUN:
-            message = not_run(self._stopped)
+            message = not_run(self._tally.stopped)
         else:
             message = "it started and never finished"
         devices = () if by is None else by.devices
@@ -356,7 +371,7 @@ class _Reader:
         return Said(outcome, devices if outcome.ran else (), "" if outcome is Outcome.PASSED else message), None
 
     def _doubts(self, known: Mapping[str, Any] | None) -> Iterator[str]:
-        if self._end is None:
+        if self._tally.end is None:
             yield "it did not finish"
         if self._damages:
             first = "; ".join(f"line {each.number}: {one_line(each.reason, 100)}" for each in self._damaged)
@@ -368,6 +383,25 @@ class _Reader:
             yield f"lines of its journal that came twice and count once: {self._doubled}"
         if known is None:
             yield f"it has no readable {environment.FILE_NAME}, so names of devices may be missing"
+
+
+def _unexplained(summary: Summary) -> Iterator[str]:
+    """Why the run is red, where neither a case nor a finding says it."""
+    status = summary.run_exit_status()
+    if summary.end is None or status in (EXIT_OK, EXIT_NOTHING_RAN) or summary.red_cases or summary.findings:
+        return
+    yield f"it ended with exit status {status}, and no case and no finding says why: read the output of pytest"
+
+
+def _finding(event: events.Finding) -> Finding:
+    command = event.reproduce or ""
+    return Finding(
+        kind=one_line(event.kind, 100),
+        message=one_line(event.message, MOST_OF_MESSAGE),
+        cases=event.cases[:MOST_CASES],
+        concerned=len(event.cases),
+        reproduce="" if len(command) > MOST_OF_COMMAND else clean(command),
+    )
 
 
 def _message(finish: Finish) -> str:

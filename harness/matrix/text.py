@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from harness.matrix import wording
-from harness.matrix.classing import Cause
+from harness.matrix.classing import Cause, Factor
 from harness.matrix.model import Cause as CauseValue
-from harness.matrix.model import Difference, Group, Hole, Matrix
+from harness.matrix.model import Difference, Finding, Group, Hole, Matrix
 from harness.reporting.page import inert
-from harness.text import counted
+from harness.text import counted, first_of
 
 #: Lines of one list that are printed. The page and the JSON have all of them.
 MOST_LINES = 20
 MOST_NAMES = 3
+MOST_FINDINGS = 50
 
 
 def text(matrix: Matrix) -> str:
@@ -26,9 +27,17 @@ def headline(matrix: Matrix) -> str:
     """For example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
     where = f"{counted(len(matrix.runs), 'run')} on {counted(len(matrix.machines), 'machine')}"
     total, bad = counted(len(matrix.cases), "case"), matrix.failures
+    findings = f"; {findings_text(matrix)}" if matrix.findings else ""
     if not bad:
-        return f"{where}: none of {total} is red"
-    return f"{where}: {bad} of {total} {'is' if bad == 1 else 'are'} red or flaky somewhere"
+        return f"{where}: none of {total} is red{findings}"
+    return f"{where}: {bad} of {total} {'is' if bad == 1 else 'are'} red or flaky somewhere{findings}"
+
+
+def findings_text(matrix: Matrix) -> str:
+    """For example ``2 findings make 3 runs red``."""
+    runs = len({run for each in matrix.findings for run in each.runs})
+    word = "makes" if len(matrix.findings) == 1 else "make"
+    return f"{counted(len(matrix.findings), 'finding')} {word} {counted(runs, 'run')} red"
 
 
 def classes(matrix: Matrix) -> str:
@@ -43,9 +52,11 @@ def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
 
 
 def title_of(group: Group) -> str:
-    """What a group is about."""
+    """What a group is about, and since when if that is known: ``option --inject=x, since RUN (DATE)``."""
     causes = tuple(Cause(each.factor, each.value) for each in group.causes)
-    return wording.title(group.kind, causes, together=group.together)
+    title = wording.title(group.kind, causes, together=group.together)
+    since = [each[0] for each in group.also if len(each) == 1 and each[0].factor is Factor.SINCE] if causes else []
+    return ", ".join([title, *(f"since {each.value}" for each in since)])
 
 
 def apart_of(group: Group) -> str:
@@ -60,6 +71,9 @@ def _lines(matrix: Matrix) -> Iterator[str]:
     for group in matrix.groups[:MOST_LINES]:
         yield from _group(matrix, group)
     yield from _more(len(matrix.groups), "class", "classes")
+    for finding in matrix.findings[:MOST_FINDINGS]:
+        yield from _finding(matrix, finding)
+    yield from _more(len(matrix.findings), "finding", "findings", MOST_FINDINGS)
     holes = sum(hole.cells for hole in matrix.holes)
     if holes:
         size = len(matrix.cases) * len(matrix.machines)
@@ -86,6 +100,17 @@ def _group(matrix: Matrix, group: Group) -> Iterator[str]:
     yield f"  next: {group.next}"
 
 
+def _finding(matrix: Matrix, finding: Finding) -> Iterator[str]:
+    where = f"in {counted(len(finding.runs), 'run')} on {counted(len(finding.machines), 'machine')}"
+    yield f"FINDING {finding.kind}: {where} - {finding.message}"
+    names = [inert.line(matrix.runs[place].name, 200) for place in finding.runs[:MOST_NAMES]]
+    yield f"  {', '.join(names)}{', …' if len(finding.runs) > MOST_NAMES else ''}"
+    if finding.concerned:
+        yield f"  {counted(finding.concerned, 'case')}: {first_of(finding.cases[:MOST_NAMES])}"
+    if finding.reproduce:
+        yield f"  reproduce: {finding.reproduce}"
+
+
 def hole_text(hole: Hole) -> str:
     """For example ``gated, memory: wanted >=40GiB (found 22.0GiB): 400 cells, 200 cases on 2 machines``."""
     found = f" (found {', '.join(hole.found)})" if hole.found else ""
@@ -109,6 +134,6 @@ def _indent(line: str) -> str:
     return "  " if line.startswith("  ") else ""
 
 
-def _more(number: int, noun: str, plural: str) -> Iterator[str]:
-    if number > MOST_LINES:
-        yield f"  and {counted(number - MOST_LINES, f'more {noun}', f'more {plural}')}: see the page or the JSON"
+def _more(number: int, noun: str, plural: str, shown: int = MOST_LINES) -> Iterator[str]:
+    if number > shown:
+        yield f"  and {counted(number - shown, f'more {noun}', f'more {plural}')}: see the page or the JSON"

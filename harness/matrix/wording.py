@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from harness.matrix.classing import Cause, Classing, Explanation, Factor, Kind, Sure, Tally
+from harness.matrix.classing import (
+    CONDITIONS,
+    TIMES,
+    Cause,
+    Classing,
+    Explanation,
+    Factor,
+    Kind,
+    Sure,
+    Tally,
+)
 from harness.text import counted
 
 #: The classes in the order of reports.
@@ -16,6 +26,11 @@ TITLES = {
     Kind.ONE_DEVICE: "one kind of device",
     Kind.ONE_HOST: "one host",
     Kind.ONE_UUID: "one device",
+    Kind.ONE_OPTION: "one option",
+    Kind.ONE_COMMIT: "one commit",
+    Kind.ONE_SETTING: "one setting",
+    Kind.SINCE: "since a run",
+    Kind.UNTIL: "until a run",
     Kind.MIXED: "mixed",
     Kind.FLAKE: "flake",
 }
@@ -31,12 +46,17 @@ _NOUNS = {
     Factor.DEVICE: "kind of device",
     Factor.DRIVER: "driver",
     Factor.TORCH: "torch",
+    Factor.OPTION: "option",
+    Factor.COMMIT: "commit",
+    Factor.SETTING: "environment",
+    Factor.SINCE: "since",
+    Factor.UNTIL: "until",
 }
 
 
 def cause(each: Cause) -> str:
-    """For example ``driver 580.95``."""
-    return f"{_NOUNS[each.factor]} {each.value}"
+    """For example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
+    return each.value if each.value.startswith("without ") else f"{_NOUNS[each.factor]} {each.value}"
 
 
 def explanation(causes: Explanation, *, together: bool = True) -> str:
@@ -65,7 +85,8 @@ def text(classing: Classing) -> str:
             return f"Red in {total.red} of {counted(total.all, 'run')}: neither one cause nor two together explain it."
         return f"Red in all runs with {explanation(causes, together=False)}, and in none of the others."
     what = explanation(causes)
-    how = f"Red in {_all(inside.all)} with {what}" if classing.always else _sometimes(inside, what)
+    what = what if causes[0].factor in TIMES or what.startswith("without ") else f"with {what}"
+    how = f"Red in {_all(inside.all)} {what}" if classing.always else _sometimes(inside, what)
     rest = f", and in none of the {counted(others, 'other run')}" if others > 1 else ", and not in the other run"
     return f"{how}{rest}."
 
@@ -81,7 +102,7 @@ def _bad(tally: Tally) -> str:
 
 
 def _sometimes(inside: Tally, what: str) -> str:
-    return f"{_bad(inside)} of {counted(inside.all, 'run')} with {what}"
+    return f"{_bad(inside)} of {counted(inside.all, 'run')} {what}"
 
 
 def apart(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
@@ -98,6 +119,12 @@ def advice(kind: Kind, causes: Explanation, also: Sequence[Explanation], sure: S
         where = f" on {cause(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
     singles = [*(causes if len(causes) == 1 else ()), *(each[0] for each in also if len(each) == 1)]
+    changed = [each for each in singles if each.factor in CONDITIONS]
+    if changed and (len(singles) > 1 or sure is not Sure.STRONG):
+        return f"Run it again now, {_otherwise(changed[0])}: that tells whether it is the cause."
+    if singles and singles[0].factor in TIMES and sure is not Sure.STRONG:
+        return "Repeat it now: pytest CASE --repeat=100. There are too few results to rule out chance."
+    singles = [each for each in singles if each.factor not in TIMES]
     if len(singles) > 1:
         steps = [_separate(narrow, wide) for narrow, wide in pairwise(singles) if narrow.factor is not wide.factor]
         if steps:
@@ -116,9 +143,23 @@ _STEPS = {
     Kind.ONE_DEVICE: "Look at the case's precision, memory and launch sizes on this kind of device.",
     Kind.ONE_HOST: "Compare the host with one that passes: harness diff.",
     Kind.ONE_UUID: "Examine the device on its host: harness devices --health.",
+    Kind.ONE_OPTION: "Compare a run with it and one without it: harness diff.",
+    Kind.ONE_COMMIT: "Compare with a run of the commit before: harness diff.",
+    Kind.ONE_SETTING: "Compare a run with it and one without it: harness diff.",
+    Kind.SINCE: "Find out what changed then: harness diff of the run before and this one.",
+    Kind.UNTIL: "Nothing, if it was mended then: later runs pass it.",
     Kind.FLAKE: "Repeat it on one machine: pytest CASE --repeat=100.",
     Kind.MIXED: "Look at the machines where it is red, and run it again there.",
 }
+
+
+def _otherwise(each: Cause) -> str:
+    """How a run without the cause is made."""
+    if each.factor is Factor.COMMIT:
+        return "at another commit"
+    if each.value.startswith("without "):
+        return f"with {each.value.removeprefix('without ')}"
+    return f"without {each.value}" if each.factor is Factor.OPTION else f"with another {cause(each)}"
 
 
 def _separate(narrow: Cause, wide: Cause) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.outcome import Outcome
-from harness.reporting.record import CaseRecord, RunRecord
+from harness.reporting.finding_kinds import same
+from harness.reporting.record import CaseRecord, FindingRecord, RunRecord
 from harness.text import counted
 
 #: A case is slower only if chance gives such durations less often than this.
@@ -42,6 +43,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A finding, and in how many runs of the baseline it was, in words. `cases` are those that it concerns."""
+
+    kind: str
+    message: str
+    cases: tuple[str, ...]
+    text: str
+    reproduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A new run against a baseline. Each case is in at most one of the lists, except that it may also be `slower`.
 
@@ -52,6 +64,11 @@ class Comparison:
     - `gated`: gated or skipped now, and ran in some run of the baseline. `missing`: in the last run of the baseline
       and not in the new one. `added`: in no run of the baseline.
     - `slower`: see `is_slower`.
+    - `new_findings`: findings that not every run of the baseline has. `still_findings`: those that every one has.
+      `gone_findings`: those of the last run of the baseline that the new run has not.
+    - `unexplained`: how the new run ended, if it is red, no case and no finding of it says why, and some run of the
+      baseline was not red. Otherwise empty.
+    - `fail_on_flaky`: the new run counts a flaky case as red.
     """
 
     baseline: tuple[str, ...]
@@ -68,6 +85,30 @@ class Comparison:
     added: tuple[Change, ...]
     slower: tuple[Change, ...]
     same: int
+    new_findings: tuple[FindingChange, ...] = ()
+    still_findings: tuple[FindingChange, ...] = ()
+    gone_findings: tuple[FindingChange, ...] = ()
+    unexplained: str = ""
+    fail_on_flaky: bool = False
+
+    def is_worse(self, *, strict: bool) -> bool:
+        """Whether the new run is worse than the baseline.
+
+        `strict`: new flakes, newly gated, missing and slower cases count, too.
+        """
+        found: list[object] = [self.regressions, self.lost, self.new_findings, self.unexplained]
+        found += [self.flakes] if strict or self.fail_on_flaky else []
+        found += [self.gated, self.missing, self.slower] if strict else []
+        return any(found)
+
+    @property
+    def findings(self) -> Mapping[str, tuple[FindingChange, ...]]:
+        """The lists of findings by heading, the most urgent first."""
+        return {
+            "new findings": self.new_findings,
+            "findings as before": self.still_findings,
+            "findings gone": self.gone_findings,
+        }
 
     @property
     def lists(self) -> Mapping[str, tuple[Change, ...]]:
@@ -94,7 +135,7 @@ def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
     }
     added: list[Change] = []
     slower: list[Change] = []
-    same = 0
+    unchanged = 0
     for case, now in new.cases.items():
         before = [run.cases[case] for run in baseline if case in run.cases]
         if not before:
@@ -103,7 +144,7 @@ def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         old = tuple(each.outcome for each in before)
         kind = _kind(old, now.outcome)
         if kind is None:
-            same += 1
+            unchanged += 1
         else:
             lists[kind].append(Change(case, old, now.outcome, _TEXTS[kind](old, now), now.reproduce))
         durations = [seconds for each in before for seconds in each.durations]
@@ -114,6 +155,7 @@ def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         for case, was in baseline[-1].cases.items()
         if case not in new.cases
     ]
+    found = [(each, _times(each, baseline)) for each in new.findings]
     return Comparison(
         baseline=tuple(run.name for run in baseline),
         new=new.name,
@@ -122,8 +164,43 @@ def compare(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         missing=tuple(gone),
         added=tuple(added),
         slower=tuple(slower),
-        same=same,
-        **{name: tuple(found) for name, found in lists.items()},
+        same=unchanged,
+        new_findings=tuple(_finding(each, times, baseline) for each, times in found if times < len(baseline)),
+        still_findings=tuple(_finding(each, times, baseline) for each, times in found if times == len(baseline)),
+        gone_findings=tuple(
+            replace(_finding(each, 0, baseline), text="not in the new run")
+            for each in baseline[-1].findings
+            if not _times(each, [new])
+        ),
+        unexplained=_unexplained(baseline, new),
+        fail_on_flaky=new.fail_on_flaky,
+        **{name: tuple(changes) for name, changes in lists.items()},
+    )
+
+
+def _times(finding: FindingRecord, runs: Sequence[RunRecord]) -> int:
+    """How many of the runs have the finding."""
+    return sum(
+        any(same(finding.kind, finding.message, finding.cases, (o.kind, o.message, o.cases)) for o in run.findings)
+        for run in runs
+    )
+
+
+def _finding(finding: FindingRecord, times: int, baseline: Sequence[RunRecord]) -> FindingChange:
+    if len(baseline) == 1:
+        text = "in the baseline, too" if times else "not in the baseline"
+    else:
+        text = f"in {times} of {counted(len(baseline), 'run')} of the baseline"
+    return FindingChange(finding.kind, finding.message, finding.cases, text, finding.reproduce)
+
+
+def _unexplained(baseline: Sequence[RunRecord], new: RunRecord) -> str:
+    if not new.is_red or new.is_explained or all(run.is_red for run in baseline):
+        return ""
+    old = ", ".join(str(status) for status in dict.fromkeys(run.exit_status for run in baseline))
+    return (
+        f"the new run ended with exit status {new.exit_status}, the baseline with {old}; no case and no finding says "
+        "why: read the output of pytest"
     )
 
 

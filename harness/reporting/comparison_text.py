@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from harness.reporting.comparison import Change, Comparison, Fact
-from harness.text import clean, counted
+from harness.reporting.comparison import Change, Comparison, Fact, FindingChange
+from harness.text import clean, counted, first_of, one_line
 
 #: The version of the JSON document.
 SCHEMA = 1
@@ -31,13 +31,23 @@ def as_json(comparison: Comparison) -> str:
 
 def markdown(comparison: Comparison) -> str:
     """Tables for a job summary of a forge. All texts of the runs are escaped."""
-    parts = [f"## {counted(len(comparison.regressions), 'regression')}", _escaped(_headline(comparison))]
+    parts = [f"## {_title(comparison)}", _escaped(_headline(comparison))]
     if comparison.facts:
         rows = "\n".join(
             f"| {_escaped(f.name)} | {_escaped(_old(f))} | {_escaped(_new(f))} |" for f in comparison.facts
         )
         parts.append(f"### Machine and software\n\n| | baseline | new |\n| --- | --- | --- |\n{rows}")
-    parts += [f"- {_escaped(note)}" for note in comparison.notes]
+    parts += [f"- {_escaped(note)}" for note in (*comparison.notes, *_unexplained(comparison))]
+    for heading, findings in comparison.findings.items():
+        if findings:
+            rows = "\n".join(
+                f"| {_escaped(each.kind)} | {_escaped(_what(each))} | {_escaped(each.text)} |"
+                for each in findings[:_MOST_ROWS]
+            )
+            more = len(findings) - _MOST_ROWS
+            rows += f"\n| … and {counted(more, 'more finding')} | | |" if more > 0 else ""
+            title = f"{heading[0].upper()}{heading[1:]} ({len(findings)})"
+            parts.append(f"### {title}\n\n| finding | what | where |\n| --- | --- | --- |\n{rows}")
     for heading, changes in comparison.lists.items():
         if changes:
             rows = "\n".join(f"| {_escaped(each.case)} | {_escaped(each.text)} |" for each in changes[:_MOST_ROWS])
@@ -54,11 +64,38 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield f"NOTE {note}"
     for fact in comparison.facts:
         yield f"{fact.name}: {_old(fact)} -> {_new(fact)}"
+    for text in _unexplained(comparison):
+        yield f"REGRESSION {text}"
+    for heading, findings in comparison.findings.items():
+        for finding in findings:
+            yield from _finding(_FINDING_WORDS[heading], finding)
     for heading, changes in comparison.lists.items():
         for each in changes:
             yield from _case(_WORDS[heading], each)
     counts = [f"{len(changes)} {heading}" for heading, changes in comparison.lists.items()]
+    counts += [f"{len(found)} {heading}" for heading, found in comparison.findings.items() if found]
     yield f"{', '.join(counts)}; {counted(comparison.same, 'case')} as before"
+
+
+def _title(comparison: Comparison) -> str:
+    regressions = counted(len(comparison.regressions), "regression")
+    new = len(comparison.new_findings)
+    return f"{regressions}, {counted(new, 'new finding')}" if new else regressions
+
+
+def _unexplained(comparison: Comparison) -> list[str]:
+    return [comparison.unexplained] if comparison.unexplained else []
+
+
+def _finding(word: str, finding: FindingChange) -> Iterator[str]:
+    yield f"{word} {clean(finding.kind)}: {_what(finding)} - {finding.text}"
+    if finding.reproduce and word == _FINDING_WORDS["new findings"]:
+        yield f"    {clean(finding.reproduce)}"
+
+
+def _what(finding: FindingChange) -> str:
+    cases = f" [{counted(len(finding.cases), 'case')}: {first_of(finding.cases)}]" if finding.cases else ""
+    return f"{one_line(finding.message)}{cases}"
 
 
 def _case(word: str, change: Change) -> Iterator[str]:
@@ -67,6 +104,11 @@ def _case(word: str, change: Change) -> Iterator[str]:
         yield f"    {clean(change.reproduce)}"
 
 
+_FINDING_WORDS = {
+    "new findings": "NEW FINDING",
+    "findings as before": "STILL FINDING",
+    "findings gone": "FINDING GONE",
+}
 _WORDS = {
     "regressions": "REGRESSION",
     "without a verdict": "NO VERDICT",

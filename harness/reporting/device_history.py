@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +23,7 @@ class DeviceRecord:
     `cases`: how many ran on it; `red`: how many of them were red there. `only_here`: those of them that were green on a
     second device of the same kind; `on_both`: those that were red there, too. `second`: how often it was the second
     device, and `second_red`: how often the case was red on it then. `sick`, `drained`: lines about its health.
+    `findings`: those that name it, or a case that ran on it, by kind.
     """
 
     device: str
@@ -36,27 +39,48 @@ class DeviceRecord:
     second_red: int = 0
     sick: int = 0
     drained: int = 0
+    findings: Counter[str] = field(default_factory=Counter)
 
     @property
-    def suspicion(self) -> tuple[int, int, int, int]:
+    def suspicion(self) -> tuple[int, ...]:
         """Devices are listed with the most suspicious first."""
-        return self.only_here, self.drained, self.sick, self.red
+        return self.only_here, self.drained, self.sick, self.findings.total(), self.red
 
     def as_json(self) -> dict[str, Any]:
         """All numbers, as JSON values."""
-        numbers = {name: getattr(self, name) for name in self.__slots__ if name not in ("device", "hosts")}
-        return {"device": self.device, "hosts": sorted(self.hosts), **numbers}
+        others = ("device", "hosts", "findings")
+        numbers = {name: getattr(self, name) for name in self.__slots__ if name not in others}
+        findings = dict(sorted(self.findings.items()))
+        return {"device": self.device, "hosts": sorted(self.hosts), **numbers, "findings": findings}
 
 
-def history(runs: Iterable[JournalContents]) -> list[DeviceRecord]:
+@dataclass(slots=True)
+class History:
+    """What runs say of their devices, the most suspicious first. `findings`: those about no device, by kind."""
+
+    devices: tuple[DeviceRecord, ...]
+    findings: Counter[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {
+            "devices": [record.as_json() for record in self.devices],
+            "findings": dict(sorted(self.findings.items())),
+        }
+
+
+def history(runs: Iterable[JournalContents]) -> History:
     """The devices of these runs. One that is no GPU has the same UUID everywhere, so its host is part of its name."""
     found: dict[str, DeviceRecord] = {}
+    others: Counter[str] = Counter()
     for contents in runs:
-        _enter(contents, found)
-    return sorted(found.values(), key=lambda each: (*(-number for number in each.suspicion), each.device))
+        others += _enter(contents, found)
+    order = sorted(found.values(), key=lambda each: (*(-number for number in each.suspicion), each.device))
+    return History(tuple(order), others)
 
 
-def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> None:
+def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> Counter[str]:
+    """Enter what a run says. Returns its findings that are about no device, by kind."""
     begun = [event for event in contents.events if isinstance(event, RunStarted)]
     seen: set[str] = set()
 
@@ -71,11 +95,14 @@ def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> None:
         return record
 
     where: dict[str, str] = {}
-    for verdict in Ledger.from_journal(contents).verdicts:
+    ran_on: dict[str, tuple[str, ...]] = {}
+    ledger = Ledger.from_journal(contents)
+    for verdict in ledger.verdicts:
         decided = verdict.decided
         if decided is None or not verdict.ran:
             continue
         host = where[verdict.case] = decided.host or begun[-1].host
+        ran_on[verdict.case] = verdict.devices
         for uuid in verdict.devices:
             record = of(uuid, host)
             record.cases += 1
@@ -92,6 +119,20 @@ def _enter(contents: JournalContents, found: dict[str, DeviceRecord]) -> None:
             record = of(event.device, event.host or begun[-1].host)
             record.sick += event.state == "sick"
             record.drained += event.state == "drained"
+    others: Counter[str] = Counter()
+    known = dict.fromkeys([*begun[-1].devices, *(uuid for uuids in ran_on.values() for uuid in uuids)])
+    for finding in ledger.findings:
+        places = {(uuid, finding.host or begun[-1].host) for uuid in known if _names(finding.message, uuid)}
+        places |= {(uuid, where[case]) for case in finding.cases for uuid in ran_on.get(case, ())}
+        for uuid, host in places:
+            of(uuid, host).findings[finding.kind] += 1
+        others[finding.kind] += not places
+    return +others
+
+
+def _names(message: str, uuid: str) -> bool:
+    """Whether a text names a device. ``cpu`` is a word that a text may have for other reasons."""
+    return uuid != CPU and re.search(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", message) is not None
 
 
 def _others(events: Iterable[Event]) -> Iterator[SecondDevice | Device]:

@@ -18,7 +18,7 @@ from harness.reporting.events import Finding
 from harness.reporting.ledger import Results, Summary
 from harness.reporting.place import Places
 from harness.reporting.verdict import Verdict
-from harness.text import cap, clean, counted, one_line
+from harness.text import cap, clean, counted, first_of, one_line
 
 #: GitHub takes 1 MiB of all summaries of a step together. Some of it is left to others.
 MOST_BYTES = 1_000_000
@@ -30,6 +30,8 @@ _MOST_LINE = 300
 #: GitHub shows ten errors of a step.
 MOST_ANNOTATIONS = 10
 _MOST_ANNOTATION = 4_000
+#: Findings that are annotated at least.
+_LEAST_FINDINGS = 3
 
 #: A row of the table of suites: suite, host and device.
 _Row = tuple[str, str, str]
@@ -150,7 +152,8 @@ def _parts(summary: Summary, found: _Found) -> Iterator[str]:
     yield f"\n## {_headline(summary)}\n\n"
     yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
     for finding in summary.findings:
-        yield f"\n- **finding** {code(finding.kind)}: {code(finding.message)}\n"
+        cases = f" ({counted(len(finding.cases), 'case')}: {code(first_of(finding.cases))})" if finding.cases else ""
+        yield f"\n- **finding** {code(finding.kind)}: {code(finding.message)}{cases}\n"
         yield f"    - {code(finding.reproduce)}\n" if finding.reproduce else ""
     for remark in (*summary.oddities.remarks, *(f"resumed by force: {each}" for each in summary.forced)):
         yield f"\n- {code(remark)}\n"
@@ -173,13 +176,13 @@ def _parts(summary: Summary, found: _Found) -> Iterator[str]:
 
 def _headline(summary: Summary) -> str:
     status, total = summary.run_exit_status(), counted(sum(summary.counts.values()), "case")
+    findings = f", {counted(len(summary.findings), 'finding')}" if summary.findings else ""
     if summary.end is None:
-        return f"Not finished: the run was cut off; {summary.red_cases} of {total} red"
+        return f"Not finished: the run was cut off; {summary.red_cases} of {total} red{findings}"
     if status == EXIT_OK:
         return f"Green: {total}, none of them red"
     if status == EXIT_NOTHING_RAN:
         return f"Nothing ran: {total}"
-    findings = f", {counted(len(summary.findings), 'finding')}" if summary.findings else ""
     word = {EXIT_INTERRUPTED: "Interrupted", EXIT_INTERNAL: "Internal error"}.get(status, "Red")
     return f"{word}: {summary.red_cases} of {total} red{findings}; exit status {status}"
 
@@ -283,19 +286,19 @@ def _relative(file: str, rootdir: str) -> str:
 
 
 def workflow_commands(results: Results) -> Iterator[str]:
-    """Workflow commands that mark the lines where cases failed: as many as GitHub shows, the most severe first."""
+    """Workflow commands that mark the lines where cases failed: as many as GitHub shows, the most severe first.
+
+    Some places are for findings, however many cases are red: one finding may explain them all.
+    """
     found = _Found.of(results, None)
     findings = results.summary.findings
-    commands = [_case_command(each) for each in found.red[:MOST_ANNOTATIONS]]
-    commands += [_finding_command(finding) for finding in findings[:MOST_ANNOTATIONS]]
     total = found.red_cases + len(findings)
-    if total <= MOST_ANNOTATIONS:
-        yield from commands
-        return
-    yield from commands[: MOST_ANNOTATIONS - 1]
-    yield _command(
-        {"title": "more"}, f"{total - MOST_ANNOTATIONS + 1} more red cases and findings: see the job summary"
-    )
+    room = MOST_ANNOTATIONS if total <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
+    of_cases = min(len(found.red), room - min(len(findings), _LEAST_FINDINGS))
+    yield from map(_case_command, found.red[:of_cases])
+    yield from map(_finding_command, findings[: room - of_cases])
+    if total > MOST_ANNOTATIONS:
+        yield _command({"title": "more"}, f"{total - room} more red cases and findings: see the job summary")
 
 
 def _case_command(case: _RedCase) -> str:
@@ -305,7 +308,10 @@ def _case_command(case: _RedCase) -> str:
 
 
 def _finding_command(finding: Finding) -> str:
-    return _command({"title": f"finding {finding.kind}"}, finding.message)
+    cases = [f"{counted(len(finding.cases), 'case')}: {first_of(finding.cases)}"] if finding.cases else []
+    return _command(
+        {"title": f"finding {finding.kind}"}, "\n".join([finding.message, *cases, finding.reproduce or ""]).rstrip("\n")
+    )
 
 
 def _command(properties: Mapping[str, str], message: str) -> str:

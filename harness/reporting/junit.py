@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,14 +18,14 @@ from harness.errors import writing
 from harness.reporting import environment
 from harness.reporting.atomic import replacing
 from harness.reporting.environment import EnvironmentFileError
-from harness.reporting.events import Finding, RunStarted
-from harness.reporting.junit_case import LIMITS, MOST_TEXT, CaseWriter, finding_case, finding_text, tag_of
+from harness.reporting.events import RunStarted
+from harness.reporting.junit_case import LIMITS, MOST_TEXT, CaseWriter, finding_case, tag_of
 from harness.reporting.junit_flavour import named
 from harness.reporting.junit_names import Names
 from harness.reporting.ledger import Results, Summary
 from harness.reporting.place import Place, Places
 from harness.reporting.stored_run import StoredRun
-from harness.reporting.xml_text import attributes, element
+from harness.reporting.xml_text import attributes
 from harness.text import cap, clean, counted
 
 FILE_NAME = "junit.xml"
@@ -118,9 +118,10 @@ class _Suite:
 class Document:
     """A JUnit report of at most `most_bytes`: a suite for each host, device and suite of cases. Use it as a context.
 
-    Totals equal the verdicts. Every text is cleaned, so that any XML parser can read the document. Captured texts are
-    cut shorter until it fits. Names and messages are never cut: if they alone exceed `most_bytes`, the document is
-    larger, and its captured texts are cut until all of them together have at most `most_bytes`.
+    Totals equal the verdicts and findings: each finding is a case with an error. Every text is cleaned, so that any XML
+    parser can read the document. Captured texts are cut shorter until it fits. Names and messages are never cut: if
+    they alone exceed `most_bytes`, the document is larger, and its captured texts are cut until all of them together
+    have at most `most_bytes`.
 
     `known`: the facts of environment.json. `flavour`: a name; by default that of the run. `text_limit` is the number of
     characters kept of each captured text.
@@ -219,9 +220,8 @@ class Document:
     def _frame(self, summary: Summary) -> Iterator[tuple[str, Place | None]]:
         """All text of the document but the cases. The cases of a place come after its text."""
         findings = _Suite()
-        if self._flavour.findings_as_cases:
-            for _ in summary.findings:
-                findings.add("error", 0.0)
+        for _ in summary.findings:
+            findings.add("error", 0.0)
         every = [*self._suites.values(), findings]
         root = attributes(
             name="conformance",
@@ -242,14 +242,9 @@ class Document:
         if summary.findings:
             run = self._results.runs[-1] if self._results.runs else None
             yield self._start("harness", number, findings, summary, {}, "" if run is None else run.host), None
-            yield self._findings(summary.findings), None
+            yield "".join(finding_case(each, at) for at, each in enumerate(summary.findings, start=1)), None
             yield "</testsuite>\n", None
         yield "</testsuites>", None
-
-    def _findings(self, findings: Sequence[Finding]) -> str:
-        if self._flavour.findings_as_cases:
-            return "".join(finding_case(each, number) for number, each in enumerate(findings, start=1))
-        return element("system-err", clean(cap("\n".join(map(finding_text, findings)), MOST_TEXT)))
 
     def _start(
         self, name: str, number: int, suite: _Suite, summary: Summary, facts: Mapping[str, str], host: str

@@ -9,26 +9,25 @@ from dataclasses import dataclass
 class Flavour:
     """One flavour of a JUnit report.
 
-    `findings_as_cases`: the reader shows nothing of a suite without cases, so each finding is a case of its own.
     `interim`: earlier attempts are elements of their own; otherwise they are in the text that the reader shows.
     `whole_ids`: the name of a case is its whole id, and its file is named.
     """
 
     name: str
-    findings_as_cases: bool = False
     interim: bool = True
     whole_ids: bool = False
 
 
-#: By name. ``default``: what pytest calls xunit2, which is also valid for Jenkins' strict schema (junit-10.xsd).
-#: ``jenkins``: Jenkins' JUnit plugin ignores suites without cases. ``gitlab``: GitLab knows no earlier attempts, shows
-#: the text of a result and not its message, and shows names without classes.
+#: By name. ``default``: what pytest calls xunit2, which is also valid for Jenkins' strict schema (junit-10.xsd), so
+#: ``jenkins`` is the same. ``gitlab``: GitLab knows no earlier attempts, shows the text of a result and not its
+#: message, and shows names without classes. In all of them each finding is a case with an error: readers show only
+#: cases, and judge a run by them.
 FLAVOURS = {
     each.name: each
     for each in (
         Flavour("default"),
-        Flavour("jenkins", findings_as_cases=True),
-        Flavour("gitlab", findings_as_cases=True, interim=False, whole_ids=True),
+        Flavour("jenkins"),
+        Flavour("gitlab", interim=False, whole_ids=True),
     )
 }
 DEFAULT = FLAVOURS["default"]

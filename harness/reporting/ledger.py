@@ -232,7 +232,7 @@ class Ledger(Summary):
                 ended=tally.ended.get,
                 second_devices=tally.second_devices.get(case, ()),
             )
-            tally.count(verdict, found)
+            tally.count(case, verdict.outcome, ran=verdict.ran, collected=verdict.collected, retries=found.retries)
             verdicts.append(verdict)
         doubled = sum(found.doubled for found in cases.values())
         summary = tally.summary(replace(oddities, doubled_lines=doubled))
@@ -305,8 +305,8 @@ class Tally:
     """Adds up what follows from a run beyond single cases: give it all events, then each verdict.
 
     It keeps nothing of cases that are neither unlisted nor on a must-pass list, so its size does not grow with them.
-    `runs`, `shards`, `stopped` and `second_devices` (by case) are known once all events were given, like `ended`: how
-    each executor ended, unless `keep_ended` is False because somebody else keeps it.
+    `runs`, `end`, `shards`, `stopped` and `second_devices` (by case) are known once all events were given, like
+    `ended`: how each executor ended, unless `keep_ended` is False because somebody else keeps it.
     """
 
     def __init__(self, *, keep_ended: bool = True) -> None:
@@ -314,7 +314,7 @@ class Tally:
         self.ended: dict[str, Executor] = {}
         self._keep_ended = keep_ended
         self.runs: list[RunStarted] = []
-        self._end: End | None = None
+        self.end: End | None = None
         self._findings: list[Finding] = []
         self._bisected: list[Bisected] = []
         self.second_devices: dict[str, list[SecondDevice]] = {}
@@ -340,10 +340,10 @@ class Tally:
         match event:
             case RunStarted():
                 self.runs.append(event)
-                self._end, self.stopped = None, ""
+                self.end, self.stopped = None, ""
                 self._forced |= dict.fromkeys(event.forced)
             case End():
-                self._end = event
+                self.end = event
             case Stopped():
                 self.stopped = event.by
             case MustPass():
@@ -376,15 +376,15 @@ class Tally:
         """Take the next ``collected`` line."""
         self._collected.append(line)
 
-    def count(self, verdict: Verdict, events: CaseEvents) -> None:
-        """Count the verdict on a case that was decided from these events."""
-        self._counts[verdict.outcome] += 1
-        self._ran += verdict.ran
-        self._retries += events.retries
-        if verdict.outcome is Outcome.PASSED and verdict.case in self._on_lists:
-            self._passed.add(verdict.case)
-        if not verdict.collected:
-            self._unlisted.append(verdict.case)
+    def count(self, case: str, outcome: Outcome, *, ran: bool, collected: bool, retries: int = 0) -> None:
+        """Count the verdict on a case. `ran`: its own code ran to it. `retries`: attempts beyond those that count."""
+        self._counts[outcome] += 1
+        self._ran += ran
+        self._retries += retries
+        if outcome is Outcome.PASSED and case in self._on_lists:
+            self._passed.add(case)
+        if not collected:
+            self._unlisted.append(case)
 
     def summary(self, oddities: Oddities) -> Summary:
         """What the run came to."""
@@ -392,7 +392,7 @@ class Tally:
         findings = [*self._findings, *self._unreadable(oddities), *self._contradictions(), *self._shortfalls(lists)]
         return Summary(
             runs=tuple(self.runs),
-            end=self._end,
+            end=self.end,
             findings=tuple(findings),
             cost=Cost(self._executors, self._startup, self._executors - len(self._workers), self._retries),
             counts={outcome: self._counts[outcome] for outcome in Outcome if self._counts[outcome]},

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.errors import HarnessError, WriteError
 from harness.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
-from harness.reporting import environment, identity, journal
+from harness.reporting import environment, finding_kinds, identity, journal
 from harness.reporting.atomic import write_atomically
 from harness.reporting.events import (
     EVENT,
@@ -243,6 +243,8 @@ def _copied(parts: Sequence[Part]) -> list[Event]:
     for part in parts:
         for event in part.events:
             if isinstance(event, Finding):
+                if event.kind in finding_kinds.OF_SESSION:
+                    event = event.model_copy(update={"message": f"shard {part.shard}: {event.message}"})
                 key = event.kind, event.message, event.cases
                 if key in known:
                     continue

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.gating.renamed import NOTHING, Renamed
-from harness.outcome import Outcome
+from harness.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.reporting import environment, identity, journal
 from harness.reporting.events import RunStarted
 from harness.reporting.ledger import Ledger
@@ -34,13 +34,43 @@ class CaseRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingRecord:
+    """One finding of one run."""
+
+    kind: str
+    message: str
+    cases: tuple[str, ...] = ()
+    reproduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run. `facts`: what its machine, software and options were, by name, as texts. `notes`: doubts about it."""
+    """One run. `facts`: what its machine, software and options were, by name, as texts. `notes`: doubts about it.
+
+    `exit_status`: that of the run. `fail_on_flaky`: a flaky case makes it red.
+    """
 
     name: str
     cases: Mapping[str, CaseRecord]
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    findings: tuple[FindingRecord, ...] = ()
+    exit_status: int = EXIT_OK
+    fail_on_flaky: bool = False
+
+    @property
+    def is_red(self) -> bool:
+        """Whether the run is red, for whatever reason."""
+        return self.exit_status not in (EXIT_OK, EXIT_NOTHING_RAN)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a case or a finding makes the run red."""
+        red = (
+            each.outcome.is_red or (self.fail_on_flaky and each.outcome is Outcome.FLAKY)
+            for each in self.cases.values()
+        )
+        return bool(self.findings) or any(red)
 
 
 def read(run_dir: Path, renamed: Renamed = NOTHING) -> RunRecord:
@@ -61,6 +91,17 @@ def read(run_dir: Path, renamed: Renamed = NOTHING) -> RunRecord:
         cases={renamed.now(verdict.case): _case(verdict) for verdict in ledger.verdicts},
         facts=facts(known or {}) | ({} if ledger.run is None else _conditions(ledger.run)),
         notes=tuple(notes),
+        findings=tuple(
+            FindingRecord(
+                clean(each.kind),
+                clean(each.message),
+                tuple(renamed.now(case) for case in each.cases),
+                each.reproduce,
+            )
+            for each in ledger.findings
+        ),
+        exit_status=ledger.run_exit_status(),
+        fail_on_flaky=ledger.fail_on_flaky,
     )
 
 

@@ -138,7 +138,8 @@ class StoredRun:
             )
             doubled += events.doubled
             if first:
-                self._tally.count(verdict, events)
+                tally = self._tally
+                tally.count(case, verdict.outcome, ran=verdict.ran, collected=collected, retries=events.retries)
             yield verdict, tuple(events.levels)
         if first:
             self._summary = self._tally.summary(self._oddities(doubled))

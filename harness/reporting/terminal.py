@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.backends.table import labels
@@ -69,7 +70,8 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     `blocks`: see `harness.reporting.plot.plot`.
     """
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
-    lines = [f"{counted(len(ledger.verdicts), 'case')}: {counts or 'none'}"]
+    findings = f"; {counted(len(ledger.findings), 'finding')}" if ledger.findings else ""
+    lines = [f"{counted(len(ledger.verdicts), 'case')}: {counts or 'none'}{findings}", *_other_words(ledger.counts)]
     shown = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
     not_run = [verdict for verdict in shown if verdict.outcome is Outcome.NOT_RUN]
     for verdict in [verdict for verdict in shown if verdict.outcome is not Outcome.NOT_RUN][:SHOWN]:
@@ -80,9 +82,11 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines += [f"GATED {counted(count, 'case')} - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
     if not_run:
         lines.append(f"NOT_RUN {counted(len(not_run), 'case')}, the first {not_run[0].case} - {not_run[0].message}")
-    for finding in ledger.findings:
+    for finding in ledger.findings[:SHOWN]:
         lines.append(f"FINDING {finding.kind}: {one_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []
+    if len(ledger.findings) > SHOWN:
+        lines.append(f"… and {len(ledger.findings) - SHOWN} more findings, see {run_dir / 'junit.xml'}")
     lines += [f"SECOND DEVICE {each.case} - {each.text}" for each in ledger.second_devices[:SHOWN]]
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
@@ -101,6 +105,20 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     )
     lines.append(f"results: {run_dir}")
     return lines
+
+
+def _other_words(counts: Mapping[Outcome, int]) -> list[str]:
+    """What pytest's last line, which counts the reports that it was shown, calls outcomes that it does not know."""
+    own = (Outcome.FAILED, Outcome.ERROR, Outcome.NOT_RUN)
+    failed = [f"{number} {outcome}" for outcome, number in counts.items() if outcome.is_red and outcome not in own]
+    waived = [f"{counts[Outcome.WAIVED]} waived as xfailed"] if Outcome.WAIVED in counts else []
+    told = [*waived, *([f"{', '.join(failed)} as failed"] if failed else [])]
+    return [f"pytest's last line counts {'; '.join(told)}"] if told else []
+
+
+def last_line_word(findings: int) -> str:
+    """The word under which pytest's last line counts so many findings."""
+    return "finding" if findings == 1 else "findings"
 
 
 def _shard(ledger: Ledger) -> list[str]:

@@ -52,6 +52,11 @@ def unshare_default(temp: Path) -> None:
         link.unlink(missing_ok=True)
 
 
+def is_shared_default(path: Path) -> bool:
+    """Whether this is the link that `share_default` has made."""
+    return path.name == _default_name() and path.is_symlink()
+
+
 @functools.cache
 def _default_name() -> str:
     """Returns the name of inductor's default folder (torch/_inductor/runtime/cache_dir_utils.py), "" if unknown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def note(target: Path) -> str:
     """Returns one line with the place of the kept files."""
     more = list_of_left_out(target)
     return f"temporary files are kept in {target}" + (f", except for those named in {more}" if more.exists() else "")
+
+
+def has_any(source: Path, left_out: Callable[[Path], bool]) -> bool:
+    """Whether `keep` would move anything now: empty folders, and what is `left_out`, are not kept."""
+    for folder, folders, files in os.walk(source):
+        here = Path(folder)
+        links = (name for name in folders if (here / name).is_symlink())
+        if any(not left_out(here / name) for name in (*files, *links)):
+            return True
+    return False
 
 
 def keep(source: Path, target: Path, most: int) -> int:

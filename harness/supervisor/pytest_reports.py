@@ -11,7 +11,7 @@ from harness.protocol import reports
 from harness.protocol.compact_reports import BUNDLING
 from harness.protocol.reports import RecordedWarning
 from harness.protocol.stacks import fold
-from harness.supervisor import kept_files
+from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, tracebacks
 from harness.supervisor.case_history import CaseHistory, message
@@ -73,7 +73,7 @@ def where_files_are(attempt: Attempt) -> list[str]:
     """Returns where the temporary files of a red attempt are, or will be after its executor's end, if any exist."""
     if not attempt.outcome.is_red:
         return []
-    made = attempt.kept.is_dir() or (attempt.temp.is_dir() and any(attempt.temp.iterdir()))
+    made = attempt.kept.is_dir() or kept_files.has_any(attempt.temp, compiler_caches.is_shared_default)
     return [kept_files.note(attempt.kept)] if made else []
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import jsonschema
 import xmlschema
@@ -147,7 +148,11 @@ def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, al
     summed = {word: number for word, number in result.counts.items() if word in _SUMMED}
     assert summed == wanted.counts, f"pytest counts {summed}, expected {wanted.counts}\n{result.tail()}"
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
-    assert f"\n{counted(len(wanted.cases), 'case')}: {counts}\n" in result.terminal
+    found_text = counted(len(wanted.findings), "finding") if wanted.findings else ""
+    told = f"{counted(len(wanted.cases), 'case')}: {counts}" + (f"; {found_text}" if found_text else "")
+    assert f"\n{told}\n" in result.terminal
+    word = "finding" if len(wanted.findings) == 1 else "findings"
+    assert result.counts.get(word, 0) == len(wanted.findings), f"pytest counts {result.counts}\n{result.tail()}"
 
 
 def _agree(found: tuple[str, str] | None, wanted: tuple[str, str] | None) -> bool:
@@ -221,14 +226,19 @@ def _compare_journal(result: Result, wanted: Expected, *, alone: bool) -> None:
 
 
 def compare_junit(result: Result, cases: Mapping[str, tuple[str, str]], *, fail_on_flaky: bool = False) -> None:
-    """junit.xml is well-formed and valid, has each case once with the right element, and totals that add up."""
+    """junit.xml is well-formed and valid, has each case once with the right element, and totals that add up.
+
+    Each finding is a case with an error.
+    """
     root = result.junit
     _junit_schema().validate(root)
-    found = {}
+    found: dict[tuple[str, str], Element] = {}
     for element in root.iter("testcase"):
         key = element.attrib["classname"], element.attrib["name"]
         assert key not in found
         found[key] = element
+    findings = [found.pop(key) for key in list(found) if key[0] == "harness.findings"]
+    assert [element.find("error") is not None for element in findings] == [True] * len(result.ledger.findings)
     assert set(found) == {_junit_name(case) for case in cases}
     for case, (outcome, message) in cases.items():
         element = found[_junit_name(case)]
@@ -244,10 +254,10 @@ def compare_junit(result: Result, cases: Mapping[str, tuple[str, str]], *, fail_
             assert child.attrib["type"] == outcome
             assert clean(message) in child.attrib["message"]
     children = Counter(child.tag for element in found.values() for child in element)
-    assert int(root.attrib["tests"]) == len(cases)
+    assert int(root.attrib["tests"]) == len(cases) + len(findings)
     assert int(root.attrib["failures"]) == children["failure"]
-    assert int(root.attrib["errors"]) == children["error"]
-    assert sum(int(suite.attrib["tests"]) for suite in root) == len(cases)
+    assert int(root.attrib["errors"]) == children["error"] + len(findings)
+    assert sum(int(suite.attrib["tests"]) for suite in root) == len(cases) + len(findings)
     assert sum(int(suite.attrib["skipped"]) for suite in root) == children["skipped"]
 
 

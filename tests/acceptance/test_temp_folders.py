@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import psutil
@@ -76,6 +77,57 @@ def test_nothing_is_left_and_the_files_of_red_cases_are_kept(
         (verdict,) = result.ledger.verdicts
         assert verdict.decided is not None
         assert f"temporary files are kept in {folder}" in verdict.decided.notes
+
+
+LINKED = """
+import pathlib, tempfile
+
+def test_has_none():
+    assert 0
+
+def test_has_an_empty_folder():
+    tempfile.mkdtemp()
+    assert 0
+
+def test_removes_its_own_at_the_end():
+    global folder
+    folder = tempfile.TemporaryDirectory()
+    pathlib.Path(folder.name, "file").touch()
+    assert 0
+
+def test_leaves_one(tmp_path):
+    (tmp_path / "file").touch()
+    assert 0
+"""
+
+
+def test_only_files_that_are_there_are_linked(project: Project) -> None:
+    project.write("suites/test_it.py", LINKED)
+    result = project.run("-n0", "--isolation=case")
+    noted = {
+        verdict.case.partition("::test_")[2]: "kept in" in " ".join(verdict.decided.notes)
+        for verdict in result.ledger.verdicts
+        if verdict.decided is not None
+    }
+    assert noted == {
+        "has_none": False,
+        "has_an_empty_folder": False,
+        "removes_its_own_at_the_end": False,
+        "leaves_one": True,
+    }
+    links = re.findall(r'href="(files/[^"]*)"', (result.run_dir / "report.html").read_text())
+    (link,) = links
+    assert [path.name for path in (result.run_dir / link).rglob("file")] == ["file"]
+
+
+def test_files_that_their_process_removed_at_its_end_are_not_linked(project: Project) -> None:
+    """They were there when the case ended, and the process went on."""
+    project.write("suites/test_it.py", LINKED.partition("def test_leaves_one")[0] + "def test_green(): pass\n")
+    result = project.run("-n0", "--isolation=batch")
+    noted = [verdict.case for verdict in result.ledger.red if "kept in" in " ".join(verdict.finishes[-1].notes)]
+    assert [case.partition("::")[2] for case in noted] == ["test_removes_its_own_at_the_end"]
+    assert "files/main-e1/" not in (result.run_dir / "report.html").read_text()
+    assert not (result.run_dir / "files" / "main-e1").exists()
 
 
 def test_a_file_that_is_too_large_is_left_out_and_named(project: Project) -> None:

@@ -35,7 +35,7 @@ def test_the_honest_archive_is_verified(tmp_path: Path) -> None:
         "exit_status": 1,
         "cases": 4,
         "totals": {"gated": 1, "waived": 1, "passed": 1, "failed": 1},
-        "findings": 0,
+        "findings": (),
     }
     assert found.manifest.claim.model_dump() == {
         "device": "cuda",

@@ -129,7 +129,7 @@ def test_another_project_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["3", "312", "3.12.1", "py3"])
 def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None:
     done = CliRunner().invoke(app, ["kit", "-o", str(tmp_path / "kit.tar"), "--python", version])
-    assert done.exit_code == 2
+    assert done.exit_code == 4
     assert "expected a version such as 3.12" in " ".join(done.output.split())
 
 

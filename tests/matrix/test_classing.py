@@ -59,11 +59,74 @@ def uuid(value: str) -> Cause:
     return Cause(Factor.UUID, value)
 
 
+def on(night: int, said: Tally, *conditions: str, uuid: str = "GPU-n1") -> tuple[Place, Tally]:
+    """An observation on one machine in this night, with these options."""
+    options = frozenset((Factor.OPTION, each) for each in conditions)
+    return replace(at("n1", uuid=uuid), rank=night, run=f"r{night}", conditions=options), said
+
+
+def since(night: int) -> Cause:
+    return Cause(Factor.SINCE, f"r{night}", night)
+
+
+def until(night: int) -> Cause:
+    return Cause(Factor.UNTIL, f"r{night}", night)
+
+
+def option(value: str) -> Cause:
+    return Cause(Factor.OPTION, value)
+
+
 SAME = (device("H100"), driver("570"), torch("2.13"))
 MIG = Place("n1", ("MIG",), "570", "2.13", ("MIG-1", "GPU-a"))
 
 #: Name, observations, class, causes, what cannot be told apart, how sure.
 SITUATIONS: list[tuple[str, Observations, Kind, Explanation, Explanation, Sure]] = [
+    (
+        "since a night",
+        [on(n, RED if n > 5 else GREEN) for n in range(12)],
+        Kind.SINCE, (since(6),), (), Sure.STRONG,
+    ),
+    (
+        "until a night",
+        [on(n, GREEN if n > 5 else RED) for n in range(12)],
+        Kind.UNTIL, (until(5),), (), Sure.STRONG,
+    ),
+    (
+        "since a night, of few",
+        [on(0, GREEN), on(1, GREEN), on(2, RED), on(3, RED)],
+        Kind.SINCE, (since(2),), (), Sure.WEAK,
+    ),
+    (
+        "an option, now and then",
+        [on(n, RED, "x") if n % 2 else on(n, GREEN) for n in range(12)],
+        Kind.ONE_OPTION, (option("x"),), (), Sure.STRONG,
+    ),
+    (
+        "an option, since a night",
+        [on(n, RED, "x") if n > 5 else on(n, GREEN) for n in range(12)],
+        Kind.ONE_OPTION, (option("x"),), (since(6),), Sure.STRONG,
+    ),
+    (
+        "once, with an option",
+        [on(0, GREEN), on(1, GREEN), on(2, RED, "x"), on(3, GREEN)],
+        Kind.FLAKE, (), (option("x"),), Sure.ONE,
+    ),
+    (
+        "an option that does it sometimes",
+        [on(n, RED if n % 4 == 1 else GREEN, *(["x"] if n % 2 else [])) for n in range(40)],
+        Kind.ONE_OPTION, (option("x"),), (), Sure.STRONG,
+    ),
+    (
+        "now and then",
+        [on(n, RED if n % 3 == 1 else GREEN) for n in range(12)],
+        Kind.FLAKE, (), (), Sure.STRONG,
+    ),
+    (
+        "runs that began at the same time have no order",
+        [on(0, GREEN), on(0, GREEN), on(0, RED), on(0, RED)],
+        Kind.FLAKE, (), (), Sure.STRONG,
+    ),
     ("red everywhere", hosts(12, RED), Kind.EVERYWHERE, (), SAME, Sure.STRONG),
     (
         "red everywhere, and everything differs",

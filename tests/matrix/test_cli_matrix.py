@@ -62,7 +62,7 @@ def test_the_exit_status(tmp_path: Path) -> None:
         (["nothing"], "harness: there is no folder 'nothing': give run directories, or folders of run directories\n"),
         (
             ["empty"],
-            "harness: there is no run in 'empty': expected journal.ndjson in it, or in folders up to 2 levels ",
+            "harness: there is no run in 'empty': expected journal.ndjson in it, or in folders up to 4 levels ",
         ),
         (["good", "-o", "nowhere/page.html"], "harness: cannot write 'nowhere/page.html'"),
         (["broken"], "harness: no run can be read: broken was left out"),

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.matrix import folders, model
-from harness.matrix.classing import Kind
+from harness.matrix import folders, model, text
+from harness.matrix.classing import Kind, Sure
 from harness.matrix.fleet import Fleet, NothingReadError, exit_status
 from harness.matrix.folders import NoRunError
 from harness.matrix.model import HoleKind, Matrix
@@ -321,13 +321,22 @@ def test_a_run_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 # ---- folders ----
 
 
-def test_run_directories_are_found_up_to_two_levels_below(tmp_path: Path) -> None:
-    for where in ("a", "b/one", "b/two", "c/d/too_deep"):
+def test_run_directories_are_found_up_to_four_levels_below(tmp_path: Path) -> None:
+    for where in ("a", "b/one", "b/two", "c/d/e/f/too_deep"):
         runs.run(tmp_path / "all" / where, Machine())
     runs.run(tmp_path / "all" / "a" / "inside_a_run", Machine())
     found = folders.find([tmp_path / "all", tmp_path / "all" / "a"])
     assert [str(path.relative_to(tmp_path / "all")) for path in found.runs] == ["a", "b/one", "b/two"]
     assert found.notes == ("run directories that were given twice and count once: 1",)
+
+
+@pytest.mark.parametrize("given_", [".", "matrix-results", "matrix-results/20261126-010203"])
+def test_what_the_slurm_night_leaves_is_found(tmp_path: Path, given_: str) -> None:
+    night = tmp_path / "matrix-results" / "20261126-010203"
+    for where in ("h200-580-torch2.13-py3.12-nightly/whole", "cpu-torch2.13-py3.12-nightly/1of2"):
+        runs.run(night / where, Machine())
+    found = folders.find([tmp_path / given_])
+    assert [path.name for path in found.runs] == ["1of2", "whole"]
 
 
 def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
@@ -391,6 +400,162 @@ def test_an_unfinished_run_is_red(tmp_path: Path) -> None:
     runs.write(tmp_path / "r", runs.lines(Machine(), runs.PASSED)[:-1], Machine())
     made = matrix(tmp_path)
     assert (exit_status(made), made.runs[0].notes) == (EXIT_RED, ("it did not finish",))
+
+
+# ---- what changed on one machine ----
+
+FAULT = "record_stream_ignored; launch_kills_process:0.0005,seed=4"
+
+
+def chronicle(folder: Path, *nights: dict[str, Any], machine: Machine | None = None) -> Matrix:
+    """The matrix of runs on one machine, one a day. `nights`: for each the red cases, and facts of its ``run`` line."""
+    for number, night in enumerate(nights):
+        facts = dict(night)
+        red = dict.fromkeys(facts.pop("red", ()), Outcome.FAILED)
+        runs.run(folder / f"r{number}", machine or Machine(), red, t=1_760_000_000.0 + 86_400 * number, **facts)
+    return matrix(folder)
+
+
+def test_an_option_that_only_red_runs_have_is_the_cause(tmp_path: Path) -> None:
+    injected = {"red": (ONE, TWO), "settings": {"inject": FAULT}}
+    made = chronicle(tmp_path, {}, {}, injected, injected, injected)
+    (group,) = made.groups
+    assert (group.kind, group.sure, group.cases) == (Kind.ONE_OPTION, Sure.WEAK, (0, 1))
+    since = f"since {tmp_path / 'r2'} (2025-10-11 08:53 UTC)"
+    assert text.title_of(group) == f"option --inject=launch_kills_process:0.0005,seed=4, {since}"
+    failure = made.cases[0].failure
+    assert failure is not None
+    assert failure.text == (
+        "Red in all 3 runs with option --inject=launch_kills_process:0.0005,seed=4, and in none of the 2 other runs."
+    )
+    assert text.apart_of(group) == f"option --inject=record_stream_ignored; {since}"
+    assert group.next == (
+        "Run it again now, without --inject=launch_kills_process:0.0005,seed=4: that tells whether it is the cause."
+    )
+
+
+def test_two_faults_are_two_groups(tmp_path: Path) -> None:
+    first = {"red": (ONE,), "settings": {"inject": "first"}}
+    second = {"red": (TWO,), "settings": {"inject": "second"}}
+    both = {"red": (ONE, TWO), "settings": {"inject": "first; second"}}
+    made = chronicle(tmp_path / "options", {}, first, {}, second, both, {})
+    assert [(group.kind, text.title_of(group), group.cases) for group in made.groups] == [
+        (Kind.ONE_OPTION, "option --inject=first", (0,)),
+        (Kind.ONE_OPTION, "option --inject=second", (1,)),
+    ]
+    made = chronicle(
+        tmp_path / "flakes", {}, {"red": (ONE, THREE)}, {"red": (TWO,)}, {}, {"red": (ONE, TWO, THREE)}, {}
+    )
+    assert [(group.kind, group.cases) for group in made.groups] == [(Kind.FLAKE, (0, 2)), (Kind.FLAKE, (1,))]
+
+
+@pytest.mark.parametrize(
+    ("nights", "kind", "title"),
+    [
+        (6 * [{}] + 6 * [{"red": (ONE,)}], Kind.SINCE, "since {folder}/r6 (2025-10-15 08:53 UTC)"),
+        (6 * [{"red": (ONE,)}] + 6 * [{}], Kind.UNTIL, "until {folder}/r5 (2025-10-14 08:53 UTC)"),
+        (
+            6 * [{"identity": {"harness": "1"}}] + 6 * [{"red": (ONE,), "identity": {"harness": "2"}}],
+            Kind.ONE_SETTING,
+            "environment harness 2, since {folder}/r6 (2025-10-15 08:53 UTC)",
+        ),
+        (
+            3 * [{"settings": {"retries": 1}}, {"red": (ONE,)}],
+            Kind.ONE_OPTION,
+            "without --retries",
+        ),
+        (3 * [{}, {"red": (ONE,)}], Kind.FLAKE, "now and then, with no cause in common"),
+    ],
+)
+def test_time_and_settings_are_causes(tmp_path: Path, nights: list[dict[str, Any]], kind: Kind, title: str) -> None:
+    (group,) = chronicle(tmp_path, *nights).groups
+    assert (group.kind, text.title_of(group)) == (kind, title.format(folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("environments", "title"),
+    [
+        ([{"git": {"commit": "1" * 40}}, {"git": {"commit": "2" * 40}}], f"commit {'2' * 40}"),
+        ([{}, {"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}], "environment $CUDA_LAUNCH_BLOCKING=1"),
+        ([{"environment": {"CUDA_LAUNCH_BLOCKING": "1"}}, {}], "without $CUDA_LAUNCH_BLOCKING"),
+        ([{"versions": {"numpy": "1.26"}}, {"versions": {"numpy": "2.1"}}], "environment numpy 2.1"),
+    ],
+)
+def test_facts_of_the_environment_file_are_causes(
+    tmp_path: Path, environments: list[dict[str, Any]], title: str
+) -> None:
+    machine = Machine()
+    devices = [{"uuid": machine.chip, "name": machine.device, "kind": "cuda"}]
+    for number in range(6):
+        more = environments[number % 2]
+        versions = {"torch": machine.torch, **more.get("versions", {})}
+        known = {"schema": 1, "driver": machine.driver, "devices": devices, **more, "versions": versions}
+        red = {ONE: Outcome.FAILED} if number % 2 else {}
+        lines = runs.lines(machine, {**runs.PASSED, **red}, t=1_760_000_000.0 + number)
+        runs.write(tmp_path / f"r{number}", lines, environment=known)
+    (group,) = matrix(tmp_path).groups
+    assert text.title_of(group) == title
+
+
+def test_what_differs_between_machines_is_no_cause_beside_the_machine(tmp_path: Path) -> None:
+    """Each kind of machine has its own hardware file and variables: only what changed on one machine explains more."""
+    for number in range(6):
+        red = {ONE: Outcome.FAILED} if number < 3 else {}
+        machine = Machine(f"n{number}", "H100" if number < 3 else "A10")
+        runs.run(tmp_path / machine.host, machine, red, hardware=machine.device, t=1_760_000_000.0 + number)
+    failure = matrix(tmp_path).cases[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.also) == (Kind.ONE_DEVICE, ())
+
+
+# ---- findings ----
+
+
+def with_findings(folder: Path, host: str, *findings: build.Line, status: int = 1) -> Path:
+    written = runs.lines(Machine(host), runs.PASSED)
+    return runs.write(folder / host, [*written[:-1], *findings, build.end(exit_status=status)], Machine(host))
+
+
+def test_a_finding_of_several_runs_is_listed_once(tmp_path: Path) -> None:
+    with_findings(tmp_path, "n1", build.finding("gw0-1 grew by 17 bytes", kind="batch_leak", cases=[ONE, TWO]))
+    leak = build.finding("gw0-9 grew by 2,048 bytes", kind="batch_leak", cases=[TWO], reproduce="pytest x")
+    with_findings(tmp_path, "n2", leak, build.finding("gw1 died", kind="worker"))
+    with_findings(tmp_path, "n3", status=0)
+    made = matrix(tmp_path)
+    assert [(each.kind, each.message, each.runs, each.machines) for each in made.findings] == [
+        ("batch_leak", "gw0-1 grew by 17 bytes", (0, 1), (0, 1)),
+        ("worker", "gw1 died", (1,), (1,)),
+    ]
+    first = made.findings[0]
+    assert (first.cases, first.concerned, first.reproduce) == ((ONE, TWO), 2, "pytest x")
+    assert [(run.red, run.exit_status, run.findings) for run in made.runs] == [
+        (True, 1, (0,)),
+        (True, 1, (0, 1)),
+        (False, 0, ()),
+    ]
+    assert exit_status(made) == EXIT_RED
+    written = text.text(made)
+    assert written.startswith("3 runs on 3 machines: none of 3 cases is red; 2 findings make 2 runs red\n")
+    assert "FINDING batch_leak: in 2 runs on 2 machines - gw0-1 grew by 17 bytes\n" in written
+    assert f"  2 cases: {ONE}, {TWO}\n  reproduce: pytest x\n" in written
+
+
+def test_findings_that_follow_from_the_whole_journal_are_listed(tmp_path: Path) -> None:
+    """Lists that are not satisfied, too few cases and cases of no list have no line of their own."""
+    written = runs.lines(Machine(), runs.PASSED, minimum_cases=9, profile="nightly")
+    written[1:1] = [build.must_pass(ONE, "suites/a/test_a.py::other")]
+    written.insert(-1, build.finish("suites/a/test_a.py::unknown"))
+    path = runs.write(tmp_path / "r", written, Machine(), tail=b"{torn\n")
+    found = matrix(path).findings
+    expected = Ledger.from_journal(journal.read_run(path / journal.FILE_NAME)).findings
+    assert sorted((each.kind, each.message) for each in found) == sorted((e.kind, e.message) for e in expected)
+    assert {each.kind for each in found} == {"damaged_journal", "not_collected", "must_pass", "too_few_cases"}
+
+
+def test_a_run_that_is_red_for_no_case_and_no_finding_says_so(tmp_path: Path) -> None:
+    with_findings(tmp_path, "n1", status=2)
+    (run,) = matrix(tmp_path).runs
+    assert run.notes == ("it ended with exit status 2, and no case and no finding says why: read the output of pytest",)
 
 
 # ---- much ----

@@ -98,6 +98,19 @@ def test_a_green_matrix_says_so(tmp_path: Path) -> None:
     assert "What the failures have in common" not in shown
 
 
+def test_the_page_lists_findings(tmp_path: Path) -> None:
+    written = runs.lines(Machine(), runs.PASSED)
+    leak = build.finding("gw0-1 grew", kind="batch_leak", cases=[ONE, TWO], reproduce="pytest x")
+    runs.write(tmp_path / "r", [*written[:-1], leak, build.end(exit_status=1)], Machine())
+    text = render(tmp_path)
+    shown = " ".join(Read(text).shown.split())
+    assert "1 finding 1 run on 1 machine: none of 3 cases is red; 1 finding makes 1 run red." in shown
+    for text_ in ("batch_leak gw0-1 grew", f"2 cases {ONE} {TWO}", "pytest x", f"1 run {tmp_path / 'r'}"):
+        assert text_ in shown
+    assert 'class="top red"' in text
+    assert 'href="#findings"' in text
+
+
 def hostile(folder: Path, text: str) -> str:
     """The page of a matrix all of whose texts are this one."""
     cases = {f"suites/{text}/test_a.py::{text}": Outcome.FAILED, f"{text}::gated": Outcome.GATED}

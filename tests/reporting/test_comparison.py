@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from harness.outcome import Outcome
 from harness.reporting import comparison_text
 from harness.reporting.comparison import Comparison, Fact, compare, is_slower
-from harness.reporting.record import CaseRecord, RunRecord
+from harness.reporting.finding_kinds import same, without_numbers
+from harness.reporting.record import CaseRecord, FindingRecord, RunRecord
 
 A = "suites/a/test_a.py::a"
 P, F, G, S, K, N, L = (
@@ -127,6 +128,89 @@ def test_facts_that_differ() -> None:
 def test_a_baseline_is_needed() -> None:
     with pytest.raises(ValueError, match="needs a baseline"):
         compare([], RunRecord("new", {}))
+
+
+LEAK = FindingRecord("batch_leak", "gw0-3: 786,432 bytes", (A,))
+SESSION = FindingRecord("session", "process 17 ended at 0x7f00")
+
+
+def red(name: str, *findings: FindingRecord, status: int = 1) -> RunRecord:
+    return RunRecord(name, {A: CaseRecord(P)}, findings=findings, exit_status=status)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "new", "headings"),
+    [
+        ([()], (LEAK,), {"new findings": 1}),
+        ([(LEAK,)], (LEAK,), {"findings as before": 1}),
+        ([(LEAK,)], (), {"findings gone": 1}),
+        ([(LEAK,), ()], (LEAK,), {"new findings": 1}),
+        ([(LEAK,), (LEAK,)], (LEAK, SESSION), {"findings as before": 1, "new findings": 1}),
+        ([(LEAK,), ()], (), {}),
+        ([(LEAK,)], (SESSION,), {"new findings": 1, "findings gone": 1}),
+    ],
+)
+def test_in_which_list_a_finding_is(
+    baseline: list[tuple[FindingRecord, ...]], new: tuple[FindingRecord, ...], headings: dict[str, int]
+) -> None:
+    found = compare([red(str(n), *each) for n, each in enumerate(baseline)], red("new", *new))
+    assert {heading: len(each) for heading, each in found.findings.items() if each} == headings
+    assert found.is_worse(strict=False) is ("new findings" in headings)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (LEAK, FindingRecord("batch_leak", "something else", ("b", A)), True),
+        (LEAK, FindingRecord("batch_leak", "gw1-27: 1.5 bytes", ("b",)), True),
+        (LEAK, FindingRecord("batch_leak", "gw0-3: many bytes", ("b",)), False),
+        (LEAK, FindingRecord("teardown", LEAK.message, LEAK.cases), False),
+        (SESSION, FindingRecord("session", "process 1 ended at 0x1"), True),
+        (SESSION, FindingRecord("session", "process 17 began at 0x7f00"), False),
+    ],
+)
+def test_when_two_findings_are_the_same(one: FindingRecord, other: FindingRecord, expected: bool) -> None:
+    assert same(one.kind, one.message, one.cases, (other.kind, other.message, other.cases)) is expected
+
+
+def test_numbers_are_left_out_of_a_text() -> None:
+    assert without_numbers("gw0-3 grew by 1,024.5 KiB at 0xDEADbeef") == "gw#-# grew by # KiB at #"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (red("old", status=0), red("new"), True),
+        (red("old", status=5), red("new", status=3), True),
+        (red("old"), red("new"), False),
+        (red("old", status=0), red("new", LEAK), False),
+        (red("old", status=0), red("new", status=5), False),
+        (red("old", status=0), RunRecord("new", {A: CaseRecord(F)}, exit_status=1), False),
+        (red("old", status=0), RunRecord("new", {A: CaseRecord(K)}, exit_status=1, fail_on_flaky=True), False),
+        (red("old", status=0), RunRecord("new", {A: CaseRecord(K)}, exit_status=1), True),
+    ],
+)
+def test_a_run_that_is_red_for_no_case_and_no_finding_is_told(old: RunRecord, new: RunRecord, said: bool) -> None:
+    found = compare([old], new)
+    assert bool(found.unexplained) is said
+    assert found.is_worse(strict=False) is (said or bool(found.regressions or found.new_findings or new.fail_on_flaky))
+    assert ("REGRESSION the new run ended with exit status" in comparison_text.text(found)) is said
+
+
+def test_findings_are_written_in_every_form() -> None:
+    many = tuple(f"suites/a/test_a.py::b{number}" for number in range(292))
+    leak = FindingRecord("batch_leak", "leaks <b>", many, "pytest x")
+    found = compare([red("old", SESSION, status=0)], red("new", leak))
+    lines = comparison_text.text(found).splitlines()
+    what = "leaks <b> [292 cases: suites/a/test_a.py::b0, suites/a/test_a.py::b1, suites/a/test_a.py::b2, …]"
+    assert lines[1:3] == [f"NEW FINDING batch_leak: {what} - not in the baseline", "    pytest x"]
+    assert lines[3] == "FINDING GONE session: process 17 ended at 0x7f00 - not in the new run"
+    assert "1 new findings, 1 findings gone; 1 case as before" in lines[-1]
+    written = comparison_text.markdown(found)
+    assert written.startswith("## 0 regressions, 1 new finding\n")
+    assert "### New findings (1)" in written
+    assert "<b>" not in written.replace(r"\<b\>", "")
+    assert json.loads(comparison_text.as_json(found))["new_findings"][0]["cases"] == list(many)
 
 
 OUTCOMES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(list(Outcome)), max_size=6)

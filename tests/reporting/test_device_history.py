@@ -12,15 +12,17 @@ from harness.cli import app
 from harness.outcome import Outcome
 from harness.reporting import journal
 from harness.reporting.device_history import history
+from tests.reporting import build
 
 BASE = {"seed": 1, "isolation": "batch", "pid": 1, "devices": ["GPU-0", "GPU-1"], "fail_on_flaky": False}
 
 
 def write(folder: Path, lines: list[dict[str, Any]], t: float = 100.0, host: str = "h") -> Path:
     run = {"event": "run", "t": t, "schema": 2, "run_id": "r", "argv": [], "host": host, "rootdir": "/", **BASE}
+    ids = dict.fromkeys(line["case"] for line in lines if line["event"] == "start")
     folder.mkdir(parents=True)
     with journal.Journal(folder / journal.FILE_NAME) as written:
-        written.append(run, *({"t": t, **line} for line in lines))
+        written.append(run, {**build.collected(*ids), "t": t}, *({"t": t, **line} for line in lines))
     return folder
 
 
@@ -45,8 +47,8 @@ def runs(folder: Path) -> list[Path]:
 
 def test_what_runs_say_of_a_device(tmp_path: Path) -> None:
     found = history(journal.read_run(path / journal.FILE_NAME) for path in runs(tmp_path))
-    assert [record.device for record in found] == ["GPU-0", "GPU-1", "cpu on h"]
-    assert found[0].as_json() == {
+    assert [record.device for record in found.devices] == ["GPU-0", "GPU-1", "cpu on h"]
+    assert found.devices[0].as_json() == {
         "device": "GPU-0",
         "hosts": ["h", "h0"],
         "runs": 2,
@@ -60,14 +62,35 @@ def test_what_runs_say_of_a_device(tmp_path: Path) -> None:
         "second_red": 0,
         "sick": 1,
         "drained": 0,
+        "findings": {},
     }
-    assert (found[1].second, found[1].second_red) == (2, 1)
+    assert (found.devices[1].second, found.devices[1].second_red) == (2, 1)
+
+
+def test_findings_are_at_the_devices_that_they_name_or_whose_cases_they_concern(tmp_path: Path) -> None:
+    def finding(kind: str, message: str, *cases: str) -> dict[str, Any]:
+        return {"event": "finding", "kind": kind, "message": message, "cases": list(cases)}
+
+    found = [
+        finding("sick_device", "device GPU-0 gets no more cases"),
+        finding("sick_device", "device GPU-01 gets no more cases"),
+        finding("batch_leak", "it leaks", "a", "c"),
+        finding("worker", "gw0 died, and the cpu is hot"),
+    ]
+    lines = [*ran("a", "GPU-0"), *ran("b", "GPU-0"), *ran("c", "GPU-1"), *ran("d", "cpu"), *found]
+    made = history([journal.read_run(write(tmp_path / "one", lines) / journal.FILE_NAME)])
+    assert {each.device: dict(each.findings) for each in made.devices} == {
+        "GPU-0": {"sick_device": 1, "batch_leak": 1},
+        "GPU-1": {"batch_leak": 1},
+        "cpu on h": {},
+    }
+    assert dict(made.findings) == {"sick_device": 1, "worker": 1}
 
 
 def test_the_command(tmp_path: Path) -> None:
     runs(tmp_path)
     done = CliRunner().invoke(app, ["devices", "--history", str(tmp_path), "--json"])
-    assert [entry["device"] for entry in json.loads(done.output)] == ["GPU-0", "GPU-1", "cpu on h"]
+    assert [entry["device"] for entry in json.loads(done.output)["devices"]] == ["GPU-0", "GPU-1", "cpu on h"]
     table = CliRunner().invoke(app, ["devices", "--history", str(tmp_path)], env={"COLUMNS": "200"}).output
     assert "GPU-0" in table
     assert "red only here" in table

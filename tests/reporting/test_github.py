@@ -238,6 +238,16 @@ def test_more_than_ten_annotations_end_with_their_number(tmp_path: Path) -> None
     assert found[-1] == ({"title": "more"}, "21 more red cases and findings: see the job summary")
 
 
+def test_many_red_cases_leave_room_for_findings(tmp_path: Path) -> None:
+    ids = [f"suites/a/test_a.py::test_{number}" for number in range(30)]
+    lines = [build.run(), build.collected(*ids), *(build.finish(case, Outcome.FAILED) for case in ids)]
+    lines += [build.finding("gw1 died", kind="worker", cases=ids, reproduce="pytest x")]
+    found = commands(journals.write(tmp_path, lines))
+    assert len(found) == 10
+    assert found[8] == ({"title": "finding worker"}, f"gw1 died\n30 cases: {', '.join(ids[:3])}, …\npytest x")
+    assert found[9] == ({"title": "more"}, "22 more red cases and findings: see the job summary")
+
+
 def test_an_annotation_cannot_be_ended_by_a_text(tmp_path: Path) -> None:
     case = "suites/a/test_a.py::test_a[a,b:c%0A::error::x]"
     lines = [

@@ -216,20 +216,20 @@ def test_suites_properties_and_totals() -> None:
     assert not root.findall(".//testcase/properties")
 
 
-def test_findings_stand_in_a_suite_without_cases() -> None:
+def test_findings_stand_in_a_suite_of_their_own() -> None:
     root = report(
         build.run(), build.collected(CASE), build.finish(CASE), build.finding("the GPU fell off", cases=["a", "b"])
     )
-    assert root.attrib["tests"] == "1"
+    assert (root.attrib["tests"], root.attrib["errors"]) == ("2", "1")
     suite = root.find("testsuite[@name='harness']")
     assert suite is not None
-    assert suite.findtext("system-err") == "device_lost: the GPU fell off [a, b]"
+    assert suite.findtext("testcase/error") == "device_lost: the GPU fell off [a, b]"
 
 
 def test_cases_that_were_not_collected_are_reported_as_well() -> None:
     root = report(build.run(), build.finish(CASE, Outcome.FAILED))
-    assert (root.attrib["tests"], root.attrib["failures"]) == ("1", "1")
-    assert "not_collected" in (root.findtext("testsuite[@name='harness']/system-err") or "")
+    assert (root.attrib["tests"], root.attrib["failures"], root.attrib["errors"]) == ("2", "1", "1")
+    assert "not_collected" in (root.findtext("testsuite[@name='harness']/testcase/error") or "")
 
 
 def test_an_empty_run_gives_an_empty_report() -> None:
@@ -305,7 +305,7 @@ def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
         account = Ledger.from_journal(contents)
         written = junit.write(run_dir)
         root = checked(written.path.read_bytes())
-        assert len(root.findall("testsuite/testcase")) == len(account.verdicts)
+        assert len(root.findall("testsuite/testcase")) == len(account.verdicts) + len(account.findings)
         for case in root.iter("testcase"):
             for text in (case.findtext("system-out"), *case.attrib.values()):
                 assert text is None or clean(text) == text

@@ -177,6 +177,17 @@ def test_names_of_workers_stay_different_and_a_finding_of_all_is_there_once() ->
     executors = {event.executor for event in events if isinstance(event, Finish)}
     assert executors == {"shard1-gw0-1", "shard2-gw0-1", "shard3-gw0-1"}
     assert ledger.cost.restarts == 0
+
+
+def test_findings_about_processes_of_a_shard_are_not_taken_for_one() -> None:
+    """The first worker of each shard has the same name, and two that died are two."""
+    died = build.finding("worker gw0 died", kind="worker")
+    ledger = together(shard(1, died), shard(2, died), shard(3))
+    assert [each.message for each in ledger.findings] == ["shard 1/3: worker gw0 died", "shard 2/3: worker gw0 died"]
+
+
+def test_names_of_shards_are_kept() -> None:
+    events = merge.merged([shard(1), shard(2), shard(3)], run_id="m", argv=["harness"], now=1.8e9)
     assert [line.shard for line in events if isinstance(line, MergedShard)] == ["1/3", "2/3", "3/3"]
 
 

@@ -42,3 +42,15 @@ def test_where_there_is_nothing_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "source" / "empty").mkdir(parents=True)
     assert kept_files.keep(tmp_path / "source", tmp_path / "target", 100) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_whether_there_is_anything_to_keep(tmp_path: Path) -> None:
+    def has_any() -> bool:
+        return kept_files.has_any(tmp_path / "source", lambda path: path.name == "shared")
+
+    assert not has_any(), "there is no folder"
+    (tmp_path / "source" / "empty" / "folder").mkdir(parents=True)
+    (tmp_path / "source" / "shared").symlink_to(tmp_path)
+    assert not has_any()
+    (tmp_path / "source" / "empty" / "link").symlink_to(tmp_path)
+    assert has_any()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.outcome import Outcome
@@ -94,14 +94,15 @@ def cases(
     ends: Mapping[str, float],
     axis: Axis,
     text_limit: int,
+    has_files: Callable[[str], bool],
 ) -> tuple[Case, ...]:
     """Every case, in the order of the verdicts.
 
     `starts`: the start lines of each case. `ends`: when each executor ended. `text_limit`: the characters that are kept
-    of each text of a red or flaky case.
+    of each text of a red or flaky case. `has_files`: whether a folder of kept files is there, so that it is linked.
     """
     return tuple(
-        _case(index, verdict, starts.get(verdict.case, ()), ends, axis, text_limit)
+        _case(index, verdict, starts.get(verdict.case, ()), ends, axis, text_limit, has_files)
         for index, verdict in enumerate(verdicts)
     )
 
@@ -126,7 +127,13 @@ def costs(verdicts: Iterable[Verdict], most: int) -> list[int]:
 
 
 def _case(
-    index: int, verdict: Verdict, starts: Sequence[Start], ends: Mapping[str, float], axis: Axis, text_limit: int
+    index: int,
+    verdict: Verdict,
+    starts: Sequence[Start],
+    ends: Mapping[str, float],
+    axis: Axis,
+    text_limit: int,
+    has_files: Callable[[str], bool],
 ) -> Case:
     bad = verdict.outcome.is_red or verdict.outcome is Outcome.FLAKY
     limit = text_limit if bad else text_limit // _GREEN_SHARE
@@ -134,7 +141,7 @@ def _case(
     attempts = []
     for finish in verdict.finishes:
         start = waiting.pop((finish.attempt, finish.executor, finish.worker), None)
-        attempts.append(_ended(finish, start, axis, limit))
+        attempts.append(_ended(finish, start, axis, limit, has_files))
     attempts += [_lost(start, ends, axis) for start in waiting.values()]
     decided = verdict.decided
     return Case(
@@ -151,7 +158,7 @@ def _case(
     )
 
 
-def _ended(finish: Finish, start: Start | None, axis: Axis, limit: int) -> Attempt:
+def _ended(finish: Finish, start: Start | None, axis: Axis, limit: int, has_files: Callable[[str], bool]) -> Attempt:
     begun = start.t if start is not None else max(0.0, finish.t - finish.duration)
     notes = tuple(inert.line(note) for note in finish.notes)
     files = next((match[1] for note in finish.notes if (match := _KEPT_FILES.fullmatch(note))), "")
@@ -169,7 +176,7 @@ def _ended(finish: Finish, start: Start | None, axis: Axis, limit: int) -> Attem
         message=inert.line(finish.message),
         facts=(*_facts(finish), *notes),
         texts=tuple(_texts(finish, limit)),
-        files=files,
+        files=files if files and has_files(files) else "",
     )
 
 

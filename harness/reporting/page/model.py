@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -89,11 +90,16 @@ class Page:
 
 
 def page_of(
-    contents: JournalContents, known: Mapping[str, Any] | None, problem: str = "", ledger: Ledger | None = None
+    contents: JournalContents,
+    known: Mapping[str, Any] | None,
+    problem: str = "",
+    ledger: Ledger | None = None,
+    has_files: Callable[[str], bool] = lambda _: True,
 ) -> Page:
     """The page of a run, from its journal and environment file.
 
-    `problem`: why there is no environment file. `ledger`: that of the journal, if it was made before.
+    `problem`: why there is no environment file. `ledger`: that of the journal, if it was made before. `has_files`:
+    whether the run directory has this folder of kept files.
     """
     events, doubled = _without_doubles(contents.events)
     contents = dataclasses.replace(contents, events=events)
@@ -107,7 +113,7 @@ def page_of(
         if isinstance(event, Start):
             starts.setdefault(event.case, []).append(event)
     limit = case_views.fitting_limit(case_views.costs(ledger.verdicts, MOST_OF_TEXT), MOST_OF_TEXTS, MOST_OF_TEXT)
-    cases = case_views.cases(ledger.verdicts, starts, ends, axis, limit)
+    cases = case_views.cases(ledger.verdicts, starts, ends, axis, limit, functools.cache(has_files))
     shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
     bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]
     marks = timeline.marks(events, axis)

@@ -16,7 +16,10 @@ FILE_NAME = "report.html"
 def write(
     run_dir: Path, contents: JournalContents | None = None, out: Path | None = None, ledger: Ledger | None = None
 ) -> Path:
-    """Write ``run_dir/report.html``, or `out`. It follows from journal and environment.json alone: no clock is read.
+    """Write ``run_dir/report.html``, or `out`. It follows from the run directory alone: no clock is read.
+
+    Only what is there is linked: a process may have removed its files before its end, and those of shards and of the
+    nodes of a cluster run are elsewhere.
 
     `contents`: what the journal has, if it was read before. `ledger`: what follows from them, if that is known. Raises
     JournalError if there is no readable journal of a run, WriteError if the file cannot be written.
@@ -32,6 +35,6 @@ def write(
     except EnvironmentFileError:
         known, problem = None, f"{environment.FILE_NAME} is not the environment file of a run"  # without its path
     path = run_dir / FILE_NAME if out is None else out
-    page = model.page_of(contents, known, problem, ledger)
     beside = path.parent.resolve() == run_dir.resolve()
+    page = model.page_of(contents, known, problem, ledger, has_files=lambda folder: (run_dir / folder).is_dir())
     return write_atomically(path, document.render(page, beside=beside))

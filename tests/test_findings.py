@@ -1,0 +1,296 @@
+"""A finding is seen by whoever reads a run: one journal with every kind of finding and every verdict, all consumers.
+
+A command that is not named here fails the test, and so does a kind of finding that the source has and the table of
+kinds lacks.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import harness
+from harness.cli import app
+from harness.cluster import run as cluster_run
+from harness.cluster.record import RunRecord, SessionLines
+from harness.evidence import manifest, record, verify
+from harness.outcome import EXIT_OK, EXIT_RED, Outcome
+from harness.reporting import finding_kinds, journal, terminal
+from harness.reporting.events import Finding, RunStarted
+from harness.reporting.finding_kinds import KINDS
+from harness.reporting.ledger import Ledger
+from tests.reporting import build
+
+HARNESS = Path(harness.__file__).parent
+GPU = "GPU-11111111-0000-0000-0000-000000000000"
+#: A case for each verdict.
+CASES = {outcome: f"suites/a/test_a.py::{outcome.value}_case" for outcome in Outcome}
+ENVIRONMENT = {
+    "schema": 1,
+    "driver": "580.1",
+    "versions": {"torch": "2.13.0"},
+    "devices": [{"uuid": GPU, "kind": "cuda", "name": "NVIDIA H100"}],
+}
+
+
+def message(kind: str) -> str:
+    return f"what is wrong in {kind}"
+
+
+def lines(shard: str = "", *, green: bool = False) -> list[build.Line]:
+    """A run with every verdict and every kind of finding; if `green`, one in which all cases have passed."""
+    on: dict[str, Any] = {"devices": [GPU]}
+    ids = list(CASES.values())
+    selection: dict[str, Any] = {"selection": journal.digest(sorted(ids)), "selected": ids} if shard else {}
+    head = [
+        build.run(devices=[GPU], shard=shard, run_id="green" if green else "red"),
+        build.collected(*ids, **selection),
+        build.executor(**on),
+    ]
+    if green:
+        ran = [line for case in ids for line in (build.start(case, **on), build.finish(case, **on))]
+        return [*head, *ran, build.executor(state="ended", exit_status=0), build.end()]
+    found = [
+        build.finding(message(kind), kind=kind, cases=[CASES[Outcome.PASSED]], reproduce=f"pytest the-{kind}")
+        for kind in KINDS
+    ]
+    ran = [line for outcome in Outcome for line in case_lines(outcome, on)]
+    return [*head, *ran, *found, build.executor(state="ended", exit_status=0), build.end(exit_status=1)]
+
+
+def case_lines(outcome: Outcome, on: dict[str, Any]) -> list[build.Line]:
+    case = CASES[outcome]
+    if outcome is Outcome.FLAKY:
+        return [{**line, **on} for line in build.broke_and(case, Outcome.FAILED, Outcome.PASSED)]
+    more: dict[str, Any] = {"message": f"why it is {outcome}"} if outcome is not Outcome.PASSED else {}
+    if outcome is Outcome.GATED:
+        more["gate"] = {"capability": "memory", "wanted": ">=80GiB", "found": "12GiB"}
+    if outcome is Outcome.WAIVED:
+        more["ruling"] = build.ruling(Outcome.WAIVED, "waived: a known problem")
+    ended = Outcome.FAILED if outcome is Outcome.WAIVED else outcome
+    return [build.start(case, **on), build.finish(case, ended, **more, **on)]
+
+
+@pytest.fixture(scope="module")
+def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("runs") / "red", lines())
+
+
+@pytest.fixture(scope="module")
+def green(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("runs") / "green", lines(green=True))
+
+
+def written(folder: Path, made: list[build.Line]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
+    with journal.Journal(folder / journal.FILE_NAME) as file:
+        file.append(*made)
+    return folder
+
+
+def harness_(*words: object, status: int = EXIT_OK) -> str:
+    """What the command prints."""
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400"})
+    assert done.exit_code == status, (done.output, done.exception)
+    return done.output
+
+
+# ---- the consumers: each returns what a person or a program gets of the run `red`, beside the run `green` ----
+
+
+def diff(form: str) -> Callable[[Path, Path, Path], str]:
+    def shown(red: Path, green: Path, _: Path) -> str:
+        strict = harness_("diff", green, red, f"--format={form}", "--strict", status=EXIT_RED)
+        assert strict == harness_("diff", green, red, f"--format={form}", status=EXIT_RED)
+        return strict.replace("\\", "")
+
+    return shown
+
+
+def matrix(file: str) -> Callable[[Path, Path, Path], str]:
+    def shown(red: Path, green: Path, out: Path) -> str:
+        page, values = out / "matrix.html", out / "matrix.json"
+        text = harness_("matrix", red, green, "-o", page, "--json", values, status=EXIT_RED)
+        return {"text": text, "page": page.read_text(), "json": values.read_text()}[file]
+
+    return shown
+
+
+def history(*words: str) -> Callable[[Path, Path, Path], str]:
+    return lambda red, _, __: harness_("devices", "--history", red, *words)
+
+
+def merged(_: Path, __: Path, out: Path) -> str:
+    shard = written(out / "shard", lines("1/1"))
+    harness_("report", "merge", shard, "-o", out / "merged", status=EXIT_RED)
+    return (out / "merged" / journal.FILE_NAME).read_text()
+
+
+def report(*words: str, status: int = EXIT_OK) -> Callable[[Path, Path, Path], str]:
+    return lambda red, _, __: harness_("report", words[0], red, *words[1:], status=status)
+
+
+def page(red: Path, _: Path, out: Path) -> str:
+    harness_("report", "html", red, "-o", out / "page.html")
+    return (out / "page.html").read_text()
+
+
+def summary_and_annotations(red: Path, _: Path, out: Path) -> str:
+    """GitHub shows ten: of findings three, whatever else is red."""
+    found = harness_("report", "markdown", red, "--annotations", "-o", out / "summary.md").splitlines()
+    assert sum(line.startswith("::error title=finding ") for line in found) == 3
+    return (out / "summary.md").read_text()
+
+
+def evidence(red: Path, _: Path, __: Path) -> str:
+    """The manifest of an archive, and what verifying it prints."""
+    files = {name: (red / name).read_bytes() for name in (journal.FILE_NAME, "environment.json")}
+    known = record.read(files, red)
+    made = manifest.make(manifest.summary(known, complete=True), {}, {})
+    verified = "\n".join(verify.lines(known, made))
+    assert f"{len(KINDS)} findings" in verified
+    return manifest.to_bytes(made).decode() + verified
+
+
+def cluster(red: Path, _: Path, out: Path) -> str:
+    """What the head writes down of a node's lines, and what it prints at the end."""
+    contents = journal.read_run(red / journal.FILE_NAME)
+    made = RunRecord(out)
+    session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)), lines()[0])
+    made.begin(session, run_id="c", argv=[], devices=[GPU])
+    raw = [json.loads(line) for line in (red / journal.FILE_NAME).read_text().splitlines()]
+    for event, fields in zip(contents.events, raw, strict=True):
+        if event.event not in ("run", "collected", "end"):
+            made.copy("n1", 1, event, fields)
+    assert made.findings == len(KINDS)
+    made.close()
+    said: list[str] = []
+    assert cluster_run.report(out, interrupted=False, seconds=1.0, say=said.append) == EXIT_RED
+    kept = [event for event in journal.read_run(out / journal.FILE_NAME).events if isinstance(event, Finding)]
+    assert [each.reproduce for each in kept][: len(KINDS)] == [f"pytest the-{kind}" for kind in KINDS]
+    return "\n".join(said)
+
+
+def summary(red: Path, _: Path, __: Path) -> str:
+    """What a run prints at its end."""
+    found = terminal.summary(Ledger.from_journal(journal.read_run(red / journal.FILE_NAME)), red, blocks=False)
+    assert found[0].endswith(f"; {len(KINDS)} findings")
+    return "\n".join(found)
+
+
+EVERY = frozenset(Outcome)
+#: Verdicts that are no news beside a run in which all cases have passed: a waiver is no failure.
+CHANGED = EVERY - {Outcome.PASSED, Outcome.WAIVED}
+BAD = frozenset(outcome for outcome in Outcome if outcome.is_red or outcome is Outcome.FLAKY)
+NONE: frozenset[Outcome] = frozenset()
+
+#: By the words of the command, or by a name: what is shown, the verdicts in it, and whether messages are.
+CONSUMERS: dict[str, tuple[Callable[[Path, Path, Path], str], frozenset[Outcome], bool]] = {
+    "diff": (diff("text"), CHANGED, True),
+    "diff markdown": (diff("markdown"), CHANGED, True),
+    "diff json": (diff("json"), CHANGED, True),
+    "matrix page": (matrix("text"), NONE, True),
+    "matrix page, the page": (matrix("page"), EVERY, True),
+    "matrix page, the JSON": (matrix("json"), EVERY, True),
+    "devices": (history(), NONE, False),
+    "devices --json": (history("--json"), NONE, False),
+    "report merge": (merged, NONE, True),
+    "report show": (report("show", status=EXIT_RED), EVERY, True),
+    "report junit": (report("junit", "-o", "-"), EVERY - {Outcome.PASSED, Outcome.FLAKY}, True),
+    "report junit gitlab": (report("junit", "-o", "-", "--junit-flavour=gitlab"), CHANGED - {Outcome.FLAKY}, True),
+    "report html": (page, EVERY, True),
+    "report json": (report("json"), EVERY, True),
+    "report markdown": (summary_and_annotations, EVERY, True),
+    "report prometheus": (report("prometheus"), EVERY, False),
+    "package": (evidence, EVERY, True),
+    "cluster run": (cluster, EVERY, True),
+    "the end of a run": (summary, EVERY, True),
+}
+#: Commands that read no run, or nothing of it but what is said here.
+OTHERS = {
+    "bisect": "the cases before one case",
+    "catalog": "no run",
+    "cluster manifest": "no run",
+    "durations": "durations of cases",
+    "faults list": "no run",
+    "faults run": "the red cases of its own runs: a fault that no case notices is not caught by a finding",
+    "kit": "no run",
+    "matrix plan": "no run",
+    "mutate list": "no run",
+    "mutate run": "the red cases of its own runs: a break that no case notices is not caught by a finding",
+    "renamed": "ids of cases",
+    "verify": "see package: what it prints is made of the manifest",
+    "waivers lint": "no run",
+    "waivers update": "findings about waivers, as proposals",
+}
+
+
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_a_consumer_shows_every_kind_of_finding_and_every_verdict(
+    name: str, red: Path, green: Path, tmp_path: Path
+) -> None:
+    consumer, outcomes, messages = CONSUMERS[name]
+    shown = consumer(red, green, tmp_path)
+    # Markdown for GitHub gives punctuation by number, so that nothing in it is markup.
+    plain = shown.replace("&#95;", "_").replace("&#45;", "-")
+    assert not [kind for kind in KINDS if kind not in plain]
+    assert not [kind for kind in KINDS if messages and message(kind) not in plain]
+    assert not [outcome for outcome in outcomes if outcome.value not in plain.lower()]
+
+
+@pytest.mark.parametrize("name", ["bisect", *OTHERS, *(name for name in CONSUMERS if name in ("diff", "package"))])
+def test_each_name_is_one_of_a_command(name: str) -> None:
+    assert name in {*commands()}
+
+
+def test_every_command_is_a_consumer_or_says_why_not() -> None:
+    assert not {*commands()} - {*CONSUMERS} - {*OTHERS}
+
+
+def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """The words of every command."""
+    group = typer.main.get_command(app) if group is None else group
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+        else:
+            yield " ".join((*words, name))
+
+
+# ---- the kinds ----
+
+_MAKERS = {"add_finding", "_add_finding", "_finding", "finding", "ConfigProblem", "Fault"}
+
+
+def kinds_in(path: Path) -> Iterator[str]:
+    """The kinds of findings that a file of the source makes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Constant(value=str(kind)), *_]):
+                if name in _MAKERS:
+                    yield kind
+            case ast.Dict(keys=keys, values=values):
+                found = {k.value: v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant)}
+                event, kind_of = found.get("event"), found.get("kind")
+                if isinstance(event, ast.Constant) and event.value == "finding" and isinstance(kind_of, ast.Constant):
+                    assert isinstance(kind_of.value, str)
+                    yield kind_of.value
+
+
+def test_the_table_has_every_kind_that_the_source_makes() -> None:
+    made = {kind for path in HARNESS.rglob("*.py") for kind in kinds_in(path)}
+    assert made == {*KINDS}
+    assert made >= finding_kinds.OF_SESSION
+
+
+def test_the_page_about_verdicts_explains_every_kind() -> None:
+    text = (HARNESS.parent / "docs" / "verdicts.md").read_text()
+    assert [kind for kind, what in KINDS.items() if f"| `{kind}` | {what} |" not in text] == []
