@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.options import long_form
 from harness.rootdir import Root
 
 
@@ -38,6 +39,7 @@ class RunContext:
       ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
     - `collect_on_failure`: what is collected when a case is red, of `harness.options.DIAGNOSTICS`.
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
+    - `taken`: the short forms of our options that others have declared.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -78,6 +80,7 @@ class RunContext:
     resumption: str = ""
     collect_on_failure: tuple[str, ...] = ()
     node: str = ""
+    taken: tuple[str, ...] = ()
 
     @property
     def journal(self) -> Path:
@@ -100,7 +103,7 @@ class RunContext:
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
         """The shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
-        return self._command([(case, file)], environment, ["--isolation=case"])
+        return self._command([(case, file)], environment, [self._flag("--isolation=case")])
 
     def reproduce_leak(
         self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None]
@@ -110,7 +113,11 @@ class RunContext:
         `cases` are pairs of id and file.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
-        return self._command(cases, environment, options)
+        return self._command(cases, environment, [self._flag(each) for each in options])
+
+    def _flag(self, word: str) -> str:
+        """An option of ours in its short form, or in its long one where the short one is that of another plugin."""
+        return long_form(word) if word.partition("=")[0] in self.taken else word
 
     def _command(
         self, cases: Sequence[tuple[str, Path]], environment: Mapping[str, str | None], options: Sequence[str]
@@ -122,11 +129,11 @@ class RunContext:
             words.append(shlex.quote(self._from_here(file) + separator + rest))
         path, _, _ = cases[0][0].partition("::")
         words += [*self._root_options(cases[0][1], path), *options]
-        words += [] if self.device == "auto" else [f"--device={self.device}"]
-        words += [f"--inject={shlex.quote(each)}" for each in self.inject]
-        words += [f"--start={self.start}"] if self.start == "cold" else []
-        words += [f"--under={self.under}"] if self.under else []
-        words += [f"--seed={self.seed}", "-n0"]
+        words += [] if self.device == "auto" else [self._flag(f"--device={self.device}")]
+        words += [self._flag(f"--inject={shlex.quote(each)}") for each in self.inject]
+        words += [self._flag(f"--start={self.start}")] if self.start == "cold" else []
+        words += [self._flag(f"--under={self.under}")] if self.under else []
+        words += [self._flag(f"--seed={self.seed}"), "-n0"]
         if self.plugin_argument:
             words[-1:-1] = ["-p", "harness.plugin"]
         return " ".join(words)

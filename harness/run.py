@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from harness import linux, options, plan, preparation, stop_signals, temp_folder
+from harness import command_line, linux, options, plan, preparation, stop_signals, temp_folder
 from harness.backends.table import labels
 from harness.caseid import suite_of
 from harness.context import RunContext
@@ -152,7 +152,8 @@ class Run:
             ini_values=tuple(config.getoption("override_ini") or ()),
             invocation_dir=str(invocation.dir),
             args=args,
-            told_args=root.tell(args, options.VALUED),
+            told_args=command_line.told_arguments(config),
+            taken=tuple(sorted(command_line.taken(config))),
             overrides=overriding_arguments(
                 xdist=config.pluginmanager.has_plugin("xdist"),
                 logging=config.pluginmanager.has_plugin("logging"),
