@@ -404,6 +404,8 @@ class ControllerHooks:
             self._run.add_finding("session", text)
             status = EXIT_INTERNAL
         self._signs.stop()
+        if status == int(exitstatus):  # a plugin or a conftest may have decided otherwise
+            status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
         if self._run.context.isolation != "none":
             # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.

@@ -30,7 +30,7 @@ from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
 from harness.devices import health
 from harness.executor import allocator_snapshot, failure, seeding, short_exit, streams
-from harness.executor.session import CollectedSession
+from harness.executor.session import CollectedSession, told_session
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
 from harness.protocol import reports
@@ -191,7 +191,7 @@ class Executor:
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
         self._inspector.begin()
-        done: Message = {"op": "done", **self._protocol(item, message)}
+        done: Message = {"op": "done", **self._protocol(item, message), **told_session(item.session)}
         problems: list[Problem] = []
         try:
             self._check_process(item, problems, done, levels=message["levels"])
@@ -422,6 +422,7 @@ class Executor:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
                 bye["grown"] = grown
+        bye |= told_session(self._collected.session)
         self._send(bye)
         if message["light"]:
             self._clear()

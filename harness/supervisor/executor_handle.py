@@ -183,6 +183,8 @@ class ExecutorHandle:
         self.harness_error: Failure | None = None
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
+        #: What the teardown of the last fixtures told the session.
+        self.told_session: dict[str, str] = {}
         self.temp = temp
         self.kept = kept
         self.pid = 0
