@@ -154,10 +154,7 @@ class Run:
             args=args,
             told_args=command_line.told_arguments(config),
             taken=tuple(sorted(command_line.taken(config))),
-            overrides=overriding_arguments(
-                xdist=config.pluginmanager.has_plugin("xdist"),
-                logging=config.pluginmanager.has_plugin("logging"),
-            ),
+            overrides=overriding_arguments(config.pluginmanager.has_plugin),
             sys_path=tuple(sys.path),
             preload=tuple(config.getini("harness_preload")),
             seed=self._drawn_seed() if seed is None else seed,
