@@ -14,6 +14,7 @@ import pytest
 from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 from harness.native import faults
+from harness.neighbours import NEED_THE_SESSION
 from harness.outcome import Outcome
 from harness.shard import Shard
 from harness.under import WRAPPERS
@@ -478,6 +479,7 @@ def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
         ("--setup-show", getattr(option, "setupshow", False)),
         ("--setup-only", getattr(option, "setuponly", False)),
         ("--setup-plan", getattr(option, "setupplan", False)),
+        *((flag, getattr(option, name, None)) for flag, name in NEED_THE_SESSION),
     ):
         if wanted:
             return flag

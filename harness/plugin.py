@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import command_line, fixtures, options, scope
+from harness import command_line, fixtures, neighbours, options, scope
 from harness.backends import cuda
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
@@ -130,6 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
         told = config.workerinput
         context = RunContext.from_json(told[scope.CONTEXT])
         if context.isolation != "none":
+            neighbours.settle(config)
             stop_signals.leave_to_controller()
         stop_signals.release()  # a signal that came before, and is not ignored, is handled now
         if config.invocation_params.args == context.told_args and (wrong := context.root.difference(Root.of(config))):
@@ -152,6 +153,8 @@ def pytest_configure(config: pytest.Config) -> None:
         queue = RemoteQueue.of_this_process()
         run = Run(config, plan.inventory(config), plugin_argument=scope.named(config), queue=queue)
         config.stash[_RUN] = run
+        if run.context.isolation != "none":
+            run.notes += neighbours.settle(config)
         config.pluginmanager.register(ControllerHooks(run, config), "harness-controller")
         heeded = run.signals.heeded
         if config.getoption("dist", "no") != "no":
@@ -317,7 +320,7 @@ class ControllerHooks:
         lines = terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
         reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
-        lines += [f"harness: {line}" for line in self._run.selected_lines]
+        lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
         if others := command_line.unavailable(self._run.context.taken):
             lines.append(f"harness: {others}")
         return [*lines, *([f"harness: {real_items.sentence(reasons)}"] if reasons else [])]

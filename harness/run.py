@@ -91,6 +91,8 @@ class Run:
         self.progress = Progress()
         #: Lines for people, printed above the summary.
         self.remarks: list[str] = []
+        #: Lines for people, printed in the header.
+        self.notes: list[str] = []
         self._tail: JournalTail | None = None
         #: What could not be written; empty while everything could.
         self.failure = ""

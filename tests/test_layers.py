@@ -15,7 +15,7 @@ HARNESS = Path(__file__).parent.parent / "harness"
 #: Rooms and files of the harness from the ground up. Those of one row are on one floor and do not import each other.
 FLOORS = (
     ("__init__", "errors", "text", "outcome", "caseid", "linux", "_compat"),
-    ("keeping", "shard", "temp_folder"),
+    ("keeping", "neighbours", "shard", "temp_folder"),
     ("backends", "under"),
     ("devices",),
     ("native",),

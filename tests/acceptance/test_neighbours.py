@@ -117,3 +117,46 @@ def test_every_spelling(make_project: MakeProject, words: tuple[str, ...]) -> No
     project = make_project("plain")
     project.write("words", "--seed\n5\n")
     assert project.run(*words, "-n2").lines[0]["seed"] == 5
+
+
+#: Stands for syrupy: at its end the session deletes the snapshots that no test has used, or is red if there are any.
+SNAPSHOTS = """\
+import pathlib, pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--snapshot-update", action="store_true", dest="update_snapshots")
+    parser.addoption("--snapshot-disable-unused", action="store_true", dest="disable_unused_snapshots")
+
+FOLDER = pathlib.Path(__file__).parent / "snapshots"
+USED = set()
+
+@pytest.fixture
+def snapshot(request):
+    USED.add(request.node.name)
+    return (FOLDER / request.node.name).read_text()
+
+def pytest_sessionfinish(session):
+    unused = [path for path in FOLDER.iterdir() if path.name not in USED]
+    if session.config.option.update_snapshots:
+        for path in unused:
+            path.unlink()
+    elif unused and not session.config.option.disable_unused_snapshots:
+        session.exitstatus = 1
+"""
+
+
+@pytest.mark.parametrize("update", [(), ("--snapshot-update",)])
+def test_snapshots_that_cases_have_used_are_kept(make_project: MakeProject, update: tuple[str, ...]) -> None:
+    project = make_project()
+    project.write("suites/conftest.py", SNAPSHOTS)
+    for name in ("test_a", "test_b"):
+        project.write(f"suites/snapshots/{name}", "as ever")
+    project.write(
+        "suites/test_it.py", "def test_a(snapshot): pass\ndef test_b(snapshot): assert snapshot == 'as ever'\n"
+    )
+    plain = project.run("-p", "no:harness", *update, results_dir=False)
+    result = project.run("-n0", *update)
+    assert plain.status == result.status == 0, result.tail()
+    assert set(result.verdicts.values()) == {"passed"}
+    assert sorted(path.name for path in (project.folder / "suites/snapshots").iterdir()) == ["test_a", "test_b"]
+    assert ("isolation none" in result.terminal) == bool(update)
