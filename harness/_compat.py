@@ -11,9 +11,11 @@ from _signal import getsignal, pthread_sigmask  # type: ignore[import-not-found]
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.config.findpaths import determine_setup
 
 #: `signal.getsignal` without the conversion to an enum, which takes ten times as long.
 bare_signal_handler: Callable[[int], object] = getsignal
@@ -51,6 +53,21 @@ def _has_versions() -> bool:
 
 
 _HAS_VERSIONS = _has_versions()
+
+
+def root_of(options: Any, arguments: Sequence[str], folder: Path) -> tuple[Path, Path | None]:
+    """The root folder and the ini file that pytest finds with these `arguments` if it is started in `folder`.
+
+    `options` are the values of its own options. Raises pytest.UsageError.
+    """
+    found = determine_setup(
+        inifile=options.inifilename,
+        override_ini=None,
+        args=arguments,
+        rootdir_cmd_arg=options.rootdir or None,
+        invocation_dir=folder,
+    )
+    return found[0], found[1]
 
 
 def is_set_up(session: pytest.Session) -> bool:

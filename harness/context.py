@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import writing
+from harness.options import long_form
 from harness.rootdir import Root
 
 #: The most cases that a shell line names one by one.
@@ -43,6 +44,7 @@ class RunContext:
       ids that ``--from`` selects; `resumption`: that of what the run had done before it was resumed; empty without.
     - `collect_on_failure`: what is collected when a case is red, of `harness.options.DIAGNOSTICS`.
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
+    - `taken`: the short forms of our options that others have declared.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -84,6 +86,7 @@ class RunContext:
     resumption: str = ""
     collect_on_failure: tuple[str, ...] = ()
     node: str = ""
+    taken: tuple[str, ...] = ()
 
     @property
     def journal(self) -> Path:
@@ -106,7 +109,7 @@ class RunContext:
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None]) -> str:
         """The shell line that runs `case` of `file` alone, with the same id and seed, in `environment`."""
-        return self._command([(case, file)], environment, ["--isolation=case"])
+        return self._command([(case, file)], environment, [self._flag("--isolation=case")])
 
     def reproduce_leak(
         self, cases: Sequence[tuple[str, Path]], times: int, environment: Mapping[str, str | None], listed: Path
@@ -117,6 +120,7 @@ class RunContext:
         names. Raises WriteError.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
+        options = [self._flag(each) for each in options]
         if len(cases) <= NAMED:
             return self._command(cases, environment, options)
         with writing(str(listed)):
@@ -124,6 +128,10 @@ class RunContext:
             text = "".join(f"{self._argument(*each)}\n" for each in cases)
             listed.write_text(text, encoding="utf-8", errors="surrogateescape")
         return self._command(cases, environment, options, [f"@{self._from_here(listed)}"])
+
+    def _flag(self, word: str) -> str:
+        """An option of ours in its short form, or in its long one where the short one is that of another plugin."""
+        return long_form(word) if word.partition("=")[0] in self.taken else word
 
     def _command(
         self,
@@ -138,11 +146,11 @@ class RunContext:
         words += map(shlex.quote, arguments or [self._argument(*each) for each in cases])
         path, _, _ = cases[0][0].partition("::")
         words += [*self._root_options(cases[0][1], path), *options]
-        words += [] if self.device == "auto" else [f"--device={self.device}"]
-        words += [f"--inject={shlex.quote(each)}" for each in self.inject]
-        words += [f"--start={self.start}"] if self.start == "cold" else []
-        words += [f"--under={self.under}"] if self.under else []
-        words += [f"--seed={self.seed}", "-n0"]
+        words += [] if self.device == "auto" else [self._flag(f"--device={self.device}")]
+        words += [self._flag(f"--inject={shlex.quote(each)}") for each in self.inject]
+        words += [self._flag(f"--start={self.start}")] if self.start == "cold" else []
+        words += [self._flag(f"--under={self.under}")] if self.under else []
+        words += [self._flag(f"--seed={self.seed}"), "-n0"]
         if self.plugin_argument:
             words[-1:-1] = ["-p", "harness.plugin"]
         return " ".join(words)

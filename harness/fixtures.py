@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,3 +67,24 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 def case_seed(pytestconfig: pytest.Config) -> int:
     """The seed of this case, in [0, 2**32). The global generators of Python, NumPy and torch are seeded with it."""
     return pytestconfig.stash.get(CURRENT, _NO_RUN).seed
+
+
+def provide(config: pytest.Config, *, foreign: bool) -> None:
+    """Give a session the fixtures and the marks. A `foreign` suite keeps a fixture of that name of another plugin."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    own = {"device": device, "case_seed": case_seed}
+    others = [plugin for plugin in config.pluginmanager.get_plugins() if _is_plugin_module(plugin)]
+    kept = {
+        name: fixture
+        for name, fixture in own.items()
+        if not (foreign and any(type(vars(other).get(name)) is type(fixture) for other in others))
+    }
+    provided = ModuleType("harness-fixtures")
+    vars(provided).update(kept)
+    config.pluginmanager.register(provided, provided.__name__)
+
+
+def _is_plugin_module(plugin: object) -> bool:
+    """Whether it is one whose fixtures all tests have. Those of a conftest have priority in its folder anyway."""
+    return isinstance(plugin, ModuleType) and not (plugin.__file__ or "").endswith("conftest.py")

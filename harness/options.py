@@ -14,6 +14,7 @@ import pytest
 from harness.backends.table import BACKENDS
 from harness.errors import HarnessError
 from harness.native import faults
+from harness.neighbours import NEED_THE_SESSION
 from harness.outcome import Outcome
 from harness.shard import Shard
 from harness.under import WRAPPERS
@@ -168,6 +169,7 @@ def _paths(text: str) -> tuple[Path, ...]:
 class Option:
     """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file.
 
+    `flag` is the short form. pytest knows the long one, ``--harness-case-timeout``; see `harness.arguments`.
     `off`: a second flag that switches the setting off. `separator`: separates the values of a setting that may have
     several. On the command line, such an option may also be repeated.
     """
@@ -191,6 +193,20 @@ class Option:
     @property
     def variable(self) -> str:
         return f"HARNESS_{self.name.upper()}"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The short forms on the command line."""
+        return (self.flag, self.off) if self.off else (self.flag,)
+
+    @property
+    def takes_value(self) -> bool:
+        return self.parse is not _flag
+
+
+def long_form(flag: str) -> str:
+    """The form of a flag that no other plugin has: ``--harness-device`` for ``--device``."""
+    return f"--harness-{flag.removeprefix('--')}"
 
 
 OPTIONS = {
@@ -388,25 +404,21 @@ OPTIONS = {
 }
 
 
-#: The flags of those options that take a value.
-VALUED = tuple(option.flag for option in OPTIONS.values() if option.parse is not _flag)
-
-
 def add_options(parser: pytest.Parser) -> None:
-    """Declare the options and ini values to pytest."""
-    group = parser.getgroup("harness", "conformance harness")
+    """Declare the options, in their long form, and the ini values to pytest."""
+    group = parser.getgroup("harness", "conformance harness (short form: without harness-)")
     for option in OPTIONS.values():
-        text = f"{option.help} [env: {option.variable}, ini: {option.dest}]"
-        if option.parse is _flag:
-            group.addoption(option.flag, dest=option.dest, action="store_const", const="1", default=None, help=text)
+        text = f"{option.help} [short: {option.flag}, env: {option.variable}, ini: {option.dest}]"
+        flag = long_form(option.flag)
+        if not option.takes_value:
+            group.addoption(flag, dest=option.dest, action="store_const", const="1", default=None, help=text)
             if option.off:
-                group.addoption(
-                    option.off, dest=option.dest, action="store_const", const="0", help=f"switch {option.flag} off"
-                )
+                switched = f"switch {option.flag} off [short: {option.off}]"
+                group.addoption(long_form(option.off), dest=option.dest, action="store_const", const="0", help=switched)
         elif option.separator:
-            group.addoption(option.flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
+            group.addoption(flag, dest=option.dest, metavar=option.metavar, action="append", help=text)
         else:
-            group.addoption(option.flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
+            group.addoption(flag, dest=option.dest, metavar=option.metavar, default=None, help=text)
         parser.addini(option.dest, f"see {option.flag}", type="string", default=None)
     configs = "folder of profiles, hardware files, waivers, must-pass lists and durations"
     parser.addini("harness_configs", configs, type="string", default="configs")
@@ -487,6 +499,7 @@ def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
         ("--setup-show", getattr(option, "setupshow", False)),
         ("--setup-only", getattr(option, "setuponly", False)),
         ("--setup-plan", getattr(option, "setupplan", False)),
+        *((flag, getattr(option, name, None)) for flag, name in NEED_THE_SESSION),
     ):
         if wanted:
             return flag

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import _compat, fixtures, options, scope
+from harness import _compat, command_line, fixtures, neighbours, options, scope
 from harness.backends import cuda
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
+from harness.command_line import CommandLine
 from harness.errors import HarnessError
-from harness.fixtures import case_seed, device
 from harness.ignored_marks import IgnoredMarks
 from harness.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, Outcome
 from harness.scope import Scope
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from harness.under import Around
     from harness.worker import Worker
 
-__all__ = ["case_seed", "device"]
-
 _RUN = pytest.StashKey["Run"]()
 _WORKER = pytest.StashKey["Worker"]()
 _DEVICE = "harness_device"
@@ -55,8 +53,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
     """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
+    line = CommandLine(early_config, parser, args)
     backend = _needed_from_start(options.EarlyConfig(early_config))
     if backend is not None:
         from harness.interposer import front
@@ -69,7 +70,14 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
             provider.of(backend).prepare(wanted)
         except HarnessError as error:
             raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
-    return (yield)
+    result = yield
+    line.settle()
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    return command_line.run_again(config)
 
 
 def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
@@ -98,15 +106,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in fixtures.MARKERS:
-        config.addinivalue_line("markers", marker)
+    ours = bool(Scope.of(config).any or config.getini("harness_suites"))
+    if ours:  # an installed harness that is not active adds nothing to a session
+        fixtures.provide(config, foreign=Scope.of(config).all)
     if _in_zygote(config):
         return
     if _runs_nothing(config):
         if Scope.of(config).any and config.getoption("collectonly", False):
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
         return
-    if not Scope.of(config).all:
+    if ours and not Scope.of(config).all:
         config.pluginmanager.register(IgnoredMarks(), "harness-ignored-marks")
     if not Scope.of(config).any:
         return
@@ -121,6 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
         told = config.workerinput
         context = RunContext.from_json(told[scope.CONTEXT])
         if context.isolation != "none":
+            neighbours.settle(config)
             stop_signals.leave_to_controller()
         stop_signals.release()  # a signal that came before, and is not ignored, is handled now
         if config.invocation_params.args == context.told_args and (wrong := context.root.difference(Root.of(config))):
@@ -143,6 +153,8 @@ def pytest_configure(config: pytest.Config) -> None:
         queue = RemoteQueue.of_this_process()
         run = Run(config, plan.inventory(config), plugin_argument=scope.named(config), queue=queue)
         config.stash[_RUN] = run
+        if run.context.isolation != "none":
+            run.notes += neighbours.settle(config)
         config.pluginmanager.register(ControllerHooks(run, config), "harness-controller")
         heeded = run.signals.heeded
         if config.getoption("dist", "no") != "no":
@@ -308,7 +320,9 @@ class ControllerHooks:
         lines = terminal.header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
         reasons = reasons or real_items.needed_by(self._config.pluginmanager, self._config.rootpath)
-        lines += [f"harness: {line}" for line in self._run.selected_lines]
+        lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
+        if others := command_line.unavailable(self._run.context.taken):
+            lines.append(f"harness: {others}")
         return [*lines, *([f"harness: {real_items.sentence(reasons)}"] if reasons else [])]
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
@@ -393,6 +407,8 @@ class ControllerHooks:
             self._run.add_finding("session", text)
             status = EXIT_INTERNAL
         self._signs.stop()
+        if status == int(exitstatus):  # a plugin or a conftest may have decided otherwise
+            status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
         if self._run.context.isolation != "none":
             # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.

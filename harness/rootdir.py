@@ -38,16 +38,15 @@ class Root:
         """Returns the root that pytest found."""
         return cls(str(config.rootpath), None if config.inipath is None else str(config.inipath))
 
-    def tell(self, arguments: Sequence[str], valued: Iterable[str]) -> tuple[str, ...]:
+    def tell(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """Returns the `arguments` with additions that make pytest use this root folder and this ini file.
 
-        pytest has no argument for "no ini file". So each option in `valued`, which takes one value, is joined with its
-        value in one word. pytest does not treat such a word as a path, and then finds no ini file.
+        pytest has no argument for "no ini file". It finds none if no value of an option stands in a word of its own.
         """
         more = ["--rootdir=" + self.folder]
         if self.inifile is not None:
             more.append("--config-file=" + self.inifile)
-        return inserted(joined(arguments, valued), more)
+        return inserted(arguments, more)
 
     def difference(self, found: Root) -> str:
         """Returns the differences from the root that another process `found`, with both values; empty if none."""
@@ -85,16 +84,3 @@ def inserted(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
     """Returns the `arguments` with `more` at the end of the options, before a ``--``."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return (*arguments[:end], *more, *arguments[end:])
-
-
-def joined(arguments: Sequence[str], valued: Iterable[str]) -> tuple[str, ...]:
-    """Returns the `arguments`, with each option in `valued` joined with its value in one word."""
-    options = frozenset(valued)
-    result: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        if word == "--":
-            return (*result, word, *words)
-        value = next(words, None) if word in options else None
-        result.append(word if value is None else f"{word}={value}")
-    return tuple(result)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from harness import clock, linux, options, plan, preparation, stop_signals, temp_folder
+from harness import clock, command_line, linux, options, plan, preparation, stop_signals, temp_folder
 from harness.backends.table import labels
 from harness.caseid import suite_of
 from harness.context import RunContext
@@ -91,6 +91,8 @@ class Run:
         self.progress = Progress()
         #: Lines for people, printed above the summary.
         self.remarks: list[str] = []
+        #: Lines for people, printed in the header.
+        self.notes: list[str] = []
         self._tail: JournalTail | None = None
         #: What could not be written; empty while everything could.
         self.failure = ""
@@ -152,11 +154,9 @@ class Run:
             ini_values=tuple(config.getoption("override_ini") or ()),
             invocation_dir=str(invocation.dir),
             args=args,
-            told_args=root.tell(args, options.VALUED),
-            overrides=overriding_arguments(
-                xdist=config.pluginmanager.has_plugin("xdist"),
-                logging=config.pluginmanager.has_plugin("logging"),
-            ),
+            told_args=command_line.told_arguments(config),
+            taken=tuple(sorted(command_line.taken(config))),
+            overrides=overriding_arguments(config.pluginmanager.has_plugin),
             sys_path=tuple(sys.path),
             preload=tuple(config.getini("harness_preload")),
             seed=self._drawn_seed() if seed is None else seed,

@@ -26,6 +26,18 @@ def test_run_exit_callbacks() -> None:
     assert done.stdout.split() == ["second", "first", "after"]
 
 
+@pytest.mark.parametrize(("rootdir", "inifile"), [(None, None), ("sub", None), (None, "sub/my.ini")])
+def test_root_of(pytester: pytest.Pytester, rootdir: str | None, inifile: str | None) -> None:
+    """The root folder and the ini file that a session with these arguments has."""
+    (pytester.path / "sub").mkdir()
+    (pytester.path / "sub" / "my.ini").write_text("[pytest]\n")
+    (pytester.path / "tox.ini").write_text("[pytest]\n")
+    given = [*([f"--rootdir={rootdir}"] if rootdir else []), *(["-c", inifile] if inifile else []), "sub"]
+    config = pytester.parseconfig(*given)
+    options = SimpleNamespace(rootdir=rootdir, inifilename=inifile)
+    assert _compat.root_of(options, ["sub"], pytester.path) == (config.rootpath, config.inipath)
+
+
 def test_join_threads_ends_pools_and_waits_for_the_others() -> None:
     # Threads only append: `print` writes its text and the newline apart, so two threads could mix theirs.
     code = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.rootdir import Root, joined
+from harness.rootdir import Root
 
 ROOT = Root("/p", "/p/pytest.ini")
 
@@ -18,23 +18,10 @@ ROOT = Root("/p", "/p/pytest.ini")
         (ROOT, ["suites", "-x"], ["suites", "-x", "--rootdir=/p", "--config-file=/p/pytest.ini"]),
         (Root("/p", None), [], ["--rootdir=/p"]),
         (Root("/p", None), ["-x", "--", "-odd"], ["-x", "--rootdir=/p", "--", "-odd"]),
-        (Root("/p", None), ["--seed", "1", "a", "--seed=2"], ["--seed=1", "a", "--seed=2", "--rootdir=/p"]),
     ],
 )
 def test_arguments_that_tell(root: Root, arguments: Sequence[str], told: Sequence[str]) -> None:
-    assert root.tell(arguments, ["--seed"]) == tuple(told)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "result"),
-    [
-        (["--seed", "1", "--device", "cpu", "--other", "x"], ["--seed=1", "--device=cpu", "--other", "x"]),
-        (["--seed"], ["--seed"]),  # which pytest refuses
-        (["--", "--seed", "1"], ["--", "--seed", "1"]),
-    ],
-)
-def test_options_in_one_word_with_their_value(arguments: Sequence[str], result: Sequence[str]) -> None:
-    assert joined(arguments, ["--seed", "--device"]) == tuple(result)
+    assert root.tell(arguments) == tuple(told)
 
 
 def test_what_differs_is_told_with_both_values() -> None:

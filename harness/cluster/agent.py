@@ -75,7 +75,14 @@ class Session:
         ours, theirs = socket.socketpair()
         self.socket = ours
         self._buffer = LineBuffer()
-        command = [sys.executable, "-m", "pytest", *begin.arguments, f"--results-dir={folder}", "--progress=off"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *begin.arguments,
+            f"--harness-results-dir={folder}",
+            "--harness-progress=off",
+        ]
         told = {remote_queue.VARIABLE: f"{theirs.fileno()}:{os.getpid()}:{begin.node}"}
         with (folder / LOG).open("wb") as log:
             self.process = subprocess.Popen(

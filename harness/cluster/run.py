@@ -62,16 +62,18 @@ class Asked:
 def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
     """The arguments of each node's pytest. Raises ClusterError for those that a cluster run cannot have."""
     for word in given:
-        name = word.partition("=")[0]
-        if name in _OWN:
-            raise ClusterError(f"{word!r} cannot be an argument of pytest in a cluster run: {_OWN[name]}")
-        if word in ("--isolation=none",):
+        short = word.replace("--harness-", "--", 1)
+        if short.partition("=")[0] in _OWN:
+            raise ClusterError(
+                f"{word!r} cannot be an argument of pytest in a cluster run: {_OWN[short.partition('=')[0]]}"
+            )
+        if short == "--isolation=none":
             raise ClusterError(f"{word!r} cannot be used in a cluster run: cases need processes of their own")
     known = list(given)
     if not any(word.startswith(("-n", "--numprocesses")) for word in known):
         known.append("-nauto")
-    if not any(word == "--seed" or word.startswith("--seed=") for word in known):
-        known.append(f"--seed={seed}")
+    if not any(word.partition("=")[0] in ("--seed", "--harness-seed") for word in known):
+        known.append(f"--harness-seed={seed}")
     return tuple(known)
 
 

@@ -106,7 +106,9 @@ def report_of(collector: pytest.Collector) -> pytest.CollectReport | None:
 def _children(parent: pytest.Collector, record: NodeRecord, marks: Marks) -> Iterator[pytest.Item | pytest.Collector]:
     for child in record.children or ():
         kind = DescribedItem if child.children is None else DescribedClass
-        yield kind.from_parent(parent, name=child.name, record=child, marks=marks)
+        # Given, since pytest would not take the parameters in the name for such, and compares ids in parts.
+        nodeid = f"{parent.nodeid}::{child.name}"
+        yield kind.from_parent(parent, name=child.name, nodeid=nodeid, record=child, marks=marks)
 
 
 def _describe(node: pytest.Item | pytest.Collector, record: NodeRecord, marks: Marks) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Recorder:
         # By id, since pytest may make the nodes of a file again for another argument, and then collect other classes.
         self._collected: dict[str, tuple[pytest.Collector, pytest.CollectReport]] = {}
         self._items: dict[str, pytest.Item] = {}
+        self._seen: dict[str, pytest.Item] = {}
         self._warnings: list[description.Plain] = []
         self._local: list[str] = []
         self._odd_id = ""
@@ -70,6 +71,9 @@ class Recorder:
         self._collected[collector.nodeid] = collector, report
         return report
 
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._seen[item.nodeid] = item
+
     def pytest_plugin_registered(self, plugin: object) -> None:
         if self._importing:  # by `pytest_plugins` in a test file, which supervisors do not import
             name = getattr(plugin, "__name__", type(plugin).__name__)
@@ -83,9 +87,10 @@ class Recorder:
         """Write the description. `ended`: how pytest ended, if it did before its run loop. Raises WriteError."""
         if self._session is None:
             return
-        config, order = self._session.config, [item.nodeid for item in self._session.items]
-        self._items = {item.nodeid: item for item in self._session.items}
-        locate(self._session.items)
+        config = self._session.config
+        order = with_deselected([item.nodeid for item in self._session.items], [*self._seen])
+        self._items = self._seen | {item.nodeid: item for item in self._session.items}
+        locate(self._items.values())
         marks = _Marks()
         collected = {path: module for path, module in self._modules.items() if module.nodeid in self._collected}
         modules = {path: self._node(module, marks) for path, module in collected.items()}
@@ -132,6 +137,25 @@ class Recorder:
             extra=tuple(sorted(node.extra_keyword_matches)),
             **more,
         )
+
+
+def with_deselected(order: Sequence[str], collected: Sequence[str]) -> list[str]:
+    """Returns the `order` with all that was `collected`: what it lacks stands behind what was collected before it.
+
+    So a plugin that deselects tests, here and in a supervisor, finds the same list in both.
+    """
+    kept = frozenset(order)
+    behind: dict[str | None, list[str]] = {}
+    before: str | None = None
+    for name in collected:
+        if name in kept:
+            before = name
+        else:
+            behind.setdefault(before, []).append(name)
+    result = behind.pop(None, [])
+    for name in order:
+        result += [name, *behind.pop(name, ())]
+    return result
 
 
 def locate(items: Iterable[pytest.Item]) -> None:

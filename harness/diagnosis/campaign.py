@@ -214,8 +214,8 @@ class Runs:
             "pytest",
             *(cases or self.cases),
             *self.arguments,
-            f"--device={self.device}",
-            f"--results-dir={run_dir}",
+            f"--harness-device={self.device}",
+            f"--harness-results-dir={run_dir}",
         ]
         command += ["-p", "no:cacheprovider", *options]
         self.results.mkdir(parents=True, exist_ok=True)

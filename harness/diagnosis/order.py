@@ -170,9 +170,10 @@ def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         run_dir, listed = Path(folder) / "run", Path(folder) / "cases"
         listed.write_text("\n".join([*earlier, company.case]), encoding="utf-8", errors="surrogateescape")
-        arguments = [f"@{listed}", "--isolation=batch", "-n0", "-p", "no:cacheprovider", *company.options]
+        arguments = [f"@{listed}", "--harness-isolation=batch", "-n0", "-p", "no:cacheprovider", *company.options]
+        arguments.append(f"--harness-seed={company.seed}")
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments, f"--seed={company.seed}", f"--results-dir={run_dir}"],
+            [sys.executable, "-m", "pytest", *arguments, f"--harness-results-dir={run_dir}"],
             cwd=company.rootdir,
             env=environ,
             stdin=subprocess.DEVNULL,

@@ -25,8 +25,8 @@ import pytest
 from harness import _compat, linux
 from harness.backends.backend import Backend
 from harness.checks import poison, process
-from harness.checks.growth import may_leak
 from harness.checks.dump_later import DUMP_LATER
+from harness.checks.growth import may_leak
 from harness.checks.inspector import Inspector, LeakCheck
 from harness.checks.meters.table import Meters, growths
 from harness.checks.origins import Origins, record_history
@@ -35,7 +35,7 @@ from harness.checks.rounds import Rounds
 from harness.clock import monotonic, now
 from harness.devices import health
 from harness.executor import allocator_snapshot, failure, seeding, short_exit, streams
-from harness.executor.session import CollectedSession
+from harness.executor.session import CollectedSession, told_session
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
 from harness.plain_values import plain_repr, plain_text
@@ -201,7 +201,7 @@ class Executor:
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
         self._inspector.begin()
-        done: Message = {"op": "done", **self._protocol(item, message)}
+        done: Message = {"op": "done", **self._protocol(item, message), **told_session(item.session)}
         problems: list[Problem] = []
         try:
             self._check_process(item, message, problems, done)
@@ -443,6 +443,7 @@ class Executor:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
                 bye |= {"grown": grown, "by_case": by_case}
+        bye |= told_session(self._collected.session)
         self._send(bye)
         if message["light"]:
             self._clear()

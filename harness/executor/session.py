@@ -13,6 +13,9 @@ import pytest
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 
+#: The attributes of a session that end it after the test in hand.
+ENDS = ("shouldfail", "shouldstop")
+
 
 class ReportRelay:
     """A plugin that passes each report and each warning to a callback.
@@ -50,3 +53,14 @@ class CollectedSession:
     relay: ReportRelay
     clock: PhaseClock
     guard: StateGuard
+
+
+def told_session(session: pytest.Session) -> dict[str, dict[str, str]]:
+    """Returns what code of a case, a fixture or a hook has told its session to do: to fail or to stop, with the reason.
+
+    It is told to a copy of the session, of which pytest never learns.
+    """
+    told = {name: value for name in ENDS if (value := getattr(session, name))}
+    if not told:
+        return {}
+    return {"session": {name: value if type(value) is str else f"{name} was set" for name, value in told.items()}}

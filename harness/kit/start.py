@@ -122,7 +122,7 @@ def _package(run_dir: Path, evidence: Path, environ: dict[str, str]) -> None:
 def _results_dir(arguments: list[str]) -> Path | None:
     for number, argument in enumerate(arguments):
         flag, separator, value = argument.partition("=")
-        if flag == "--results-dir":
+        if flag in ("--results-dir", "--harness-results-dir"):
             value = value if separator else "".join(arguments[number + 1 : number + 2])
             return Path(value) if value else None
     return None

@@ -12,6 +12,7 @@ import pytest
 from harness import clock
 from harness.checks.meters.table import meter_of
 from harness.checks.process import Problem
+from harness.executor.session import ENDS
 from harness.outcome import Outcome
 from harness.protocol import phase_page, reports
 from harness.protocol.phase_page import PassedPhase
@@ -203,6 +204,7 @@ class Listener:
     blind: list[str] = field(default_factory=list)
     levels: dict[str, int] = field(default_factory=dict)
     struck: dict[str, int] = field(default_factory=dict)
+    session: dict[str, str] = field(default_factory=dict)
     end: tuple[int, int] | None = None
     followed: bool = False
 
@@ -253,6 +255,7 @@ class Listener:
             harness_error=None if self.spent else self.handle.harness_error,
             hook_error=self.hook_error,
             unkillable=self.handle.unkillable,
+            session=self.session or self.handle.told_session,
         )
 
     def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
@@ -318,6 +321,7 @@ class Listener:
             self.suspicions = {str(name): int(amount) for name, amount in message.get("suspicions", {}).items()}
             self.struck = {str(name): int(count) for name, count in message.get("struck", {}).items()}
             self.levels = {str(name): int(amount) for name, amount in message.get("levels", {}).items()}
+            self.session = session_of(message)
         elif message["op"] == "unknown":
             self.unknown = str(message["known"])
         else:
@@ -351,6 +355,11 @@ class Listener:
                 report.sections.append((f"Captured {name} {report.when}", file.read(begin, end, OUTPUT_LIMIT)))
 
 
+def session_of(message: Message) -> dict[str, str]:
+    """Returns what code in an executor has told its session, of those attributes that end one."""
+    return {name: str(reason) for name, reason in message.get("session", {}).items() if name in ENDS}
+
+
 def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
     """Ask an executor to exit, and wait for it. Returns False if it has not ended within `limit` seconds.
 
@@ -364,6 +373,7 @@ def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
             return False
         if isinstance(answer, dict):
             handle.teardown_error = str(answer.get("error", ""))
+            handle.told_session = session_of(answer)
             handle.grown = _amounts(answer.get("grown", {}))
             handle.grown_by_case = {str(case): _amounts(grown) for case, grown in answer.get("by_case", {}).items()}
     return True

@@ -184,6 +184,8 @@ class ExecutorHandle:
         self.grown: dict[str, int] = {}
         #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
+        #: What the teardown of the last fixtures told the session.
+        self.told_session: dict[str, str] = {}
         self.temp = temp
         self.kept = kept
         self.pid = 0

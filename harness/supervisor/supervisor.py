@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -73,6 +73,8 @@ class Supervisor:
         self._ran: dict[str, tuple[Case, int]] = {}
         self._history: CaseHistory | None = None
         self._upcoming: Upcoming | None = None
+        #: pytest's session, as of the first case.
+        self._session: pytest.Session | None = None
         #: The cases of the requests that the executor has, in order. Of the first one the `start` line is written.
         self._begun: deque[Begun] = deque()
         #: How many cases the next such request has: fewer when the last one was not done in full.
@@ -103,6 +105,7 @@ class Supervisor:
         With `upcoming`, the next cases may begin while this one is reported; call `run` for them next.
         After a request to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
         """
+        self._session = item.session
         begun = self._begun.popleft() if self._begun else None
         if begun is not None and begun.history.case.item is not item:
             self._skip(begun)
@@ -140,6 +143,8 @@ class Supervisor:
                 pytest_reports.log(item, pytest_reports.shown(history, partial(self._reproduce, history)))
             if not as_told and self._begun:  # pytest will not ask for it next
                 self._skip(self._begun.popleft())
+            for attempt in history.attempts:
+                self._tell_session(attempt.evidence.session)
             interruption = history.attempts[-1].evidence.interruption
             if interruption.startswith("raised Exit"):
                 item.session.shouldstop = interruption
@@ -148,6 +153,11 @@ class Supervisor:
             self.finish()
         if nextitem is None:
             self.search_leaks()
+
+    def _tell_session(self, told: Mapping[str, str]) -> None:
+        """Tell pytest's session what code in an executor told its copy: why to fail, or to stop."""
+        for name, reason in told.items() if self._session is not None else ():
+            setattr(self._session, name, reason)
 
     @property
     def has_begun(self) -> bool:
@@ -482,6 +492,7 @@ class Supervisor:
 
     def _dispose(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
         self._slot.dispose(handle, reason, keep_files=handle.name in self._red, hold=hold)
+        self._tell_session(handle.told_session)
         if handle.teardown_error:
             self.add_finding("teardown", handle.teardown_error, handle.cases)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -41,6 +41,7 @@ class Evidence:
     `harness_error`: an exception of the harness's own code in the executor.
     `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
     `stopped`: why the run was stopped; the supervisor then waited no longer.
+    `session`: what the case has told its session: reasons to fail or to stop, by the attribute of the session.
     """
 
     phases: Sequence[Phase] = ()
@@ -60,6 +61,7 @@ class Evidence:
     harness_error: Failure | None = None
     hook_error: Failure | None = None
     unkillable: bool = False
+    session: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def lost_by_harness(self) -> bool:

@@ -30,7 +30,7 @@ from harness.under import WrapperError
 from harness.zygote import cold, log
 from harness.zygote.collecting import PreloadError, collect, freeze_baseline, prepare
 from harness.zygote.server import ForkServer
-from harness.zygote.spec import ZygoteSpec
+from harness.zygote.spec import LOG_FOLLOWS, ZygoteSpec
 
 
 def main() -> None:
@@ -75,7 +75,8 @@ def main() -> None:
     except (RootError, WriteError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
     # What was collected, or failed, is in the description.
-    ForkServer(_refuse, listener, unfit=f"the cases could not be collected: pytest's exit status was {status}").serve()
+    unfit = f"the cases could not be collected: pytest's exit status was {status}, and {LOG_FOLLOWS}"
+    ForkServer(_refuse, listener, unfit=unfit).serve()
 
 
 def _unfit() -> str:

@@ -21,7 +21,7 @@ from harness.collection import description
 from harness.errors import HarnessError, WriteError, writing
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
-from harness.zygote.spec import COLLECTION_ENVIRONMENT, ZygoteSpec, waiting
+from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec, waiting
 
 #: Seconds for the start of a zygote, which imports torch and collects. On a cold, busy machine this was seen to take
 #: most of a minute.
@@ -174,7 +174,8 @@ class ZygoteClient:
             if hello["unwritten"]:
                 raise WriteError(f"cannot write {str(log)!r}: {hello['unwritten']}")
             if hello["unfit"]:
-                raise ZygoteUnfitError(hello["unfit"])
+                ending = f"\n{last_words(self._log)}" if hello["unfit"].endswith(LOG_FOLLOWS) else ""
+                raise ZygoteUnfitError(hello["unfit"] + ending)
             #: Why its executors start cold, or an empty string.
             self.cold = str(hello["cold"])
             seconds, rest = divmod(ANSWER_LIMIT, 1.0)

@@ -53,6 +53,7 @@ class CollectorPlugin:
         self._serve = serve
         self._around = around
         self._recorder = recorder
+        self._items: dict[str, pytest.Item] = {}
         self._last_finalizer = next(reversed(_compat.finalizers()), None)
         self._relay = ReportRelay()
         self._clock = PhaseClock()
@@ -74,6 +75,9 @@ class CollectorPlugin:
         if self._recorder is not None:
             config.pluginmanager.register(self._recorder)
 
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._items[item.nodeid] = item
+
     def pytest_collectreport(self) -> None:
         # Nodes live until the end: without this, the collector walks all of them again and again while others are made.
         gc.freeze()
@@ -92,15 +96,17 @@ class CollectorPlugin:
             except PreloadError as error:
                 self.error = error
                 return True
-        if not (config.option.setupshow or config.option.setuponly):
+        if not (config.getoption("setupshow", False) or config.getoption("setuponly", False)):
             config.pluginmanager.unregister(name="terminalreporter")
         case_modules = {
             module.__name__ for item in session.items if (module := getattr(item, "module", None)) is not None
         }
+        # A plugin may have deselected here what it keeps in a supervisor: there it finds other items, or another cache.
+        items = self._items | {item.nodeid: item for item in session.items}
         self._serve(
             CollectedSession(
                 session=session,
-                items={str(show_surrogates(item.nodeid)): item for item in session.items},  # ids as on the wire
+                items={str(show_surrogates(name)): item for name, item in items.items()},  # ids as on the wire
                 modules=frozenset(sys.modules),
                 case_modules=frozenset(case_modules),
                 last_finalizer=self._last_finalizer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from harness.context import RunContext, tuples
@@ -14,6 +14,8 @@ from harness.under import WRAPPERS
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
 #: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
 COLLECTION_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+#: How a reason ends that the end of the log is a part of.
+LOG_FOLLOWS = "its log ends with:"
 #: Variables that set how OpenMP threads wait: of the standard, of GNU's library, of LLVM's library.
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
@@ -77,19 +79,24 @@ class ZygoteSpec:
         return cls(**tuples(json.loads(line)))
 
 
-def overriding_arguments(*, xdist: bool, logging: bool) -> tuple[str, ...]:
+def overriding_arguments(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
     """Returns arguments to append to those of the run, so that its collection writes no report and starts no worker.
+
+    Only options of those plugins that the run has: the user may have switched off any of pytest's own.
 
     Capturing is off because all executors would share descriptors opened before the fork; executors capture anew.
     The filtered warning: the zygote has imported this package already, so pytest cannot rewrite its asserts.
     """
     imported = "ignore:Module already imported so cannot be rewritten; harness:pytest.PytestAssertRewriteWarning"
-    arguments = [f"-W{imported}", "--capture=no", "--maxfail=0", "-ofaulthandler_timeout=0", "--junitxml="]
-    if xdist:
-        arguments += ["--numprocesses=0", "--dist=no"]
-    if logging:
-        arguments += ["-olog_cli=false", "--log-file-mode=a"]
-    return tuple(arguments)
+    of_plugins = {
+        "capture": ["--capture=no"],
+        "faulthandler": ["-ofaulthandler_timeout=0"],
+        "junitxml": ["--junitxml="],
+        "xdist": ["--numprocesses=0", "--dist=no"],
+        "logging": ["-olog_cli=false", "--log-file-mode=a"],
+    }
+    chosen = [word for name, words in of_plugins.items() if has_plugin(name) for word in words]
+    return (f"-W{imported}", "--maxfail=0", *chosen)
 
 
 def waiting(outer: Mapping[str, str]) -> dict[str, str]:

@@ -200,7 +200,7 @@ class Project:
         command = ["-m", "pytest", *([] if suites is None else [suites]), *arguments]
         if results_dir and "no:harness" not in arguments:
             command.append(f"--results-dir={name}")
-        if not any(argument in ("--lf", "--ff") for argument in arguments):
+        if not any(argument in ("--lf", "--ff", "--sw") for argument in arguments):
             command += ["-p", "no:cacheprovider"]
         command += ["-p", "no:hypothesispytest"]  # half a second of each process, for nothing
         outer = os.environ.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -89,6 +90,43 @@ def test_last_failed(make_project: MakeProject, spread: str) -> None:
     red = [case for case, outcome in wanted.outcomes.items() if outcome in RED and not case.endswith(forgotten)]
     assert sorted(second.verdicts) == sorted(red), second.tail()
     assert second.verdicts == {case: wanted.outcomes[case] for case in red}
+
+
+@pytest.mark.parametrize("name", ["junitxml", "capture", "setuponly", "faulthandler", "logging", "setupplan"])
+def test_a_plugin_of_pytests_that_is_switched_off(make_project: MakeProject, name: str) -> None:
+    """The collecting process gets no option that it does not know."""
+    project = make_project()
+    project.write("suites/test_it.py", "def test_it(): pass\n")
+    result = project.run("-n0", "-p", f"no:{name}")
+    assert result.status == 0, result.tail()
+
+
+def test_what_stops_the_collecting_process_alone_is_said(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/test_it.py", "def test_it(): pass\n")
+    text = "import os, pytest\nif os.environ.get('OMP_WAIT_POLICY'): raise pytest.UsageError('not here')\n"
+    project.write("suites/conftest.py", text)
+    result = project.run("-n0", env={"OMP_WAIT_POLICY": None})
+    assert result.status == 2, result.tail()
+    assert "not here" in result.terminal
+
+
+@pytest.mark.ways("options", [("-n0",), ("-n0", "--isolation=case"), ("-n0", "--start=cold")])
+def test_stepwise(make_project: MakeProject, options: tuple[str, ...]) -> None:
+    """It goes on with the case that was red, before it is mended and after, as in plain pytest."""
+    project = make_project()
+    text = "def test_it(n): assert n != 2 or os.environ.get('MENDED')\n"
+    text = f"import os, pytest\n@pytest.mark.parametrize('n', range(5))\n{text}"
+    project.write("suites/test_it.py", text)
+    counts = []
+    for more in (("-p", "no:harness", "-Wignore::pytest.PytestConfigWarning"), options):
+        (project.folder / "cache").mkdir()
+        cached = ("--sw", "-ocache_dir=cache", *more)
+        envs: tuple[dict[str, str], ...] = ({}, {}, {"MENDED": "1"})
+        counts += [project.run(*cached, env=env, results_dir=more is options).counts for env in envs]
+        shutil.rmtree(project.folder / "cache")
+    failed = {"failed": 1, "deselected": 2}
+    assert counts[3:] == counts[:3] == [{"failed": 1, "passed": 2}, failed, {"passed": 3, "deselected": 2}]
 
 
 @SPREADS

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
 
+from harness.gating import mustpass
 from harness.outcome import Outcome
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.project import Project, Result
@@ -244,17 +248,106 @@ def test_every_process_has_the_root_folder_of_the_first(
 
 @pytest.mark.parametrize("options", [("-n0",), ("-n2",), ("-n0", "--start=cold")])
 def test_a_process_that_finds_another_ini_file_says_so(make_project: MakeProject, options: tuple[str, ...]) -> None:
-    """Where the argument cannot be told: pytest reads the variable in each process, and takes the folder for a path."""
+    """An option of another plugin names the run directory, in a word of its own, which pytest takes for a path."""
     project = make_project()
     layout = LAYOUTS["no ini file, the run directory within another project"]
     _laid_out(project, layout)
-    env = {"PYTEST_ADDOPTS": "--results-dir ../other/results/new"}
-    result = project.run(*FOREIGN, *options, suites=None, folder=layout.folder, results_dir=False, env=env)
+    project.write("theirs.py", "def pytest_addoption(parser): parser.addoption('--theirs')\n")
+    env = {"PYTHONPATH": os.pathsep.join([str(project.folder), os.environ.get("PYTHONPATH", "")])}
+    there = "../other/results/new"
+    words = ("-p", "theirs", *FOREIGN, *options, f"--results-dir={there}", "--theirs", there)
+    result = project.run(*words, suites=None, folder=layout.folder, results_dir=False, env=env)
     assert result.status in (1, 2), result.tail()
     found = project.folder / "other" / "pytest.ini"
     assert f"the ini file is {found} in this process, but none in the process that began the run" in result.terminal
     run_dir = project.folder / "other" / "results" / "new"
     assert "lost" not in dataclasses.replace(result, run_dir=run_dir).verdicts.values()
+
+
+#: Options of ours that take paths, each with a path that exists outside of the project, as prepared below.
+PATHS = {
+    "results-dir": "../other/empty",
+    "from": "../other/run",
+    "history": "../other/run",
+    "profile": "../other/profile.yaml",
+    "hardware": "../other/hardware.yaml",
+    "waivers": "../other/waivers.yaml",
+    "must-pass": "../other/must.txt",
+}
+SPELLINGS = ("--{} {}", "PYTEST_ADDOPTS", "--harness-{} {}", "--{}={}")
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project without an ini file beside one with, which has a run of the first, and files for each option."""
+    project = Project(tmp_path_factory.mktemp("elsewhere") / "project")
+    files = {
+        "mine/test_it.py": "def test_passes(): pass\n",
+        "other/pytest.ini": OTHER_INI,
+        "other/profile.yaml": "description: all\ncases: ['*']\n",
+        "other/hardware.yaml": "description: a CPU\ndevice: {device: cpu}\n",
+        "other/waivers.yaml": "waivers: []\n",
+    }
+    (project.folder / "pytest.ini").unlink()
+    for name, text in files.items():
+        project.write(name, text)
+    (project.folder / "other" / "empty").mkdir()
+    mustpass.write(project.folder / "other" / "must.txt", ["test_it.py::test_passes"])
+    words = (".", *FOREIGN, "-n0", "--device=cpu", "--results-dir=../other/run")
+    assert project.run(*words, suites=None, folder="mine", results_dir=False).status == 0
+    return project
+
+
+@pytest.mark.parametrize(("option", "spelling"), [*zip(PATHS, itertools.cycle(SPELLINGS), strict=False)])
+def test_no_value_of_ours_is_taken_for_an_argument(elsewhere: Project, option: str, spelling: str) -> None:
+    variable = "--{} {}" if spelling == "PYTEST_ADDOPTS" else ""
+    words = (variable or spelling).format(option, PATHS[option])
+    more = (".", *FOREIGN, "-n0", "--device=cpu", *([] if variable else words.split()))
+    more += ("--only=passed",) if option == "from" else ()
+    own = option == "results-dir"
+    env = {"PYTEST_ADDOPTS": words} if variable else {}
+    result = elsewhere.run(*more, suites=None, folder="mine", results_dir=not own, env=env)
+    if own:
+        result = dataclasses.replace(result, run_dir=elsewhere.folder / "other" / "empty")
+    assert result.status == 0, result.tail()
+    assert result.verdicts == {"test_it.py::test_passes": "passed"}, result.tail()
+    assert result.lines[0]["rootdir"] == str(elsewhere.folder / "mine")
+    if own:
+        shutil.rmtree(result.run_dir)
+        result.run_dir.mkdir()
+
+
+INTERRUPTED = """\
+import os, signal, pathlib
+
+def test_first(): pass
+
+def test_second():
+    told = pathlib.Path(os.environ["PROBE_DIR"], "told")
+    if not told.exists():
+        told.touch()
+        os.kill(int(os.environ["HARNESS_TEST_CONTROLLER"]), signal.SIGKILL)
+        signal.pause()
+"""
+#: The conftest is loaded by the controller first.
+CONTROLLER = "import os\nos.environ.setdefault('HARNESS_TEST_CONTROLLER', str(os.getpid()))\n"
+
+
+@pytest.mark.parametrize("resume", [("--resume", "../r"), ("--resume=../r",), ("--harness-resume", "../r")])
+@pytest.mark.parametrize("folder", ["mine", "."])
+def test_resume_takes_the_root_of_the_run(make_project: MakeProject, resume: tuple[str, ...], folder: str) -> None:
+    """Whether there is an ini file or not, and where it is started again."""
+    project = make_project()
+    (project.folder / "pytest.ini").unlink()
+    project.write("mine/test_it.py", INTERRUPTED)
+    project.write("mine/conftest.py", CONTROLLER)
+    project.run(".", *FOREIGN, "-n0", "--results-dir", "../r", suites=None, folder="mine", results_dir=False)
+    words = resume if folder == "mine" else [word.replace("../r", "r") for word in resume]
+    what = "." if folder == "mine" else "mine"
+    again = project.run(what, *FOREIGN, "-n0", *words, suites=None, folder=folder, results_dir=False)
+    again = dataclasses.replace(again, run_dir=project.folder / "r")
+    assert again.verdicts == {"test_it.py::test_first": "passed", "test_it.py::test_second": "passed"}, again.tail()
+    assert again.status == 0
 
 
 def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:

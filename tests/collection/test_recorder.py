@@ -71,6 +71,20 @@ def pytest_pycollect_makeitem(collector, name, obj):
 """
 
 
+@pytest.mark.parametrize(
+    ("order", "collected", "result"),
+    [
+        ("cde", "abcde", "abcde"),  # stepwise
+        ("dca", "abcd", "dcab"),  # another order
+        ("", "ab", "ab"),
+        ("ab", "ab", "ab"),
+        ("xa", "ab", "xab"),  # of a plugin that makes items
+    ],
+)
+def test_what_was_deselected_has_a_place_in_the_order(order: str, collected: str, result: str) -> None:
+    assert "".join(recorder.with_deselected([*order], [*collected])) == result
+
+
 def test_locations_are_those_of_pytest(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(_CONFTEST)
     pytester.makepyfile(_TESTS)

@@ -27,8 +27,8 @@ def test_a_spec_survives_its_one_line() -> None:
 
 
 def test_overrides_name_only_options_of_plugins_that_are_there() -> None:
-    assert "--numprocesses=0" in overriding_arguments(xdist=True, logging=True)
-    bare = overriding_arguments(xdist=False, logging=False)
+    assert "--numprocesses=0" in overriding_arguments({"xdist", "logging"}.__contains__)
+    bare = overriding_arguments(set().__contains__)
     assert not any("numprocesses" in word or "log" in word for word in bare)
 
 

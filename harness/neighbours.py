@@ -1,0 +1,36 @@
+"""Well-known plugins that look, in the session's process, at what tests have left there: cases run in another one."""
+
+from __future__ import annotations
+
+import pytest
+
+#: Options of other plugins that change or compare what tests have left in the process of the session, and their names
+#: there: syrupy, snapshottest, inline-snapshot, pytest-benchmark.
+NEED_THE_SESSION = (
+    ("--snapshot-update", "update_snapshots"),
+    ("--snapshot-update-new-only", "update_new_snapshots_only"),
+    ("--snapshot-update", "snapshot_update"),
+    ("--inline-snapshot", "inline_snapshot"),
+    ("--benchmark-only", "benchmark_only"),
+    ("--benchmark-json", "benchmark_json"),
+    ("--benchmark-save", "benchmark_save"),
+    ("--benchmark-autosave", "benchmark_autosave"),
+    ("--benchmark-compare", "benchmark_compare"),
+    ("--benchmark-compare-fail", "benchmark_compare_fail"),
+    ("--benchmark-histogram", "benchmark_histogram"),
+)
+
+#: Options that switch off a search for what no test has used, with the plugin, and what is no longer looked for.
+_SWITCHED_OFF = {
+    "disable_unused_snapshots": ("syrupy", "unused snapshots"),
+    "warn_unused_snapshots": ("syrupy before 5.1", "unused snapshots"),
+}
+
+
+def settle(config: pytest.Config) -> list[str]:
+    """Keep plugins from a conclusion about cases that ran elsewhere. Returns lines for people."""
+    for name, (plugin, what) in _SWITCHED_OFF.items():
+        if getattr(config.option, name, None) is False:
+            setattr(config.option, name, True)
+            return [f"{plugin} does not look for {what}, since cases run in other processes; --isolation=none would"]
+    return []

@@ -1,0 +1,162 @@
+"""Other plugins and conftests with options of the same names as ours. They keep them, whoever comes first."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+from tests.acceptance.project import Project
+
+#: Stands for pytest-playwright (``--device``, and a fixture of that name), pytest-retry, pytest-rerunfailures and
+#: pytest-profiling.
+PLUGIN = """\
+import pytest
+
+def pytest_addoption(parser):
+    group = parser.getgroup("neighbour")
+    group.addoption("--device", action="store", default=None)
+    group.addoption("--retries", type=int, default=0)
+    group.addoption("--fail-on-flaky", action="store_true")
+    group.addoption("--profile", action="store_true")
+
+@pytest.fixture(scope="session")
+def device(pytestconfig):
+    return pytestconfig.getoption("--device")
+"""
+TESTS = """\
+import pytest
+
+@pytest.mark.timeout(60)
+def test_theirs(device, pytestconfig):
+    assert device == "iPhone"
+    assert pytestconfig.getoption("--retries") == 0
+    assert pytestconfig.getoption("--profile")
+"""
+THEIR_MARK = "\ndef pytest_configure(config):\n    config.addinivalue_line('markers', 'timeout: of theirs')\n"
+THEIRS = ("--device", "iPhone", "--profile")
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Where the other options come from, and how pytest gets to know it."""
+
+    file: str
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] | None = None
+
+
+NEIGHBOURS = {
+    "a plugin loaded before": Neighbour("neighbour.py", ("-p", "neighbour")),
+    "a plugin loaded after": Neighbour("neighbour.py", env={"PYTEST_PLUGINS": "neighbour"}),
+    "the first conftest": Neighbour("conftest.py"),
+    "a conftest in the folder behind the option": Neighbour("inner/conftest.py"),
+}
+
+
+def _project(make_project: MakeProject, neighbour: Neighbour) -> Project:
+    project = make_project()
+    project.write("pytest.ini", "[pytest]\naddopts = -p no:hypothesispytest\nstrict_markers = true\npythonpath = .\n")
+    project.write(neighbour.file, PLUGIN + THEIR_MARK)
+    project.write("inner/test_it.py", TESTS)
+    return project
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_harness_that_is_not_active_is_not_noticed(make_project: MakeProject, name: str) -> None:
+    neighbour = NEIGHBOURS[name]
+    project = _project(make_project, neighbour)
+    words = (*neighbour.arguments, *THEIRS, "inner")
+    result = project.run(*words, suites=None, results_dir=False, env=neighbour.env)
+    plain = project.run(*words, "-p", "no:harness", suites=None, results_dir=False, env=neighbour.env)
+    assert plain.counts == result.counts == {"passed": 1}, result.tail()
+    assert "harness:" not in result.terminal
+    assert not (project.folder / "results").exists()
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_an_active_one_yields_and_says_so(make_project: MakeProject, name: str) -> None:
+    """The long forms are ours, and the line that reproduces a failure has them where it must."""
+    neighbour = NEIGHBOURS[name]
+    project = _project(make_project, neighbour)
+    project.write("inner/test_red.py", "def test_red(): assert 0\n")
+    words = (*neighbour.arguments, *THEIRS, "inner", "-p", "harness.plugin", "-oharness_preload=")
+    ours = ("--harness-device=cpu", "--harness-retries", "1", "--isolation", "case")
+    result = project.run(*words, *ours, suites=None, env=neighbour.env)
+    assert result.verdicts == {"inner/test_it.py::test_theirs": "passed", "inner/test_red.py::test_red": "failed"}
+    assert result.terminal.count("declared by another plugin or a conftest") == 1
+    assert "--device, --fail-on-flaky, --profile, --retries: declared by" in result.terminal
+    (settings,) = (line["settings"] for line in result.lines if line["event"] == "run")
+    assert settings["device"] == "cpu"
+    assert [line["attempt"] for line in result.lines if line["event"] == "finish" and "red" in line["case"]] == [1, 2]
+    reproduce = shlex.split(result.ledger.verdicts[-1].reproduce or "")
+    assert "--harness-device=cpu" in reproduce
+    assert "--isolation=case" in reproduce
+
+
+def test_a_conftest_that_is_met_while_tests_are_collected(make_project: MakeProject) -> None:
+    """pytest has parsed its arguments by then, so the option has its default; it must not be an error."""
+    project = make_project()
+    project.write("suites/inner/conftest.py", "def pytest_addoption(parser): parser.addoption('--seed', default=7)\n")
+    project.write(
+        "suites/inner/test_it.py", "def test_it(pytestconfig): assert pytestconfig.getoption('--seed') == 7\n"
+    )
+    result = project.run("--seed=3", "-n0")
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert result.lines[0]["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--seed", "5"), ("--seed=5",), ("--harness-seed", "5"), ("@words",)],
+)
+def test_every_spelling(make_project: MakeProject, words: tuple[str, ...]) -> None:
+    project = make_project("plain")
+    project.write("words", "--seed\n5\n")
+    assert project.run(*words, "-n2").lines[0]["seed"] == 5
+
+
+#: Stands for syrupy: at its end the session deletes the snapshots that no test has used, or is red if there are any.
+SNAPSHOTS = """\
+import pathlib, pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--snapshot-update", action="store_true", dest="update_snapshots")
+    parser.addoption("--snapshot-disable-unused", action="store_true", dest="disable_unused_snapshots")
+
+FOLDER = pathlib.Path(__file__).parent / "snapshots"
+USED = set()
+
+@pytest.fixture
+def snapshot(request):
+    USED.add(request.node.name)
+    return (FOLDER / request.node.name).read_text()
+
+def pytest_sessionfinish(session):
+    unused = [path for path in FOLDER.iterdir() if path.name not in USED]
+    if session.config.option.update_snapshots:
+        for path in unused:
+            path.unlink()
+    elif unused and not session.config.option.disable_unused_snapshots:
+        session.exitstatus = 1
+"""
+
+
+@pytest.mark.parametrize("update", [(), ("--snapshot-update",)])
+def test_snapshots_that_cases_have_used_are_kept(make_project: MakeProject, update: tuple[str, ...]) -> None:
+    project = make_project()
+    project.write("suites/conftest.py", SNAPSHOTS)
+    for name in ("test_a", "test_b"):
+        project.write(f"suites/snapshots/{name}", "as ever")
+    project.write(
+        "suites/test_it.py", "def test_a(snapshot): pass\ndef test_b(snapshot): assert snapshot == 'as ever'\n"
+    )
+    plain = project.run("-p", "no:harness", *update, results_dir=False)
+    result = project.run("-n0", *update)
+    assert plain.status == result.status == 0, result.tail()
+    assert set(result.verdicts.values()) == {"passed"}
+    assert sorted(path.name for path in (project.folder / "suites/snapshots").iterdir()) == ["test_a", "test_b"]
+    assert ("isolation none" in result.terminal) == bool(update)
