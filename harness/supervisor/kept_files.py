@@ -14,6 +14,10 @@ FOLDER = "files"
 MOST_OF_EXECUTOR = 100 << 20
 MOST_OF_WORKER = 1 << 30
 _LISTED = 1000
+#: Levels of folders that are kept.
+_DEEPEST = 100
+#: Characters of a path in the list of what was left out.
+_SHOWN = 300
 
 
 def list_of_left_out(target: Path) -> Path:
@@ -27,11 +31,19 @@ def note(target: Path) -> str:
     return f"temporary files are kept in {target}" + (f", except for those named in {more}" if more.exists() else "")
 
 
+def has_any(source: Path) -> bool:
+    """Returns whether a folder has anything in it, as far as it can be read."""
+    try:
+        return any(source.iterdir())
+    except OSError:
+        return False
+
+
 def keep(source: Path, target: Path, most: int) -> int:
     """Move the files in `source` to `target`, up to `most` bytes; returns the bytes moved.
 
-    Links are moved as links. Anything too large, unreadable or not a regular file is left out, and named in a list
-    beside `target`. Raises OSError if that list cannot be written.
+    Links are moved as links. Anything too large, unreadable, too deep or not a regular file is left out, and named in a
+    list beside `target`. Raises OSError if that list cannot be written.
     """
     move = _Move(source, target, most)
     move.run()
@@ -51,12 +63,26 @@ class _Move:
     left_out: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        for folder, folders, files in os.walk(self.source, onerror=self._leave_out_unreadable):
-            here = Path(folder)
-            links = [name for name in folders if (here / name).is_symlink()]
-            folders[:] = sorted({*folders} - {*links})
-            for name in sorted([*files, *links]):
-                self._take(here / name)
+        if self.source.is_symlink():  # a case has put it there; what it points to is not ours
+            self._leave_out(self.source, "the folder was replaced by a link")
+            return
+        waiting = [(self.source, 0)]  # no recursion: a case may have made thousands of levels
+        while waiting:
+            folder, depth = waiting.pop()
+            if depth > _DEEPEST:
+                self._leave_out(folder, f"more than {_DEEPEST} folders deep")
+                continue
+            try:
+                with os.scandir(folder) as found:
+                    entries = sorted(found, key=lambda entry: entry.name)
+                folders = [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            except OSError as error:  # unreadable, or its path is longer than the kernel takes
+                self._leave_out(folder, error.strerror or str(error))
+                continue
+            for entry in entries:
+                if (path := folder / entry.name) not in folders:
+                    self._take(path)
+            waiting += [(inner, depth + 1) for inner in reversed(folders)]
 
     def _take(self, path: Path) -> None:
         try:
@@ -74,7 +100,6 @@ class _Move:
             self._leave_out(path, error.strerror or str(error))
 
     def _leave_out(self, path: Path, why: str) -> None:
-        self.left_out.append(f"{path.relative_to(self.source)}: {why}")
-
-    def _leave_out_unreadable(self, error: OSError) -> None:
-        self._leave_out(Path(error.filename), error.strerror or str(error))
+        name = str(path.relative_to(self.source))
+        shown = name if len(name) <= _SHOWN else f"{name[: _SHOWN // 2]}…{name[-_SHOWN // 2 :]}"
+        self.left_out.append(f"{shown}: {why}")

@@ -73,7 +73,7 @@ def where_files_are(attempt: Attempt) -> list[str]:
     """Returns where the temporary files of a red attempt are, or will be after its executor's end, if any exist."""
     if not attempt.outcome.is_red:
         return []
-    made = attempt.kept.is_dir() or (attempt.temp.is_dir() and any(attempt.temp.iterdir()))
+    made = attempt.kept.is_dir() or kept_files.has_any(attempt.temp)
     return [kept_files.note(attempt.kept)] if made else []
 
 

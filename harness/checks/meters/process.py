@@ -251,7 +251,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError:  # also one whose path is longer than the kernel takes
         return []
 
 
@@ -263,6 +263,6 @@ def _weigh(entries: Iterable[os.DirEntry[str]]) -> tuple[int, int]:
         try:
             if entry.is_file(follow_symlinks=False):
                 size += entry.stat(follow_symlinks=False).st_size
-        except FileNotFoundError:  # removed meanwhile
+        except OSError:  # removed meanwhile
             count -= 1
     return count, size
