@@ -208,6 +208,11 @@ def is_starting(pid: int) -> bool:
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
 
 
+def has_proc() -> bool:
+    """Whether /proc is there, with this process in it."""
+    return os.path.exists(f"/proc/{os.getpid()}/stat")
+
+
 def forget_dead_terminals() -> None:
     """Redirect descriptors of closed terminals to /dev/null. Otherwise each write to them would fail."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

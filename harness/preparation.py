@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import options, temp_folder
+from harness import linux, options, temp_folder
 from harness.devices.device import Device
 from harness.errors import HarnessError, WriteError
 from harness.gating import patterns
@@ -19,6 +19,12 @@ from harness.native import provider
 from harness.native.provider import Provided
 from harness.outcome import EXIT_INTERNAL
 from harness.scheduling import device_leases
+
+
+def expect_proc() -> None:
+    """Raises pytest.UsageError without /proc: no process could be told from another, nor looked at after its case."""
+    if not linux.has_proc():
+        raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
 
 
 def prepare_leases() -> None:

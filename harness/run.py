@@ -81,6 +81,7 @@ class Run:
         Raises pytest.UsageError for options that cannot be used. Where a folder cannot be made, the session ends with
         one sentence. In both cases nothing is left behind.
         """
+        preparation.expect_proc()
         self.begun = clock.monotonic()
         self.queue = queue
         self.inventory = inventory

@@ -7,9 +7,11 @@ has booted since, or if its pid namespace has no process with its pid and start 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
+import secrets
 import shutil
 import stat
 import tempfile
@@ -80,6 +82,10 @@ def make(parent: Path) -> Path:
     return folder
 
 
+#: Levels of folders in which paths stay shorter than the kernel takes: names have up to 255 bytes, paths 4,096.
+_DEEPEST = 10
+
+
 def remove_abandoned(parent: Path) -> None:
     """Remove the folders in `parent` whose owners are dead. Folders of other users and links are left alone."""
     here = Owner.current()
@@ -95,16 +101,36 @@ def remove_abandoned(parent: Path) -> None:
 
 def remove(folder: Path) -> None:
     """Remove a folder and its content, including unreadable folders. Files that cannot be removed stay."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not folder.is_dir():
+    if _is_gone(folder):
         return
-    for current, names, _ in os.walk(folder):
-        for name in names:
-            path = os.path.join(current, name)
-            if not os.path.islink(path):
-                with contextlib.suppress(OSError):  # it belongs to another user
-                    os.chmod(path, stat.S_IRWXU)
-    shutil.rmtree(folder, ignore_errors=True)
+    _flatten(folder)
+    _is_gone(folder)
+
+
+def _is_gone(folder: Path) -> bool:
+    """Try to remove a folder. Returns whether there is none any more, or nothing that can be done about it."""
+    with contextlib.suppress(RecursionError, OSError):  # of a tree that is too deep for a recursion
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_symlink() or folder.is_file():  # what a case has put in its place
+            folder.unlink()
+    return folder.is_symlink() or not folder.is_dir()
+
+
+def _flatten(folder: Path) -> None:
+    """Make the folders in a folder accessible, and move those that are deep in it up to the top."""
+    names = itertools.count()
+    waiting = [(folder, 0)]
+    while waiting:
+        here, depth = waiting.pop()
+        with contextlib.suppress(OSError):  # it belongs to another user
+            os.chmod(here, stat.S_IRWXU)
+            if depth == _DEEPEST:
+                above = folder / f"deep-{next(names)}-{secrets.token_hex(4)}"
+                os.rename(here, above)
+                here, depth = above, 0
+            with os.scandir(here) as entries:
+                inside = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            waiting += [(path, depth + 1) for path in inside]
 
 
 def _owner_of(folder: Path) -> Owner | None:

@@ -113,3 +113,31 @@ def test_another_users_folder_stays(tmp_path: Path) -> None:
     os.chown(left, 12345, -1)
     temp_folder.remove_abandoned(tmp_path)
     assert left.is_dir()
+
+
+def test_folders_that_are_too_deep_to_be_named_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for levels, name in ((60, "d" * 100), (1500, "e")):
+        here = os.open(folder, os.O_RDONLY)
+        for _ in range(levels):
+            os.mkdir(name, dir_fd=here)
+            inner = os.open(name, os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+        os.close(here)
+    temp_folder.remove(folder)
+    assert not folder.exists()
+
+
+def test_what_was_put_in_the_place_of_a_folder_is_removed_and_no_more(tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    (others / "inner").mkdir(parents=True)
+    (others / "inner").chmod(0o500)
+    for make in (lambda path: path.symlink_to(others), Path.touch):
+        folder = tmp_path / "folder"
+        make(folder)
+        temp_folder.remove(folder)
+        assert not folder.is_symlink()
+        assert not folder.exists()
+    assert (others / "inner").stat().st_mode & 0o777 == 0o500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,10 @@ FOLDER = "files"
 MOST_OF_EXECUTOR = 100 << 20
 MOST_OF_WORKER = 1 << 30
 _LISTED = 1000
+#: Levels of folders that are kept.
+_DEEPEST = 100
+#: Characters of a path in the list of what was left out.
+_SHOWN = 300
 
 
 def list_of_left_out(target: Path) -> Path:
@@ -30,19 +34,14 @@ def note(target: Path) -> str:
 
 def has_any(source: Path, left_out: Callable[[Path], bool]) -> bool:
     """Whether `keep` would move anything now: empty folders, and what is `left_out`, are not kept."""
-    for folder, folders, files in os.walk(source):
-        here = Path(folder)
-        links = (name for name in folders if (here / name).is_symlink())
-        if any(not left_out(here / name) for name in (*files, *links)):
-            return True
-    return False
+    return any(not left_out(path) for path in _files(source, lambda *_: None))
 
 
 def keep(source: Path, target: Path, most: int) -> int:
     """Move the files in `source` to `target`, up to `most` bytes; returns the bytes moved.
 
-    Links are moved as links. Anything too large, unreadable or not a regular file is left out, and named in a list
-    beside `target`. Raises OSError if that list cannot be written.
+    Links are moved as links. Anything too large, unreadable, too deep or not a regular file is left out, and named in a
+    list beside `target`. Raises OSError if that list cannot be written.
     """
     move = _Move(source, target, most)
     move.run()
@@ -54,6 +53,28 @@ def keep(source: Path, target: Path, most: int) -> int:
     return most - move.room
 
 
+def _files(source: Path, leave_out: Callable[[Path, str], object]) -> Iterator[Path]:
+    """The paths in `source` that are no folders. `leave_out` is called with each folder that is not looked into."""
+    if source.is_symlink():  # a case has put it there; what it points to is not ours
+        leave_out(source, "the folder was replaced by a link")
+        return
+    waiting = [(source, 0)]  # no recursion: a case may have made thousands of levels
+    while waiting:
+        folder, depth = waiting.pop()
+        if depth > _DEEPEST:
+            leave_out(folder, f"more than {_DEEPEST} folders deep")
+            continue
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            folders = [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:  # unreadable, or its path is longer than the kernel takes
+            leave_out(folder, error.strerror or str(error))
+            continue
+        yield from (path for entry in entries if (path := folder / entry.name) not in folders)
+        waiting += [(inner, depth + 1) for inner in reversed(folders)]
+
+
 @dataclass
 class _Move:
     source: Path
@@ -62,12 +83,8 @@ class _Move:
     left_out: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        for folder, folders, files in os.walk(self.source, onerror=self._leave_out_unreadable):
-            here = Path(folder)
-            links = [name for name in folders if (here / name).is_symlink()]
-            folders[:] = sorted({*folders} - {*links})
-            for name in sorted([*files, *links]):
-                self._take(here / name)
+        for path in _files(self.source, self._leave_out):
+            self._take(path)
 
     def _take(self, path: Path) -> None:
         try:
@@ -85,7 +102,6 @@ class _Move:
             self._leave_out(path, error.strerror or str(error))
 
     def _leave_out(self, path: Path, why: str) -> None:
-        self.left_out.append(f"{path.relative_to(self.source)}: {why}")
-
-    def _leave_out_unreadable(self, error: OSError) -> None:
-        self._leave_out(Path(error.filename), error.strerror or str(error))
+        name = str(path.relative_to(self.source))
+        shown = name if len(name) <= _SHOWN else f"{name[: _SHOWN // 2]}…{name[-_SHOWN // 2 :]}"
+        self.left_out.append(f"{shown}: {why}")

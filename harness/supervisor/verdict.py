@@ -177,7 +177,7 @@ def _reported(seen: Evidence) -> Judgement:
                 return Judgement(Outcome.UNEXPECTED_PASS, "passed, but is marked as expected to fail", when)
             return Judgement(outcome, "", when)
     if seen.interruption:
-        return Judgement(Outcome.FAILED, seen.interruption, _current_phase(seen))
+        return Judgement(Outcome.PASSED)  # reports are missing; `_found_after` adds it
     main = [phase for phase in seen.phases if phase.when in ("setup", "call")]
     if any(phase.expected_failure and phase.outcome == "skipped" for phase in main):
         return Judgement(Outcome.WAIVED)
@@ -195,6 +195,9 @@ def _reported(seen: Evidence) -> Judgement:
 def _found_after(seen: Evidence) -> list[Judgement]:
     """Returns the problems found after the case: in its process, on its device, and at the end of the process."""
     found = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
+    if seen.interruption:
+        when = _current_phase(seen)
+        found.append(Judgement(Outcome.FAILED if when == "call" else Outcome.ERROR, seen.interruption, when))
     if seen.hook_error is not None:
         text = f"a hook of a plugin or conftest raised {seen.hook_error.error}"
         found.append(Judgement(Outcome.ERROR, text, _current_phase(seen)))

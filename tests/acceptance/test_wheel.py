@@ -73,7 +73,9 @@ def test_the_wheel_has_every_file_of_the_package_and_the_suites(wheel: Path) -> 
 
 
 def test_an_installed_wheel_runs_suites_and_its_reproduce_lines_name_them(harness: Harness) -> None:
-    told = harness("run", "suites/streams/test_on_cpu.py", "suites/autograd/test_grad_modes.py", "-n0", "--results-dir=run")
+    told = harness(
+        "run", "suites/streams/test_on_cpu.py", "suites/autograd/test_grad_modes.py", "-n0", "--results-dir=run"
+    )
     assert "rootdir: " in told
     assert "/harness/bundle" in told
     assert " passed" in told

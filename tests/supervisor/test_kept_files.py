@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from harness import temp_folder
 from harness.supervisor import kept_files
 
 
@@ -54,3 +55,42 @@ def test_whether_there_is_anything_to_keep(tmp_path: Path) -> None:
     assert not has_any()
     (tmp_path / "source" / "empty" / "link").symlink_to(tmp_path)
     assert has_any()
+
+
+def make_deep(folder: Path, levels: int, name: str) -> None:
+    """Make folders in each other, also where their path is longer than the kernel takes, with a file in the last."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=here)
+        inner = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+def test_what_is_too_deep_is_left_out_and_the_rest_is_kept(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "main-e1"
+    source.mkdir()
+    make_deep(source, 60, "d" * 100)
+    make_deep(source, 1500, "e")
+    make_deep(source, 90, "f")
+    (source / "z").write_text("kept")
+    assert kept_files.keep(source, target, 100) == 4
+    assert (target / "z").read_text() == "kept"
+    assert (target / "/".join("f" * 90) / "file").exists()
+    long, deep = kept_files.list_of_left_out(target).read_text().splitlines()
+    assert long.endswith("d: File name too long")
+    assert deep.endswith("e/e: more than 100 folders deep")
+    assert len(long) < 400
+    temp_folder.remove(source)  # pytest could not
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    source, target, others = tmp_path / "source", tmp_path / "main-e1", tmp_path / "others"
+    others.mkdir()
+    (others / "file").write_text("not ours")
+    source.symlink_to(others)
+    assert kept_files.keep(source, target, 100) == 0
+    assert (others / "file").read_text() == "not ours"
+    assert kept_files.list_of_left_out(target).read_text() == ".: the folder was replaced by a link\n"

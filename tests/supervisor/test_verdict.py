@@ -48,6 +48,8 @@ def _failed(when: str) -> Phase:
         (replace(PASSED, phases=(SETUP,)), Outcome.LOST, "not every phase"),
         (replace(PASSED, phases=()), Outcome.LOST, "not every phase"),
         (replace(PASSED, phases=(SETUP,), interruption="raised KeyboardInterrupt"), Outcome.FAILED, "KeyboardInt"),
+        (replace(PASSED, phases=(), interruption="raised KeyboardInterrupt"), Outcome.ERROR, "KeyboardInt"),
+        (replace(PASSED, phases=(SETUP, CALL), interruption="raised KeyboardInterrupt"), Outcome.ERROR, "KeyboardInt"),
         # The process ended while the case ran.
         (Evidence(exit_status=SEGV), Outcome.CRASHED, "SIGSEGV in setup"),
         (Evidence(phases=(SETUP,), exit_status=SEGV), Outcome.CRASHED, "SIGSEGV in call"),

@@ -16,8 +16,11 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _THREADS = "/proc/self/task"
 _DESCRIPTORS = "/proc/self/fd"
 #: Whether the kernel tells the number without a listing, which is slower: of descriptors since Linux 6.2.
-_THREADS_BY_LINKS = os.stat(_THREADS).st_nlink - 2 == len(os.listdir(_THREADS))
-_DESCRIPTORS_BY_SIZE = os.stat(_DESCRIPTORS).st_size == len(os.listdir(_DESCRIPTORS)) - 1
+# Without /proc there is no run (`harness.preparation`); only importing this must not fail.
+_THREADS_BY_LINKS = os.path.isdir(_THREADS) and os.stat(_THREADS).st_nlink - 2 == len(os.listdir(_THREADS))
+_DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
+    os.stat(_DESCRIPTORS).st_size == len(os.listdir(_DESCRIPTORS)) - 1
+)
 _STATM = "/proc/self/statm"
 #: The start of the names of folders in which pytest keeps `tmp_path` for the user.
 _PYTEST_FOLDER = "pytest-of-"
@@ -251,7 +254,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError:  # also one whose path is longer than the kernel takes
         return []
 
 
@@ -263,6 +266,6 @@ def _weigh(entries: Iterable[os.DirEntry[str]]) -> tuple[int, int]:
         try:
             if entry.is_file(follow_symlinks=False):
                 size += entry.stat(follow_symlinks=False).st_size
-        except FileNotFoundError:  # removed meanwhile
+        except OSError:  # removed meanwhile
             count -= 1
     return count, size

@@ -12,9 +12,12 @@ EXPECTED = {
     "test_between": "passed",
     "test_teardown": "crashed: SIGSEGV in teardown",
     "test_finalizer": "crashed: exit status 4 in teardown",
-    "test_interrupted_setup": "failed: raised KeyboardInterrupt",
+    "test_interrupted_setup": "error: raised KeyboardInterrupt",
+    "test_interrupted_teardown": "error: raised KeyboardInterrupt",
     "test_after": "passed",
 }
+# pytest counts them as it does outcomes that it does not know.
+COUNTS = {"error": -2, "failed": 2}
 
 
 @pytest.fixture
@@ -57,6 +60,17 @@ def test_finalizer(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.usefixtures("interrupted")
 def test_interrupted_setup() -> None:
+    pass
+
+
+@pytest.fixture
+def interrupted_at_its_end() -> Iterator[None]:
+    yield
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("interrupted_at_its_end")
+def test_interrupted_teardown() -> None:
     pass
 
 
