@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.devices.capabilities import size
 from harness.outcome import Outcome
 from harness.reporting import journal
 from tests.reporting import build
@@ -338,7 +339,7 @@ def test_report_html(tmp_path: Path) -> None:
     run_directory(tmp_path, build.run(), build.collected(A), build.finish(A, Outcome.FAILED, message="x < y"))
     page = tmp_path / "report.html"
     done = harness("report", "html", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"wrote {page} ({page.stat().st_size} bytes)\n")
+    assert (done.returncode, done.stdout) == (0, f"wrote {page} ({size(page.stat().st_size)})\n")
     assert "x &lt; y" in page.read_text()
     other = tmp_path / "other.html"
     assert harness("report", "html", str(tmp_path), "-o", str(other)).returncode == 0
