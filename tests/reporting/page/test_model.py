@@ -267,7 +267,12 @@ def test_fitting_limit(costs: list[int], budget: int, limit: int) -> None:
 
 
 def test_bytes_are_shown_for_people() -> None:
-    known = {**runs.ENVIRONMENT, "memory": 25276063744, "cpus": 8, "devices": [{"uuid": "GPU-1", "memory": 85899345920}]}
+    known = {
+        **runs.ENVIRONMENT,
+        "memory": 25276063744,
+        "cpus": 8,
+        "devices": [{"uuid": "GPU-1", "memory": 85899345920}],
+    }
     shown = dict(row for facts in runs.page_of(*runs.green(), environment=known).environment for row in facts.rows)
     assert shown["memory"] == "23.5GiB"
     assert shown["0.memory"] == "80.0GiB"
