@@ -100,10 +100,11 @@ def html(
 
     Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
     """
+    from harness.devices.capabilities import size
     from harness.reporting.page import report
 
     path = report.write(run_dir, out=out)
-    print(f"wrote {path} ({path.stat().st_size} bytes)")
+    print(f"wrote {path} ({size(path.stat().st_size)})")
 
 
 @app.command()

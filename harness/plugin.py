@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import gc
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -275,7 +276,20 @@ class ControllerHooks:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
+        self._run.signals.say = self._say
         self._signs.start(session.config)
+
+    def _say(self, text: str) -> None:
+        """Print a line about the run's end, in a signal's handler: whatever it interrupted may be printing."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            with contextlib.suppress(RuntimeError, OSError), self._signs.printing():
+                reporter.ensure_newline()
+                reporter.write_line(f"harness: {text}. To go on later: the same command with {self._resume}")
+
+    @property
+    def _resume(self) -> str:
+        return f"--resume {shlex.quote(str(self._run.run_dir))}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self) -> Generator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,6 +40,8 @@ class StopSignals:
         self._previous: dict[signal.Signals, Any] = {}
         #: The name of the first signal; empty before it.
         self.by = ""
+        #: Tells the user what the first signal does. Called in the signal's handler.
+        self.say: Callable[[str], None] = lambda _: None
 
     def install(self, numbers: Iterable[signal.Signals]) -> None:
         """Handle these signals from now on, except those that this process already ignores."""
@@ -105,6 +107,11 @@ class StopSignals:
         if first:
             self.by = signal.Signals(number).name
         sent = self._send(Stop.after(self.grace if first else 0, self._reason))
+        if first and sent and (self._waits or self._heeded):
+            self.say(
+                f"{self.by}: no further case begins, and the cases that run have {self.grace:g} s to end; "
+                "a second signal ends them at once"
+            )
         if self._waits:
             self._timer.start(self.grace + _MARGIN if first else _LAST_MARGIN)
             patient = sent and self._times < 3

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.devices.capabilities import size
 from harness.outcome import Outcome
 from harness.reporting import journal
 from tests.reporting import build
@@ -229,11 +230,11 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
     assert lines[7:11] == [
         "line 7 of the journal has the unknown kind 'weather' and was ignored: use a newer harness to read it",
         "the run did not finish, so it counts as red: run it again",
-        "1 not_run, 1 passed, 1 crashed (3 in all); exit status 1",
+        "1 not_run, 1 passed, 1 crashed (3 in all); 1 finding; exit status 1",
         "isolation: 1 executor in 0.2 s of start-up, 0 restarts, 0 retries",
     ]
     assert lines[11].startswith(f"wrote {run_dir / 'junit.xml'} (")
-    assert b'tests="3"' in (run_dir / "junit.xml").read_bytes()
+    assert b'tests="4"' in (run_dir / "junit.xml").read_bytes()
 
 
 def test_report_of_a_green_run_names_no_case(tmp_path: Path) -> None:
@@ -338,7 +339,7 @@ def test_report_html(tmp_path: Path) -> None:
     run_directory(tmp_path, build.run(), build.collected(A), build.finish(A, Outcome.FAILED, message="x < y"))
     page = tmp_path / "report.html"
     done = harness("report", "html", str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, f"wrote {page} ({page.stat().st_size} bytes)\n")
+    assert (done.returncode, done.stdout) == (0, f"wrote {page} ({size(page.stat().st_size)})\n")
     assert "x &lt; y" in page.read_text()
     other = tmp_path / "other.html"
     assert harness("report", "html", str(tmp_path), "-o", str(other)).returncode == 0

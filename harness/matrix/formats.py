@@ -68,26 +68,29 @@ def names(jobs: Sequence[Job]) -> str:
 
 
 def table(jobs: Sequence[Job]) -> str:
-    """For people."""
-    head = ("job", "when", "machine", "driver", "torch", "python", "profile", "shard", "runs by")
+    """For people: a line for each run, with the number of its parts, which are a job each."""
+    head = ("run", "when", "machine", "driver", "torch", "python", "profile", "parts", "runs by")
+    parts: dict[str, list[Job]] = {}
+    for job in jobs:
+        parts.setdefault(job.run, []).append(job)
     rows = [
         (
-            job.name,
+            job.run,
             job.when,
             job.machine,
             job.driver or "-",
             f"{job.torch} {job.build}".strip(),
             job.python,
             job.profile,
-            job.shard or "-",
+            str(len(every)) if job.shard else "-",
             " ".join(system for system in System if getattr(job, system) is not None) or "nothing",
         )
-        for job in jobs
+        for job, every in ((every[0], every) for every in parts.values())
     ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in (head, *rows)]
     machines = Counter(job.machine for job in jobs)
-    total = f"{counted(len(jobs), 'job')} on {counted(len(machines), 'machine')}"
+    total = f"{counted(len(jobs), 'job')} in {counted(len(parts), 'run')} on {counted(len(machines), 'machine')}"
     return "".join(f"{line.rstrip()}\n" for line in (*lines, total))
 
 

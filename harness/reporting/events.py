@@ -220,6 +220,8 @@ class Finish(_NodeLine):
     """The reason in the case's ``keeps`` mark, and the limits. Growth up to them, and no other, is not checked."""
     notes: tuple[str, ...] = ()
     """Further facts, one per line."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """What the case recorded with pytest's ``record_property``: names and values, as texts, in order."""
     reproduce: str | None = None
     """The command that runs only this case, with the same seed and device."""
     gate: Gate | None = None

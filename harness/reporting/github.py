@@ -73,7 +73,9 @@ class _RedCase:
         facts: tuple[str, ...] = ()
         if attempt is not None:
             devices = " ".join(attempt.devices) or "none"
-            facts = (f"device {devices}, seed {attempt.seed}, executor {attempt.executor or 'none'}", *attempt.notes)
+            recorded = (f"property {name} = {value}" for name, value in attempt.properties)
+            where = f"device {devices}, seed {attempt.seed}, executor {attempt.executor or 'none'}"
+            facts = (where, *attempt.notes, *recorded)
         facts = (*(f"second device: {each.text}" for each in verdict.second_devices), *facts)
         detail = "" if attempt is None else attempt.detail
         return cls(

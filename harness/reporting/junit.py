@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from harness.backends.table import labels
+from harness.devices.capabilities import size
 from harness.errors import writing
 from harness.reporting import environment
 from harness.reporting.atomic import replacing
@@ -45,7 +46,7 @@ class Report:
     @property
     def text(self) -> str:
         """One line: what was written, and what is wrong with it."""
-        cut = f"{self.size} bytes, long texts cut to {counted(self.text_limit, 'character')}"
+        cut = f"{size(self.size)}, long texts cut to {counted(self.text_limit, 'character')}"
         large = ": too large for GitLab, which takes 30 MB; run shards" if self.size > MOST_BYTES else ""
         return f"wrote {self.path} ({cut}){large}"
 

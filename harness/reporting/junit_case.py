@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.outcome import Outcome
+from harness.protocol.exit_text import executor_exit_text
 from harness.reporting.events import Finding, Finish, Levels
 from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
 from harness.reporting.verdict import Verdict
 from harness.reporting.xml_text import attributes, element, escaped
-from harness.text import cap, clean, exit_text, one_line
+from harness.text import cap, clean, one_line
 
 #: Characters of one captured text or traceback, if the report has room for them.
 MOST_TEXT = 32_768
@@ -111,6 +112,7 @@ class CaseWriter:
         for grown in repeated(verdict.case, levels) if levels else ():
             more += [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown.grows else []
         more += [f"KEEPS {one_line(attempt.keeps)}"] if attempt.keeps else []
+        more += [f"PROPERTY {one_line(name)} = {value}" for name, value in attempt.properties]
         share = 1 if verdict.outcome.is_red else _GREEN_SHARE
         return self._captured("system-out", attempt.stdout, share, more) + self._captured(
             "system-err", _errors(attempt), share
@@ -165,7 +167,7 @@ def _facts(attempt: Finish) -> Iterable[str]:
     company = "alone" if attempt.alone else "in company"
     yield f"attempt {attempt.attempt} ({company}) on {where}, devices {devices}, seed {attempt.seed}"
     if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
-        yield f"the executor ended with {exit_text(attempt.exit_status)}"
+        yield f"the executor ended with {executor_exit_text(attempt.exit_status, attempt.outcome)}"
     if attempt.gate is not None:
         yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"
     yield from attempt.notes

@@ -133,6 +133,8 @@ class Attempt(_Model):
     stderr: str = ""
     log: str = ""
     notes: tuple[str, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+    """What the case recorded with pytest's ``record_property``: names and values, in order."""
     exit_status: int | None = None
     gate: Gate | None = None
     ruling: Ruling | None = None
@@ -327,6 +329,7 @@ def _attempt(finish: Finish) -> dict[str, Any]:
         "stderr": cap(finish.stderr, MOST_TEXT),
         "log": cap(finish.log, MOST_TEXT),
         "notes": finish.notes,
+        "properties": finish.properties,
         "gate": None if finish.gate is None else finish.gate.model_dump(mode="json"),
         "ruling": None if finish.ruling is None else finish.ruling.model_dump(mode="json"),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,6 +83,7 @@ def summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
     lines += [f"GATED {counted(count, 'case')} - {one_line(message)}" for message, count in gates.most_common(SHOWN)]
     if not_run:
         lines.append(f"NOT_RUN {counted(len(not_run), 'case')}, the first {not_run[0].case} - {not_run[0].message}")
+        lines.append(f"    to run the rest: the same command with --resume {shlex.quote(str(run_dir))}")
     for finding in ledger.findings[:SHOWN]:
         lines.append(f"FINDING {finding.kind}: {one_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []

@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.caseid import suite_of
 from harness.outcome import Outcome
+from harness.protocol.exit_text import executor_exit_text
 from harness.reporting import decision as decisions
 from harness.reporting.events import Executor, Finish, Levels, Reopened, SecondDevice, Start
-from harness.text import exit_text
 
 CaseEvent = Start | Finish | Levels | Reopened
 
@@ -173,7 +173,7 @@ def _lost_message(starts: Sequence[Start], finishes: Sequence[Finish], ended: Ca
     message = f"started on {where}, devices {devices}, seed {start.seed}, and never finished"
     end = ended(start.executor or "")
     if end is not None and end.exit_status is not None:
-        message += f"; that executor ended with {exit_text(end.exit_status)}"
+        message += f"; that executor ended with {executor_exit_text(end.exit_status, Outcome.LOST)}"
     if end is not None and end.reason:
         message += f" ({end.reason})"
     return message
@@ -195,5 +195,5 @@ def _message(finish: Finish) -> str:
         gate = finish.gate
         return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
     if finish.exit_status is not None:
-        return f"{finish.outcome}: {exit_text(finish.exit_status)}"
+        return f"{finish.outcome}: {executor_exit_text(finish.exit_status, finish.outcome)}"
     return str(finish.outcome)

@@ -13,6 +13,7 @@ from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
 from harness.outcome import Outcome, Ruling
 from harness.scheduling.claims import ALONE
+from harness.supervisor import doctest_reason
 from harness.text import cap, one_line
 
 #: Characters kept of the tracebacks of a case.
@@ -105,8 +106,8 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
     """Returns one line with the exception of a failure or the reason of a skip; empty for a pass."""
     for report in reports:
         if report.failed:
-            crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or report.longreprtext
-            return one_line(str(crash))
+            crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+            return one_line(str(crash or doctest_reason.reason(report.longreprtext) or report.longreprtext))
         if report.skipped and hasattr(report, "wasxfail"):
             return f"expected failure: {report.wasxfail}" if report.wasxfail else "expected failure"
         if report.skipped and isinstance(report.longrepr, tuple):

@@ -6,6 +6,7 @@ import pytest
 
 from harness import clock
 from harness.context import RunContext
+from harness.supervisor import recorded_properties
 from harness.supervisor.case import Case, first_line, tracebacks
 from harness.supervisor.executor_slot import Record
 from harness.supervisor.verdict import Evidence, judge, phase_of
@@ -53,6 +54,7 @@ class InlineCase:
                 phases={report.when: report.duration for report in self._reports},
                 message=judgement.message or first_line(self._reports),
                 detail=tracebacks(self._reports),
+                properties=recorded_properties.texts(self._reports),
                 reproduce=self._context.reproduce(self._case.id, self._case.item.path, {}) if red else None,
             )
         )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.devices.capabilities import size
+
 #: The folder in the run directory.
 FOLDER = "files"
 #: Bytes kept of one executor's files, and of those of all executors of one worker.
@@ -92,7 +94,7 @@ class _Move:
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
                 self._leave_out(path, "not a regular file")
             elif status.st_size > self.room:
-                self._leave_out(path, f"{status.st_size} bytes, more than may be kept")
+                self._leave_out(path, f"{size(status.st_size)}, more than may be kept")
             else:
                 where = self.target / path.relative_to(self.source)
                 where.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.outcome import Outcome, Ruling
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor import examination, pytest_reports
+from harness.supervisor import examination, pytest_reports, recorded_properties
 from harness.supervisor.ahead import Ahead, Upcoming
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
 from harness.supervisor.burst import MOST, Begun, Burst
@@ -575,6 +575,7 @@ class Supervisor:
             keeps=keeps.text if (keeps := kept(history.case.item)) is not None else "",
             t=attempt.ended,
             notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
+            properties=recorded_properties.texts(attempt.reports),
             reproduce=self._reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
             ruling=ruling_line(history.ruling),
         )

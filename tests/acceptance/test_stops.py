@@ -92,6 +92,8 @@ def check_stopped(result: Result, by: signal.Signals, waits: str = "not_run") ->
     assert (stopped["event"], stopped["by"]) == ("stopped", by.name)
     assert (end["event"], end["exit_status"]) == ("end", 2)
     assert "cases: " in result.terminal
+    hint = f"    to run the rest: the same command with --resume {result.run_dir}\n"
+    assert (hint in result.terminal) is ("not_run" in verdicts.values())
     compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
     assert not [name for name in os.listdir(result.run_dir.parent / "tmp") if name.startswith("harness-")]
     (result.run_dir / FILE_NAME).unlink()
@@ -159,9 +161,13 @@ def test_a_second_signal_is_heeded_at_once(project: Project, start: Start, sprea
     running = start(spread, "--grace=100000")
     interrupt(running)
     running.wait_for(lambda: any(stop_requests(project)), "the first request")
+    said = "harness: SIGINT: no further case begins, and the cases that run have 100000 s to end; a second signal ends"
+    resume = f"To go on later: the same command with --resume {running.run_dir}\n"
+    running.wait_for(lambda: said in running.terminal() and resume in running.terminal(), "what the signal does")
     interrupt(running)
     result = running.result()
     check_stopped(result, signal.SIGINT)
+    assert result.terminal.count(said) == 1
     assert message_of(result, WAITS) == "stopped by SIGINT, without grace (in call)"
 
 

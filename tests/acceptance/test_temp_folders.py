@@ -136,7 +136,7 @@ def test_a_file_that_is_too_large_is_left_out_and_named(project: Project) -> Non
     kept = result.run_dir / kept_files.FOLDER
     assert [path.name for path in kept.rglob("*") if path.name in ("small", "large")] == ["small"]
     (listed,) = kept.glob("*.left-out.txt")
-    assert "large: 209715200 bytes, more than may be kept" in listed.read_text()
+    assert "large: 200.0MiB, more than may be kept" in listed.read_text()
     assert left(project) == []
 
 

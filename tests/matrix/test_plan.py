@@ -273,7 +273,7 @@ def test_the_shipped_plan_has_every_declared_hardware_and_each_time() -> None:
 def test_the_table_is_for_people() -> None:
     done = command("plan", "--machine", "cpu", "--machine", "soft")
     assert [re.split(r"\s{2,}", line) for line in done.stdout.splitlines()] == [
-        ["job", "when", "machine", "driver", "torch", "python", "profile", "shard", "runs by"],
+        ["run", "when", "machine", "driver", "torch", "python", "profile", "parts", "runs by"],
         [
             "cpu-torch2.13-py3.12-nightly",
             "nightly",
@@ -286,8 +286,21 @@ def test_the_table_is_for_people() -> None:
             "github gitlab slurm",
         ],
         ["soft-torch2.13-py3.12-soft", "nightly", "soft", "-", "2.13 cpu", "3.12", "soft", "-", "github gitlab slurm"],
-        ["2 jobs on 2 machines"],
+        ["2 jobs in 2 runs on 2 machines"],
     ]
+
+
+@pytest.mark.usefixtures("at_root")
+def test_the_table_has_a_line_for_each_run_and_the_number_of_its_parts() -> None:
+    plan = planfile.load_plan(CONFIGS / "matrix.yaml", CONFIGS, ROOT)
+    every = jobs.select(jobs.all_jobs(plan), [When.WEEKLY], [])
+    *lines, total = command("plan", "--when", "weekly").stdout.splitlines()
+    runs = dict.fromkeys(job.run for job in every)
+    assert [line.split()[0] for line in lines[1:]] == [*runs]
+    assert len(runs) < len(every)
+    assert total.startswith(f"{len(every)} jobs in {len(runs)} runs on ")
+    parts = re.split(r"\s{2,}", lines[1])[-2]
+    assert parts == str(sum(job.run == every[0].run for job in every))
 
 
 def test_help_shows_the_page_and_the_plan() -> None:

@@ -35,7 +35,7 @@ def test_what_is_too_large_or_no_file_is_left_out_and_named(tmp_path: Path) -> N
     assert kept_files.keep(source, target, 100) == 100
     assert sorted(path.name for path in target.iterdir()) == ["a", "c"]
     listed = kept_files.list_of_left_out(target).read_text()
-    assert listed == "b: 60 bytes, more than may be kept\nfifo: not a regular file\n"
+    assert listed == "b: 60B, more than may be kept\nfifo: not a regular file\n"
     assert "left-out.txt" in kept_files.note(target)
 
 

@@ -214,7 +214,7 @@
     const list = make("ul", "plain");
     for (const [cell, hosts] of [...by].sort((a, b) => cells[b[0]].bad - cells[a[0]].bad || a[1].length - b[1].length)) {
       const shown = hosts.length > 20 ? `${hosts.slice(0, 20).join(", ")} and ${hosts.length - 20} more` : hosts.join(", ");
-      const item = put(make("li"), `${cells[cell].text || "nothing"} on ${hosts.length === machines.length ? "all machines" : shown}`);
+      const item = put(make("li"), `${cells[cell].text || "nothing"} on ${hosts.length === machines.length && hosts.length > 1 ? "all machines" : shown}`);
       list.append(item);
     }
     box.append(list);

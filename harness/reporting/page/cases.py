@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.outcome import Outcome
+from harness.protocol.exit_text import executor_exit_text
 from harness.reporting.events import Finish, Start
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
 from harness.reporting.verdict import Verdict
-from harness.text import cap, exit_text
+from harness.text import cap
 
 #: Of texts of cases that are not red, this part of the limit is kept.
 _GREEN_SHARE = 8
@@ -201,7 +202,9 @@ def _lost(start: Start, ends: Mapping[str, float], axis: Axis) -> Attempt:
 
 def _facts(finish: Finish) -> Iterable[str]:
     if finish.exit_status or (finish.exit_status == 0 and finish.outcome.breaks_executor):
-        yield f"the executor ended with {exit_text(finish.exit_status)}"
+        yield f"the executor ended with {executor_exit_text(finish.exit_status, finish.outcome)}"
+    for name, value in finish.properties:
+        yield inert.line(f"property {name} = {value}")
     if finish.gate is not None:
         gate = finish.gate
         yield inert.line(f"requires {gate.capability}: wanted {gate.wanted}, found {gate.found}")

@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from harness.devices.capabilities import size
 from harness.gating.lint import WARNING
 from harness.gating.waivers import is_link
 from harness.outcome import Outcome
@@ -171,6 +172,8 @@ class Facts:
 
 
 _RUN = ("run_id", "host", "argv", "rootdir", "seed", "isolation", "profile", "hardware", "shard", "part", "devices")
+#: Last parts of names of facts that are numbers of bytes.
+_BYTES = frozenset({"memory", "total_memory", "free_memory"})
 _OWN = {"versions": "Versions", "environment": "Variables", "devices": "Devices", "hidden_devices": "Hidden devices"}
 
 
@@ -197,6 +200,8 @@ def _flat(value: object, name: str = "", depth: int = 0) -> Iterable[tuple[str, 
     elif isinstance(value, list | tuple) and depth < 6 and any(isinstance(each, Mapping | list) for each in value):
         for number, each in enumerate(value):
             yield from _flat(each, f"{name}[{number}]" if name else str(number), depth + 1)
+    elif isinstance(value, int) and name.rpartition(".")[2] in _BYTES:
+        yield inert.line(name, 200), size(value)
     elif value not in (None, "", [], (), {}):
         text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         yield inert.line(name, 200), inert.line(text)

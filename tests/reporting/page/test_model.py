@@ -264,3 +264,16 @@ def test_what_does_not_show_becomes_a_badge() -> None:
 )
 def test_fitting_limit(costs: list[int], budget: int, limit: int) -> None:
     assert cases.fitting_limit(costs, budget, most=64) == limit
+
+
+def test_bytes_are_shown_for_people() -> None:
+    known = {
+        **runs.ENVIRONMENT,
+        "memory": 25276063744,
+        "cpus": 8,
+        "devices": [{"uuid": "GPU-1", "memory": 85899345920}],
+    }
+    shown = dict(row for facts in runs.page_of(*runs.green(), environment=known).environment for row in facts.rows)
+    assert shown["memory"] == "23.5GiB"
+    assert shown["0.memory"] == "80.0GiB"
+    assert shown["cpus"] == "8"

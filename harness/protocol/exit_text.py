@@ -1,0 +1,25 @@
+"""The end of an executor in words, for people. docs/verdicts.md has a table of the statuses that are the harness's."""
+
+from __future__ import annotations
+
+from harness.outcome import Outcome
+from harness.protocol import exit_status
+from harness.text import exit_text
+
+#: Why an executor ends with a status of the harness's own.
+OWN = {
+    exit_status.EXIT_CHANNEL_GONE: "a case closed or replaced a descriptor of the harness",
+    exit_status.EXIT_NO_MEMORY: "a case left too little memory to report",
+    exit_status.EXIT_NO_DEVICE: "the software device could not be loaded",
+    exit_status.EXIT_HARNESS_ERROR: "an error of the harness's own code",
+    -exit_status.WATCHDOG_SIGNAL: "the time limit of a case",
+}
+
+
+def executor_exit_text(status: int, outcome: Outcome) -> str:
+    """Returns ``exit status 3``, ``SIGSEGV``, or ``exit status 244 (an error of the harness's own code)``.
+
+    `outcome`: that of the attempt. One that crashed has ended its process itself, whatever the status.
+    """
+    own = "" if outcome is Outcome.CRASHED else OWN.get(status, "")
+    return f"{exit_text(status)} ({own})" if own else exit_text(status)

@@ -1,0 +1,33 @@
+"""What a case recorded with pytest's ``record_property``, as texts for the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from harness.text import cap, clean
+
+#: Properties that are kept of a case, and characters of a name and of a value.
+MOST = 100
+MOST_OF_NAME, MOST_OF_VALUE = 200, 2000
+
+
+def texts(reports: Sequence[pytest.TestReport]) -> list[tuple[str, str]]:
+    """Returns names and values in the order in which they were recorded.
+
+    Each report has those of the phases before it, so the last one that has any has all.
+    """
+    recorded = next((report.user_properties for report in reversed(reports) if report.user_properties), [])
+    found = [(_text(name, MOST_OF_NAME), _text(value, MOST_OF_VALUE)) for name, value in recorded[:MOST]]
+    more = len(recorded) - MOST
+    return [*found, ("more properties", str(more))] if more > 0 else found
+
+
+def _text(value: object, most: int) -> str:
+    if not isinstance(value, str):
+        try:
+            value = str(value)
+        except Exception as error:  # noqa: BLE001 - a value of the user's, where the case ran in this process
+            value = f"<{type(value).__name__}, whose text cannot be had: {type(error).__name__}>"
+    return clean(cap(value, most))

@@ -1,0 +1,88 @@
+"""What a case records with ``record_property`` is in the journal and in the reports; a doctest says why it failed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+
+SUITE = """
+import pytest
+
+def test_green(record_property):
+    record_property("speed", 12.5)
+    record_property("speed", [1, "a"])
+
+def test_red(record_property):
+    record_property("place\\0", "<here>\\nand there")
+    assert 0
+
+def test_many(record_property):
+    for number in range(150):
+        record_property(f"n{number}", "x" * 5000)
+
+class Odd:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+def test_in_process(record_property, request):
+    if "--isolation=none" in request.config.invocation_params.args:
+        record_property("odd", Odd())
+
+def test_none():
+    pass
+"""
+MODULE = '''
+def broken():
+    """Broken example.
+
+    >>> broken()
+    1
+    """
+    return 2
+'''
+
+
+@pytest.mark.parametrize("mode", [["-n0"], ["-n2"], ["-n0", "--isolation=none"]])
+def test_recorded_properties_are_in_every_report(make_project: MakeProject, mode: list[str]) -> None:
+    project = make_project()
+    project.write("suites/test_it.py", SUITE)
+    result = project.run(*mode)
+    found = {
+        verdict.case.partition("::test_")[2]: verdict.decided.properties
+        for verdict in result.ledger.verdicts
+        if verdict.decided is not None
+    }
+    assert found["green"] == (("speed", "12.5"), ("speed", "[1, 'a']"))
+    assert found["red"] == (("place\\x00", "<here>\nand there"),)
+    assert len(found["many"]) == 101
+    assert found["many"][-1] == ("more properties", "50")
+    assert max(len(value) for _, value in found["many"]) < 2100
+    odd = (("odd", "<Odd, whose text cannot be had: RuntimeError>"),)
+    assert found["in_process"] == (odd if "--isolation=none" in mode else ())
+    assert found["none"] == ()
+    assert "PROPERTY speed = 12.5\n" in "".join(result.junit.itertext())
+    assert "property speed = 12.5" in (result.run_dir / "report.html").read_text()
+    assert "property place\\x00 = &lt;here&gt;" in report(result.run_dir, "markdown")
+    cases = {case["id"]: case for case in json.loads(report(result.run_dir, "json"))["cases"]}
+    assert cases["suites/test_it.py::test_green"]["attempts"][0]["properties"] == [
+        ["speed", "12.5"],
+        ["speed", "[1, 'a']"],
+    ]
+
+
+def report(run_dir: object, form: str) -> str:
+    command = [sys.executable, "-m", "harness.cli", "report", form, str(run_dir)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_doctest_says_why_it_failed(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/module.py", MODULE)
+    result = project.run("-n0", "--doctest-modules")
+    (verdict,) = result.ledger.verdicts
+    assert (verdict.outcome.value, verdict.message) == ("failed", "line 5: expected 1, got 2")

@@ -1,0 +1,53 @@
+"""The lines at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.outcome import Outcome
+from harness.reporting import terminal
+from harness.reporting.ledger import Ledger
+from tests.reporting import build
+
+
+def summary(*lines: build.Line) -> list[str]:
+    ids = dict.fromkeys(line["case"] for line in lines if "case" in line)
+    ledger = Ledger.from_events(build.events(build.run(), build.collected(*ids), *lines, build.end()))
+    return terminal.summary(ledger, Path("a folder"), blocks=False)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "told"),
+    [
+        ([Outcome.PASSED, Outcome.FAILED, Outcome.ERROR, Outcome.SKIPPED, Outcome.GATED, Outcome.FLAKY], None),
+        ([Outcome.WAIVED] * 3, "3 waived as xfailed"),
+        ([Outcome.CRASHED, Outcome.LEAKED, Outcome.LEAKED], "2 leaked, 1 crashed as failed"),
+        ([Outcome.WAIVED, Outcome.TIMEOUT], "1 waived as xfailed; 1 timeout as failed"),
+    ],
+)
+def test_other_words_of_the_last_line_are_named(outcomes: list[Outcome], told: str | None) -> None:
+    lines = summary(*(build.finish(f"suites/a.py::t{number}", outcome) for number, outcome in enumerate(outcomes)))
+    assert [line for line in lines if "last line" in line] == ([f"pytest's last line counts {told}"] if told else [])
+
+
+def test_cases_that_did_not_run_come_with_the_way_to_run_them() -> None:
+    lines = summary(build.finish("suites/a.py::t"), build.finish("suites/a.py::u", Outcome.NOT_RUN, message="why"))
+    assert "    to run the rest: the same command with --resume 'a folder'" in lines
+    assert not [line for line in summary(build.finish("suites/a.py::t")) if "--resume" in line]
+
+
+@pytest.mark.parametrize(
+    ("number", "end", "word"), [(0, "1 passed", "findings"), (1, "1 passed; 1 finding", "finding")]
+)
+def test_findings_are_counted_in_the_first_line(number: int, end: str, word: str) -> None:
+    lines = summary(build.finish("suites/a.py::t"), *(build.finding(f"{each}") for each in range(number)))
+    assert lines[0] == f"1 case: {end}"
+    assert terminal.last_line_word(number) == word
+
+
+def test_many_findings_are_cut() -> None:
+    lines = summary(*(build.finding(f"number {each}") for each in range(terminal.SHOWN + 3)))
+    assert sum(line.startswith("FINDING") for line in lines) == terminal.SHOWN
+    assert any(line.startswith("… and 3 more findings, see ") for line in lines)
