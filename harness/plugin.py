@@ -541,38 +541,18 @@ def pytest_make_collect_report(
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and Scope.of(collector.config).any:
+        from harness.collection.mark_errors import mark_errors
         from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
 
         items = [
             node for node in report.result if isinstance(node, pytest.Item) and not isinstance(node, DescribedItem)
         ]
-        errors = [text for node in items for text in _mark_errors(node)]
+        errors = [text for node in items for text in mark_errors(node)]
         if errors:
             report.outcome = "failed"
             report.longrepr = "\n".join(errors)
             report.result = []
     return report
-
-
-def _mark_errors(item: pytest.Item) -> list[str]:
-    from harness.gating import requirements, waivers
-
-    errors = []
-    try:
-        requirements.from_marks(item.iter_markers("requires"))
-    except HarnessError as error:
-        errors.append(f"{item.nodeid}: {error}")
-    try:
-        options.case_limit(list(item.iter_markers("timeout")), 1.0, 1.0)
-    except HarnessError as error:
-        errors.append(f"{item.nodeid}: {error}")
-    try:
-        for mark in item.iter_markers("leaks"):
-            waivers.from_mark(mark, item.nodeid, "")
-        fixtures.kept(item)
-    except HarnessError as error:
-        errors.append(f"{item.nodeid}: {error}")
-    return errors
 
 
 _WORDS = {
