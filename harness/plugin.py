@@ -398,10 +398,12 @@ class ControllerHooks:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
         """After xdist has ended the workers, also where it could not, and before pytest prints its summary."""
         status = int(exitstatus)
+        told: str | None = None
         try:
             yield
-        except pytest.exit.Exception:
-            raise
+        except pytest.exit.Exception as error:
+            told = error.msg
+            status = status if error.returncode is None else int(error.returncode)
         except Exception as error:  # noqa: BLE001 - without a thread or a descriptor xdist cannot end its workers
             text = f"the session could not be ended in order: {error!r}\n{traceback.format_exc()}"
             self._run.add_finding("session", text)
@@ -410,10 +412,18 @@ class ControllerHooks:
         if status == int(exitstatus):  # a plugin or a conftest may have decided otherwise
             status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
+        if told is not None:  # pytest shows no summary then, and takes the exit status from the exception
+            self._show_summary()
+            raise pytest.exit.Exception(told, int(session.exitstatus)) from None
         if self._run.context.isolation != "none":
             # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.
             gc.collect()
             gc.freeze()
+
+    def _show_summary(self) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            self.pytest_terminal_summary(reporter)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from harness.reporting import plot, terminal

@@ -30,7 +30,7 @@ from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
 from harness.devices import health
 from harness.executor import allocator_snapshot, failure, seeding, short_exit, streams
-from harness.executor.session import CollectedSession, told_session
+from harness.executor.session import CollectedSession, late_marks, late_warning, told_session
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
 from harness.protocol import reports
@@ -191,7 +191,11 @@ class Executor:
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
         self._inspector.begin()
+        marks = len(item.own_markers)
         done: Message = {"op": "done", **self._protocol(item, message), **told_session(item.session)}
+        for name in late_marks(item.own_markers[marks:]):
+            text = f"the mark {name!r} was added while the case ran: too late, since it is read before"
+            self._on_warning(late_warning(text, item), "runtest")
         problems: list[Problem] = []
         try:
             self._check_process(item, problems, done, levels=message["levels"])
