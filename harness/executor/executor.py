@@ -29,7 +29,7 @@ from harness.checks.origins import Origins, record_history
 from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
 from harness.devices import health
-from harness.executor import allocator_snapshot, failure, seeding, short_exit, streams
+from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
 from harness.executor.session import CollectedSession, late_marks, late_warning, told_session
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
@@ -427,6 +427,7 @@ class Executor:
             if grown:
                 bye["grown"] = grown
         bye |= told_session(self._collected.session)
+        bridges.finish()
         self._send(bye)
         if message["light"]:
             self._clear()
