@@ -125,6 +125,12 @@ def taken(config: pytest.Config) -> frozenset[str]:
     return config.stash[_TAKEN]
 
 
+def words(config: pytest.Config) -> list[str]:
+    """Returns what the user has typed, with the variable for arguments before it, and files of arguments read."""
+    typed = [str(word) for word in config.invocation_params.args]
+    return arguments.expand(arguments.all_words(typed, os.environ), config.invocation_params.dir)
+
+
 def unavailable(flags: Iterable[str]) -> str:
     """Returns a line for people about the short forms that others have; empty if there are none."""
     theirs = sorted(flags)

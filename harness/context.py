@@ -45,6 +45,7 @@ class RunContext:
     - `collect_on_failure`: what is collected when a case is red, of `harness.options.DIAGNOSTICS`.
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
     - `taken`: the short forms of our options that others have declared.
+    - `carried`: those of the run's arguments that a line which reproduces a case has, see `harness.carried`.
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -87,6 +88,7 @@ class RunContext:
     collect_on_failure: tuple[str, ...] = ()
     node: str = ""
     taken: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
 
     @property
     def journal(self) -> Path:
@@ -145,7 +147,7 @@ class RunContext:
         words.append("pytest")
         words += map(shlex.quote, arguments or [self._argument(*each) for each in cases])
         path, _, _ = cases[0][0].partition("::")
-        words += [*self._root_options(cases[0][1], path), *options]
+        words += [*self._root_options(cases[0][1], path), *map(shlex.quote, self.carried), *options]
         words += [] if self.device == "auto" else [self._flag(f"--device={self.device}")]
         words += [self._flag(f"--inject={shlex.quote(each)}") for each in self.inject]
         words += [self._flag(f"--start={self.start}")] if self.start == "cold" else []

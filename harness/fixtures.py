@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,12 @@ MARKERS = (
 )
 
 
+_NAMES = tuple(line.partition("(")[0].partition(":")[0] for line in MARKERS)
+_DECLARED = pytest.StashKey[frozenset[str]]()
+#: How alike two words are, from 0 to 1, if one is a misspelt form of the other: `serialize` is not one of `serial`.
+_ALIKE = 0.85
+
+
 @dataclass(frozen=True, slots=True)
 class Current:
     """The kind of device of this process, and the seed of the running case."""
@@ -48,6 +55,18 @@ def kept(item: pytest.Item) -> Keeps | None:
         return None
     file, line, _ = item.location
     return parse(mark.args, mark.kwargs, f"{file}:{0 if line is None else line + 1}")
+
+
+def misspelt_marks(item: pytest.Item) -> list[str]:
+    """Returns a sentence for each mark on a case that nobody has declared, and whose name is nearly one of ours."""
+    declared = item.config.stash.get(_DECLARED, None)
+    if declared is None:
+        lines = item.config.getini("markers")
+        declared = frozenset(line.partition(":")[0].partition("(")[0].strip() for line in lines)
+        item.config.stash[_DECLARED] = declared
+    unknown = dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name not in declared)
+    pairs = [(name, get_close_matches(name, _NAMES, 1, _ALIKE)) for name in unknown]
+    return [f"unknown mark {name!r}; did you mean {near[0]!r}?" for name, near in pairs if near]
 
 
 @pytest.fixture

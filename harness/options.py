@@ -506,15 +506,35 @@ def steps_aside(config: pytest.Config | EarlyConfig) -> str | None:
     return None
 
 
+#: The parameters of pytest-timeout's mark of the same name, in order; ours is the first, also called ``seconds``.
+_TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
+
+
 def case_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
-    """The time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raises OptionError."""
+    """The time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raises OptionError.
+
+    The forms of pytest-timeout's mark are understood. ``timeout(0)``, there no limit, is the `default`. With
+    ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default` besides.
+    """
     if not marks:
         return default * multiplier
     mark = marks[0]
-    match (*mark.args, *mark.kwargs.values()):
-        case [int() | float() as seconds] if not isinstance(seconds, bool) and 0 < seconds < math.inf:
-            if mark.kwargs and "seconds" not in mark.kwargs:
-                raise OptionError(f"timeout({next(iter(mark.kwargs))}=…): expected timeout(seconds)")
-            return float(seconds) * multiplier
-        case values:
-            raise OptionError(f"timeout{values!r}: expected one number of seconds above 0")
+    given: dict[str, object] = dict(zip(_TIMEOUT_PARAMETERS, mark.args, strict=False))
+    named = {"timeout" if name == "seconds" else name: value for name, value in mark.kwargs.items()}
+    wrong = [name for name in mark.kwargs if name not in ("seconds", *_TIMEOUT_PARAMETERS)]
+    if wrong:
+        raise OptionError(f"timeout({wrong[0]}=…): expected timeout(seconds)")
+    if len(mark.args) > len(given) or given.keys() & named.keys() or len(named) < len(mark.kwargs):
+        raise OptionError(f"timeout{_written(mark)}: expected one number of seconds")
+    given |= named
+    seconds, alone = given.get("timeout"), given.get("func_only", False) is True
+    if seconds is None and given.keys() & {"method", "func_only"}:
+        seconds = 0
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise OptionError(f"timeout{_written(mark)}: expected one number of seconds from 0")
+    return (seconds + default * alone if seconds else default) * multiplier
+
+
+def _written(mark: pytest.Mark) -> str:
+    """The arguments of a mark as they may have been written."""
+    return f"({', '.join([*map(repr, mark.args), *(f'{name}={value!r}' for name, value in mark.kwargs.items())])})"

@@ -18,6 +18,7 @@ from harness.gating import mustpass, policy, requirements, waivers
 from harness.gating.mustpass import MustPass
 from harness.gating.policy import Policy
 from harness.native import faults
+from harness.text import counted
 
 if TYPE_CHECKING:
     from harness.gating.configfile import Loaded
@@ -97,12 +98,19 @@ class Plan:
         ids = [case_id for case_id, _ in cases]
         found = [ConfigProblem(*fault) for fault in waivers.idle(self.policy.waivers, ids, arguments)]
         if self.profile is not None:
+            idle = policy.idle(self.policy, cases, arguments)
             found += [
                 ConfigProblem(
                     "profile_matches_nothing", self.profile.problem(f"{text} matches no case of this run", *where)
                 )
-                for where, text in policy.idle(self.policy, cases, arguments)
+                for where, text in idle
             ]
+            if not idle and not any(self.policy.selects(case_id, suite) for case_id, suite in cases):
+                text = (
+                    f"the profile selects none of the {counted(len(cases), 'case')} of this run, such as {ids[0]!r}; "
+                    "look at its suites, cases and exclude"
+                )
+                found.append(ConfigProblem("profile_matches_nothing", f"{self.profile.path}: {text}"))
         return found
 
 

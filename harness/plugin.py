@@ -412,10 +412,12 @@ class ControllerHooks:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
         """After xdist has ended the workers, also where it could not, and before pytest prints its summary."""
         status = int(exitstatus)
+        told: str | None = None
         try:
             yield
-        except pytest.exit.Exception:
-            raise
+        except pytest.exit.Exception as error:
+            told = error.msg
+            status = status if error.returncode is None else int(error.returncode)
         except Exception as error:  # noqa: BLE001 - without a thread or a descriptor xdist cannot end its workers
             text = f"the session could not be ended in order: {error!r}\n{traceback.format_exc()}"
             self._run.add_finding("session", text)
@@ -424,10 +426,18 @@ class ControllerHooks:
         if status == int(exitstatus):  # a plugin or a conftest may have decided otherwise
             status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
+        if told is not None:  # pytest shows no summary then, and takes the exit status from the exception
+            self._show_summary()
+            raise pytest.exit.Exception(told, int(session.exitstatus)) from None
         if self._run.context.isolation != "none":
             # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.
             gc.collect()
             gc.freeze()
+
+    def _show_summary(self) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            self.pytest_terminal_summary(reporter)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from harness.reporting import plot, terminal
@@ -563,38 +573,18 @@ def pytest_make_collect_report(
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and Scope.of(collector.config).any:
+        from harness.collection.mark_errors import mark_errors
         from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
 
         items = [
             node for node in report.result if isinstance(node, pytest.Item) and not isinstance(node, DescribedItem)
         ]
-        errors = [text for node in items for text in _mark_errors(node)]
+        errors = [text for node in items for text in mark_errors(node)]
         if errors:
             report.outcome = "failed"
             report.longrepr = "\n".join(errors)
             report.result = []
     return report
-
-
-def _mark_errors(item: pytest.Item) -> list[str]:
-    from harness.gating import requirements, waivers
-
-    errors = []
-    try:
-        requirements.from_marks(item.iter_markers("requires"))
-    except HarnessError as error:
-        errors.append(f"{item.nodeid}: {error}")
-    try:
-        options.case_limit(list(item.iter_markers("timeout")), 1.0, 1.0)
-    except HarnessError as error:
-        errors.append(f"{item.nodeid}: {error}")
-    try:
-        for mark in item.iter_markers("leaks"):
-            waivers.from_mark(mark, item.nodeid, "")
-        fixtures.kept(item)
-    except HarnessError as error:
-        errors.append(f"{item.nodeid}: {error}")
-    return errors
 
 
 _WORDS = {

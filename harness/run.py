@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from harness import clock, command_line, linux, options, plan, preparation, stop_signals, temp_folder
+from harness import carried, clock, command_line, linux, options, plan, preparation, stop_signals, temp_folder
 from harness.backends.table import labels
 from harness.caseid import suite_of
 from harness.context import RunContext
@@ -157,6 +157,7 @@ class Run:
             args=args,
             told_args=command_line.told_arguments(config),
             taken=tuple(sorted(command_line.taken(config))),
+            carried=self._carried(config),
             overrides=overriding_arguments(config.pluginmanager.has_plugin),
             sys_path=tuple(sys.path),
             preload=tuple(config.getini("harness_preload")),
@@ -184,6 +185,18 @@ class Run:
             collect_on_failure=settings["collect_on_failure"],
             node="" if self.queue is None else self.queue.node,
         )
+
+    def _carried(self, config: pytest.Config) -> tuple[str, ...]:
+        """What a line that reproduces a case must have of the arguments, and limits that the ini file does not give."""
+        words = command_line.words(config)
+        taken, positional = command_line.taken(config), config.option.file_or_dir
+        found = carried.carried(words, positional, config.getini("addopts"), taken)
+        for name in ("case_timeout", "timeout_multiplier", "leak_check"):
+            option, value = options.OPTIONS[name], self.plan.settings[name]
+            if value != options.resolve(name, None, {}, config.getini(option.dest)):
+                flag = options.long_form(option.flag) if option.flag in taken else option.flag
+                found.append(f"{flag}={value}".removesuffix(".0"))
+        return tuple(found)
 
     def _drawn_seed(self) -> int:
         """A random seed. A resumed run keeps its own.

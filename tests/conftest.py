@@ -8,13 +8,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.warm import client
 
-# How long an example takes is a matter of what else the machine does.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
+# For an argument that does not exist pytest loads this file, though no test of this folder was asked for. What only
+# the tests need may then be missing.
+try:
+    from hypothesis import HealthCheck, settings
+except ModuleNotFoundError:
+    pass
+else:
+    # How long an example takes is a matter of what else the machine does.
+    settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")
 
 #: Folders and files whose tests start whole runs, compilers, or interpreters that import torch.
 ACCEPTANCE = (

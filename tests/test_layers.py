@@ -23,6 +23,7 @@ FLOORS = (
     ("interposer",),
     ("fixtures", "machine", "options", "rootdir"),
     ("arguments", "scope"),
+    ("carried",),
     ("command_line",),
     ("ignored_marks",),
     ("gating",),

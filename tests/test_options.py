@@ -144,6 +144,14 @@ def _timeout(*args: Any, **kwargs: Any) -> list[pytest.Mark]:
         (_timeout(0.5), 1.0),
         (_timeout(seconds=4), 8.0),
         (_timeout(1) + _timeout(9), 2.0),
+        (_timeout(4, method="thread"), 8.0),  # the rest is pytest-timeout's
+        (_timeout(4, "signal", False), 8.0),
+        (_timeout(timeout=4), 8.0),
+        (_timeout(0), 600.0),
+        (_timeout(timeout=None, method="thread"), 600.0),
+        (_timeout(method="thread"), 600.0),
+        (_timeout(4, func_only=True), 608.0),
+        (_timeout(4, "thread", True), 608.0),
     ],
 )
 def test_the_nearest_mark_gives_the_limit(marks: list[pytest.Mark], expected: float) -> None:
@@ -151,7 +159,19 @@ def test_the_nearest_mark_gives_the_limit(marks: list[pytest.Mark], expected: fl
 
 
 @pytest.mark.parametrize(
-    "marks", [_timeout(), _timeout("3"), _timeout(True), _timeout(0), _timeout(-1), _timeout(1, 2), _timeout(limit=3)]
+    "marks",
+    [
+        _timeout(),
+        _timeout("3"),
+        _timeout(True),
+        _timeout(None),
+        _timeout(-1),
+        _timeout(float("nan")),
+        _timeout(limit=3),
+        _timeout(1, timeout=2),
+        _timeout(timeout=1, seconds=1),
+        _timeout(1, "thread", True, 4),
+    ],
 )
 def test_a_malformed_timeout_is_refused(marks: list[pytest.Mark]) -> None:
     with pytest.raises(OptionError, match=r"timeout.*expected"):

@@ -119,6 +119,7 @@ def test_a_bad_option_is_a_usage_error(project: pytest.Pytester, arguments: list
     [
         ("-n0", "requires(compute_capabilty='>=8')", "*test_bad: *'compute_capabilty'*compute_capability*"),
         ("-n2", "requires(memory='lots')", "*test_bad.py::test_bad: *memory*lots*"),
+        ("-n0", "require(device='cuda')", "*test_bad: unknown mark 'require'; did you mean 'requires'?"),
         ("-n0", "timeout('1')", "*test_bad.py::test_bad: timeout*expected one number*"),
     ],
 )

@@ -34,8 +34,8 @@ from harness.checks.process import Problem
 from harness.checks.rounds import Rounds
 from harness.clock import monotonic, now
 from harness.devices import health
-from harness.executor import allocator_snapshot, failure, seeding, short_exit, streams
-from harness.executor.session import CollectedSession, told_session
+from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
+from harness.executor.session import CollectedSession, late_marks, late_warning, told_session
 from harness.fixtures import CURRENT, Current, kept
 from harness.outcome import Outcome
 from harness.plain_values import plain_repr, plain_text
@@ -201,7 +201,11 @@ class Executor:
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
         self._inspector.begin()
+        marks = len(item.own_markers)
         done: Message = {"op": "done", **self._protocol(item, message), **told_session(item.session)}
+        for name in late_marks(item.own_markers[marks:]):
+            text = f"the mark {name!r} was added while the case ran: too late, since it is read before"
+            self._on_warning(late_warning(text, item), "runtest")
         problems: list[Problem] = []
         try:
             self._check_process(item, message, problems, done)
@@ -444,6 +448,7 @@ class Executor:
             if grown:
                 bye |= {"grown": grown, "by_case": by_case}
         bye |= told_session(self._collected.session)
+        bridges.finish()
         self._send(bye)
         if message["light"]:
             self._clear()

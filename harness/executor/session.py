@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from harness.executor.phase_clock import PhaseClock
 
 #: The attributes of a session that end it after the test in hand.
 ENDS = ("shouldfail", "shouldstop")
+#: Marks of which the supervisor decides before it asks for the case.
+_READ_BEFORE = frozenset({"requires", "timeout", "serial", "leaks"})
 
 
 class ReportRelay:
@@ -53,6 +55,17 @@ class CollectedSession:
     relay: ReportRelay
     clock: PhaseClock
     guard: StateGuard
+
+
+def late_marks(added: Iterable[pytest.Mark]) -> list[str]:
+    """Returns those of the marks that have no effect if they are `added` while a case runs."""
+    return list(dict.fromkeys(mark.name for mark in added if mark.name in _READ_BEFORE))
+
+
+def late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
+    """Returns a warning at the place of a case."""
+    file, line, _ = item.location
+    return warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
 
 
 def told_session(session: pytest.Session) -> dict[str, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -172,6 +173,24 @@ def plain(item: pytest.Item, when: str) -> pytest.TestReport:
         longrepr=None,
         when=reports.phase(when),
     )
+
+
+def lost_dependency(item: pytest.Item, attempt: Attempt) -> list[RecordedWarning]:
+    """Returns a warning about a test of pytest-dependency that was skipped in a process that is not its worker's first.
+
+    That plugin keeps the results of the tests that others depend on in their process.
+    """
+    mark = item.get_closest_marker("dependency")
+    first = attempt.executor.endswith("-e1")
+    if attempt.outcome is not Outcome.SKIPPED or mark is None or not mark.kwargs.get("depends") or first:
+        return []
+    text = (
+        f"{item.nodeid} was skipped in executor {attempt.executor}: results that it depends on may have ended with the "
+        "process of another executor; with --isolation=none all tests have one process"
+    )
+    file, line, _ = item.location
+    found = warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
+    return [RecordedWarning(found, "runtest")]
 
 
 def show_warning(item: pytest.Item, recorded: RecordedWarning) -> None:

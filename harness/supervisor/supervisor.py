@@ -135,7 +135,7 @@ class Supervisor:
                 self._slot.abandon("interrupted")
                 raise
             self._ran[case.id], self._history = (case, len(history.attempts)), None
-            for warning in history.decisive.warnings:
+            for warning in (*history.decisive.warnings, *pytest_reports.lost_dependency(item, history.decisive)):
                 pytest_reports.show_warning(item, warning)
             if history.outcome is Outcome.NOT_RUN:
                 self._report_not_run(case, message(history.decisive))

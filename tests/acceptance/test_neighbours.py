@@ -160,3 +160,28 @@ def test_snapshots_that_cases_have_used_are_kept(make_project: MakeProject, upda
     assert set(result.verdicts.values()) == {"passed"}
     assert sorted(path.name for path in (project.folder / "suites/snapshots").iterdir()) == ["test_a", "test_b"]
     assert ("isolation none" in result.terminal) == bool(update)
+
+
+#: Stands for the package coverage, which pytest-cov starts in the process that collects.
+COVERAGE = """\
+import os, pathlib, sys
+
+class Coverage:
+    @classmethod
+    def current(cls): return cls()
+    def stop(self): pass
+    def save(self):
+        pathlib.Path(os.environ["PROBE_DIR"], f"saved-{os.getpid()}").touch()
+        if "broken" in os.environ: raise RuntimeError("no data")
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"broken": "1"}])
+def test_what_coverage_has_measured_is_written_by_each_executor(make_project: MakeProject, env: dict[str, str]) -> None:
+    project = make_project()
+    project.write("coverage.py", COVERAGE)
+    project.write("suites/conftest.py", "import sys\nsys.path.insert(0, '.')\nimport coverage\n")
+    project.write("suites/test_it.py", "def test_one(): pass\ndef test_two(): pass\n")
+    result = project.run("-n0", "--isolation=case", env=env)
+    assert result.status == 0, result.tail()
+    assert len(project.probe_names()) == 2

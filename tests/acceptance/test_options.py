@@ -230,7 +230,7 @@ def test_default_run_directory(make_project: MakeProject) -> None:
         ("requires(memory='much')", "much", "-n0"),
         ("requires('cuda')", "cuda", "-n0"),
         ("timeout('soon')", "soon", "-n0"),
-        ("timeout(0)", "0", "-n2"),
+        ("timeout(-1)", "-1", "-n2"),
         ("timeout()", "number of seconds", "-n0"),
     ],
 )
@@ -247,6 +247,17 @@ def test_malformed_mark(make_project: MakeProject, mark: str, complaint: str, sp
     assert complaint in result.terminal
     assert "passed" not in result.terminal
     check_journal(result)
+
+
+@pytest.mark.parametrize("what", ["suites", "suites/test_it.py", "suites/test_it.py::test_it"])
+def test_a_profile_that_selects_nothing(make_project: MakeProject, what: str) -> None:
+    project = make_project()
+    project.write("suites/test_it.py", "def test_it(): pass\n")
+    project.write("configs/profiles/small.yaml", "description: x\ncases: ['*::test_is']\n")
+    result = project.run("-n0", "--profile=small", suites=what)
+    assert result.status == 1, result.tail()
+    assert "FINDING profile_matches_nothing: " in result.terminal
+    assert "small.yaml" in result.terminal
 
 
 def test_time_limits(make_project: MakeProject) -> None:

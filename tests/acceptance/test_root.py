@@ -350,6 +350,56 @@ def test_resume_takes_the_root_of_the_run(make_project: MakeProject, resume: tup
     assert again.status == 0
 
 
+DECISIVE = {
+    "pytest.ini": INI.format(suites="suites") + "addopts = -m 'not marked'\nmarkers = marked\n slow\n",
+    "suites/conftest.py": """\
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--runslow", action="store_true")
+    parser.addoption("--answer", default="42")
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("slow") and not item.config.getoption("--runslow"):
+        pytest.skip("slow")
+""",
+    "suites/module.py": 'def f():\n    """\n    >>> 1 + 1\n    3\n    """\n',
+    "suites/test_it.py": """\
+import pytest, sys, time, warnings
+
+@pytest.mark.marked
+def test_marked(): assert 0
+
+@pytest.mark.slow
+def test_slow(): assert 0
+
+def test_answer(pytestconfig): assert pytestconfig.getoption("--answer") == "42"
+
+def test_warning(): warnings.warn("an error on request")
+
+def test_import_mode(): assert "test_it" in sys.modules, "with importlib, modules have longer names"
+
+def test_time(): time.sleep(60)
+""",
+}
+
+
+def test_each_printed_line_gives_the_verdict_again(make_project: MakeProject) -> None:
+    """Every one of these is red by an option of the command line, and by nothing else."""
+    project = make_project()
+    for name, text in DECISIVE.items():
+        project.write(name, text)
+    assert set(project.run("-n0", "--deselect=suites/test_it.py::test_time").verdicts.values()) == {"passed", "skipped"}
+    decisive = ("-m", "", "--doctest-modules", "--runslow", "--answer", "43", "-W", "error", "--import-mode=importlib")
+    result = project.run(*decisive, "-n2", "--case-timeout", "1", "-v", "--tb", "short")
+    assert len(result.verdicts) == 7
+    assert set(result.verdicts.values()) == {"failed", "timeout"}
+    for verdict in result.ledger.verdicts:
+        _, *words = shlex.split(verdict.reproduce or "")
+        again = project.run(*words, suites=None)
+        assert again.verdicts == {verdict.case: verdict.outcome.value}, f"{verdict.reproduce}\n{again.tail()}"
+
+
 def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
     """A cold executor does not have it; the verdict says what it has instead, and where."""
     project = make_project()

@@ -52,3 +52,57 @@ def test_a_conftest_cannot_make_a_red_run_green(make_project: MakeProject) -> No
     project.write("suites/test_it.py", "def test_it(): assert 0\n")
     project.write("suites/conftest.py", AT_THE_END.format(0))
     assert project.run("-n0").status == 1
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.parametrize("returncode", [0, None, 7])
+def test_an_exit_at_the_end_takes_no_report(make_project: MakeProject, returncode: int | None, spread: str) -> None:
+    """``pytest.exit`` in a conftest's ``pytest_sessionfinish``: the run is reported, and never milder for it."""
+    project = make_project()
+    project.write("suites/test_it.py", "def test_it(): assert 0\n")
+    exits = f"import pytest\ndef pytest_sessionfinish(): pytest.exit('as told', returncode={returncode})\n"
+    project.write("suites/conftest.py", exits)
+    result = project.run(spread)
+    assert result.status == (returncode or 1), result.tail()
+    assert "Exit: as told" in result.terminal
+    assert "1 case: 1 failed" in result.terminal
+    assert len(result.junit.findall(".//testcase")) == 1
+    assert (result.run_dir / "report.html").exists()
+
+
+LATE = """\
+import os, pytest, signal
+
+@pytest.fixture
+def late(request):
+    request.node.add_marker(pytest.mark.timeout(1))
+    request.node.add_marker(pytest.mark.requires(device="cuda"))
+
+def test_late(late): pass
+def test_first(): pass
+def test_crash(): os.kill(os.getpid(), signal.SIGSEGV)
+
+@pytest.mark.dependency(depends=["test_crash"])
+def test_dependant(): pytest.skip("as pytest-dependency does where it knows of no test_crash that has passed")
+"""
+
+
+def test_what_has_no_effect_is_said(make_project: MakeProject) -> None:
+    """Marks that come too late; a test of pytest-dependency that was skipped since results ended with a process."""
+    project = make_project()
+    project.write("suites/test_it.py", LATE)
+    conftest = "def pytest_configure(config): config.addinivalue_line('markers', 'dependency: of pytest-dependency')\n"
+    project.write("suites/conftest.py", conftest)
+    result = project.run("-n0")
+    verdicts = {case.rpartition("::")[2]: outcome for case, outcome in result.verdicts.items()}
+    assert verdicts == {
+        "test_late": "passed",
+        "test_first": "passed",
+        "test_crash": "crashed",
+        "test_dependant": "skipped",
+    }
+    for name in ("timeout", "requires"):
+        assert f"the mark '{name}' was added while the case ran: too late" in result.terminal
+    assert (
+        "test_dependant was skipped in executor main-e3: results that it depends on may have ended" in result.terminal
+    )

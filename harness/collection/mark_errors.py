@@ -1,0 +1,31 @@
+"""Marks of ours that are invalid or misspelt."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import fixtures, options, scope
+from harness.errors import HarnessError
+from harness.gating import requirements, waivers
+
+
+def mark_errors(item: pytest.Item) -> list[str]:
+    """Returns a sentence, with the id of the case, for each of its marks that cannot be used."""
+    errors = []
+    if not scope.named(item.config):  # nobody here can change the marks of other suites
+        errors += [f"{item.nodeid}: {error}" for error in fixtures.misspelt_marks(item)]
+    try:
+        requirements.from_marks(item.iter_markers("requires"))
+    except HarnessError as error:
+        errors.append(f"{item.nodeid}: {error}")
+    try:
+        options.case_limit(list(item.iter_markers("timeout")), 1.0, 1.0)
+    except HarnessError as error:
+        errors.append(f"{item.nodeid}: {error}")
+    try:
+        for mark in item.iter_markers("leaks"):
+            waivers.from_mark(mark, item.nodeid, "")
+        fixtures.kept(item)
+    except HarnessError as error:
+        errors.append(f"{item.nodeid}: {error}")
+    return errors

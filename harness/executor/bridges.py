@@ -1,0 +1,22 @@
+"""What plugins would do at the end of a process that ran tests, done in an executor: its session never ends there."""
+
+from __future__ import annotations
+
+import sys
+
+
+def finish() -> None:
+    """Write what coverage has measured in this process, beside its data file, for the controller to combine.
+
+    pytest-cov starts coverage in the process that collects, so it goes on in each fork. An error is printed.
+    """
+    coverage = sys.modules.get("coverage")
+    current = getattr(coverage, "Coverage", None)
+    measured = None if current is None else current.current()
+    if measured is None:
+        return
+    try:
+        measured.stop()
+        measured.save()
+    except Exception as error:  # noqa: BLE001 - it may not matter to the run, and is no fault of a case
+        print(f"harness: what coverage has measured in this process is lost: {error!r}", file=sys.stderr)
