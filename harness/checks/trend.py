@@ -49,7 +49,7 @@ WATCHED: Mapping[str, Watched] = {
     "pinned_bytes": _metered("pinned_bytes", 0),
     "threads": _metered("threads", 0),
     "descriptors": _metered("descriptors", 0),
-    "heap_bytes": _metered("heap_bytes", _KIB),
+    "heap_bytes": _metered("heap_bytes", _KIB // 2),
     "python_blocks": _metered("python_blocks", 100),
     "cuda_reserved": _metered("cuda_reserved", 16 * _KIB),
     "cuda_driver": _metered("cuda_driver", 16 * _KIB),
