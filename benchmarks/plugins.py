@@ -145,19 +145,9 @@ def _environment(needs: Sequence[str], folder: Path) -> Path | None:
     venv.create(folder, with_pip=False, symlinks=True)
     here = next(folder.glob("lib/python*/site-packages"))
     (here / "base.pth").write_text("\n".join([*site.getsitepackages(), str(ROOT)]) + "\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "-q",
-        "--no-deps",
-        "--target",
-        here,
-        *needs,
-    ]
-    return None if subprocess.run([*command, *needs], check=False).returncode else folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check"]
+    command = [*pip, "install", "--no-deps", "--target", str(here), *needs]
+    return None if subprocess.run(command, check=False).returncode else folder / "bin" / "python"
 
 
 def _run(python: Path, plugin: Plugin, folder: Path, more: Sequence[str]) -> Seen:
