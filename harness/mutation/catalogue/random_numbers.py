@@ -302,6 +302,10 @@ def loaded_tensors_require_no_gradient() -> None:
         return rebuilds
 
     replace(torch._utils, "_rebuild_tensor_v2", around)
+    # What has loaded once keeps the function as one that may be loaded.
+    cached: Any = getattr(torch._weights_only_unpickler, "_get_allowed_globals", None)
+    if hasattr(cached, "cache_clear"):
+        cached.cache_clear()
 
 
 @broken(
