@@ -10,6 +10,8 @@ from harness.text import cap
 #: Characters kept of one text and of all texts of one message, its values, and how deep they may be in each other.
 MOST_TEXT = 1 << 20
 MOST_TEXTS = 8 << 20
+#: Characters of a text that is never cut: it may be a name.
+SHORT = 4096
 MOST_VALUES = 100_000
 DEEPEST = 50
 #: Bits of the largest integers that are kept: Python refuses to read more digits, unless it is told to.
@@ -70,7 +72,7 @@ class _Conversion:
         return self._text(plain_repr(value))
 
     def _text(self, text: str) -> str:
-        kept = cap(text, min(MOST_TEXT, self._room))
+        kept = cap(text, max(SHORT, min(MOST_TEXT, self._room)))
         self._room = max(0, self._room - len(text))
         return kept
 

@@ -108,16 +108,19 @@ def edit(where: str, old: str, new: str) -> None:
     if old not in source:
         raise BreakError(f"the source of {where} does not have {old!r}")
     made: dict[str, Any] = {}
-    header = "from __future__ import annotations\n"
-    exec(compile(header + source.replace(old, new), f"<{where}>", "exec"), found.__globals__, made)
-    setattr(owner, name, made[found.__name__])
+    # In a function with the class as a variable, for `super()` without arguments.
+    outer = f"def outer(__class__):\n{textwrap.indent(source.replace(old, new), '    ')}\n    return {found.__name__}\n"
+    exec(compile(f"from __future__ import annotations\n{outer}", f"<{where}>", "exec"), found.__globals__, made)
+    setattr(owner, name, made["outer"](owner))
 
 
 def replace_kernel(operator: str, around: Callable[..., Any], keys: Sequence[str] = ("CPU",)) -> None:
     """Replace the kernels of an operator for these dispatch keys.
 
     `around` is called with the kernel as a function, then the arguments of the operator. So whoever calls the operator,
-    in Python or C++, gets the broken one.
+    in Python or C++, gets the broken one. In the place of a tensor `around` may get a number, as in ``x * 2.0``. The
+    kernel takes it as a tensor of no dimensions, of a type with which the result has the type that it has with the
+    number.
     """
     import warnings
 
@@ -126,19 +129,72 @@ def replace_kernel(operator: str, around: Callable[..., Any], keys: Sequence[str
     make: Any = torch.library.Library  # it has no types
     library = make("aten", "IMPL")
     _LIBRARIES.append(library)
+    tensors = _places_of_tensors(operator)
     for key in keys:
         kernel = torch.library.get_kernel(f"aten::{operator}", key)
 
         def broken(keyset: Any, *arguments: Any, _kernel: Any = kernel, **named: Any) -> Any:
-            return around(lambda *a, **k: _kernel.call_boxed(keyset, *a, **k), *arguments, **named)
+            def original(*given: Any, **more: Any) -> Any:
+                return _kernel.call_boxed(keyset, *_with_tensors(given, tensors), **more)
+
+            return around(original, *arguments, **named)
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns once that a kernel is overridden
             library.impl(operator, broken, key, with_keyset=True)
 
 
+def _places_of_tensors(operator: str) -> frozenset[int]:
+    """The places of the arguments that are tensors."""
+    import torch
+
+    name, _, overload = operator.partition(".")
+    schema: Any = getattr(getattr(torch.ops.aten, name), overload or "default")._schema
+    return frozenset(place for place, each in enumerate(schema.arguments) if str(each.type) == "Tensor")
+
+
+def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence[Any]:
+    """The arguments, with tensors for numbers in these places.
+
+    torch passes a number to a kernel as a tensor that does not decide the type of the result. A kernel in Python gets
+    the number, and a kernel in C++ does not take it back.
+    """
+    numbers = [place for place in tensors if place < len(arguments) and type(arguments[place]) in _NUMBERS]
+    if not numbers:
+        return arguments
+    import torch
+
+    others = [each for each in arguments if isinstance(each, torch.Tensor)]
+    made = list(arguments)
+    for place in numbers:
+        number = arguments[place]
+        # Not torch.tensor, which copies: the kernel that copies may be the broken one.
+        exact = torch.scalar_tensor(number, dtype=getattr(torch, _NUMBERS[type(number)]))
+        wanted = [torch.result_type(other, number) for other in others]
+        fits = [torch.result_type(other, exact) for other in others] == wanted
+        made[place] = exact if fits or not wanted else torch.scalar_tensor(number, dtype=wanted[0])
+    return made
+
+
+#: The type of the tensor that torch makes of a number.
+_NUMBERS: Mapping[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 #: Kernels are registered as long as their library lives.
 _LIBRARIES: list[Any] = []
+
+
+def is_mistake(text: str) -> bool:
+    """Whether a text is that of an exception which tells of a wrongly written break, and not of a wrong value.
+
+    torch that computes wrongly does not raise these, and code that is given the wrong values raises others.
+    """
+    kind, colon, _ = text.partition(":")
+    return bool(colon) and kind.rpartition(".")[2] in _MISTAKES
+
+
+#: Names of exceptions.
+_MISTAKES = frozenset(
+    {"AttributeError", "ImportError", "NameError", "RecursionError", "TypeError", "UnboundLocalError"}
+)
 
 
 def by_name(breaks: Sequence[Break]) -> Mapping[str, Break]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from harness.diagnosis import campaign as runs
 from harness.diagnosis.campaign import NO_CATCH, Tally
-from harness.mutation.breaks import Break, BreakError
+from harness.mutation.breaks import Break, BreakError, is_mistake
 from harness.mutation.plugin import VARIABLE
 from harness.mutation.table import Row, Table
 from harness.outcome import Outcome
@@ -94,7 +94,13 @@ def _row(each: Break, clean: Tally, run: Run, tell: Callable[[str], object]) -> 
     tally = runs.tally(ledger, each.fault)
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
     ran = checked & clean.passed
-    caught = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
+    texts = {verdict.case: verdict.message for verdict in ledger.verdicts}
+    # Without the break they passed, so the exception is one of the break.
+    stumbled = {case: texts[case] for case in tally.wrong if case in clean.passed and is_mistake(texts[case])}
+    if each.apply is None:  # a fault has no code that could be written wrongly
+        stumbled = {}
+    red = {case: outcome for case, outcome in tally.wrong.items() if case in clean.passed}
+    caught = {case: outcome for case, outcome in red.items() if case not in stumbled}
     unusable = ""
     if not ran:
         unusable = "none of its cases ran with it: see the output of its run"
@@ -103,4 +109,4 @@ def _row(each: Break, clean: Tally, run: Run, tell: Callable[[str], object]) -> 
     tell(
         f"{each.name}: {unusable or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}"
     )
-    return Row(each.name, each.breaks, each.device, caught, ran, unusable)
+    return Row(each.name, each.breaks, each.device, caught, ran, unusable, stumbled)

@@ -19,7 +19,7 @@ from typing import NoReturn
 from harness.backends.table import BACKENDS
 from harness.diagnosis.order import inherited
 from harness.errors import HarnessError
-from harness.mutation.breaks import Break
+from harness.mutation.breaks import Break, is_mistake
 from harness.mutation.source import read
 from harness.native import provider
 from harness.native.provider import Provided
@@ -39,6 +39,8 @@ def judge(before: str, again: str, after: str) -> str:
         return f"its demonstration differs without the break: {one_line(before)} and {one_line(again)}"
     if before == after:
         return f"its demonstration shows nothing: {one_line(before)} without the break and with it"
+    if is_mistake(after) and not is_mistake(before):
+        return f"it changes no value, but is written wrongly: with it its demonstration raises {one_line(after)}"
     return ""
 
 

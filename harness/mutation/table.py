@@ -19,6 +19,7 @@ _SHOWN = 3  # cases named in a line of the table; the JSON record has all of the
 class Row:
     """What became of one break. `caught_by`: by case, its outcome. `ran`: the cases that could have caught it.
 
+    `stumbled`: by case, the exception that the break itself made it raise, a TypeError for example. That is no catch.
     `unusable`: why the break was not tried; or an empty text.
     """
 
@@ -28,6 +29,7 @@ class Row:
     caught_by: Mapping[str, str] = field(default_factory=dict)
     ran: frozenset[str] = frozenset()
     unusable: str = ""
+    stumbled: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def as_json(table: Table) -> str:
                 "caught_by": dict(row.caught_by),
                 "ran": len(row.ran),
                 "unusable": row.unusable,
+                "stumbled": dict(row.stumbled),
             }
             for row in table.rows
         ],
@@ -122,6 +125,7 @@ def _named(row: Row) -> str:
     if row.unusable:
         return row.unusable
     if not row.caught_by:
-        return f"{row.breaks} ({counted(len(row.ran), 'case')} ran)"
+        stumbled = f"; {len(row.stumbled)} failed of the break itself" if row.stumbled else ""
+        return f"{row.breaks} ({counted(len(row.ran), 'case')} ran{stumbled})"
     named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(row.caught_by.items())[:_SHOWN]]
     return ", ".join([*named, *(["…"] if len(row.caught_by) > _SHOWN else [])])

@@ -53,7 +53,9 @@ def pack(
             message["properties"] = _pairs(report.user_properties)
         return message
     data = config.hook.pytest_report_to_serializable(config=config, report=report)
-    data = {**(plain(data) or {}), "when": phase_now, "outcome": outcome_of_phase(report), **taken}
+    # Each attribute by itself: one that is too large takes no room from those that a report needs.
+    data = {str(name): plain(value) for name, value in (data or {}).items()}
+    data |= {"when": phase_now, "outcome": outcome_of_phase(report), **taken}
     data |= {"sections": _sections(report.sections), "user_properties": _pairs(report.user_properties)}
     if not _is_readable(config, data):
         # A plugin has put something into it that pytest cannot read again. What it says is kept as a text.
@@ -109,7 +111,7 @@ def unpack(item: pytest.Item, messages: Sequence[Message]) -> list[Report]:
     keywords = dict.fromkeys(item.keywords, 1)
     try:
         return [_unpacked(item, keywords, message) for message in messages]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"the executor sent an invalid report ({error!r})") from error
 
 

@@ -44,7 +44,7 @@ SEEDS = ("harness.executor", "seeding", "seed_everything")
 BEGIN = ("harness.checks.inspector", "Inspector", "begin")
 END = ("harness.checks.inspector", "Inspector", "end")
 REPORT = ("harness.protocol", "reports", "is_bare_pass")
-WRITE = ("harness.executor.executor", "os", "write")
+WRITE = ("harness.executor", "executor", "write_to")
 
 
 def with_defect(project: Project, target: tuple[str, str, str], *, when: str, error: str = _MISTAKE) -> Project:

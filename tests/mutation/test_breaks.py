@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,12 @@ def test_the_catalogue_names_suites_that_exist_and_says_what_it_breaks() -> None
         (("1", "1", "2"), ""),
         (("1", "1", "1"), "its demonstration shows nothing: 1 without the break and with it"),
         (("1", "2", "3"), "its demonstration differs without the break: 1 and 2"),
+        (("1", "1", "RuntimeError: the seed is negative"), ""),
+        (("TypeError: wanted", "TypeError: wanted", "1"), ""),
+        (
+            ("1", "1", "TypeError: 'float'"),
+            "it changes no value, but is written wrongly: with it its demonstration raises TypeError: 'float'",
+        ),
     ],
 )
 def test_a_demonstration_must_show_something(values: tuple[str, str, str], wrong: str) -> None:
@@ -99,6 +108,25 @@ broken.edit("edited", "A rate is halved.", "torch.optim.sgd:_single_tensor_sgd",
 broken.edit("not_there", "It edits nothing.", "torch.optim.sgd:_single_tensor_sgd", "no such text", "", "suites/sums",
             shows=lambda: step())
 
+broken.edit("method_with_super", "A norm is twice as large.", "torch.nn.modules.batchnorm:_BatchNorm.__init__",
+            "eps,", "eps * 2,", "suites/sums", shows=lambda: norm())
+
+def norm():
+    import torch
+    return torch.nn.BatchNorm1d(1, eps=1.0).eps
+
+@broken("Numbers are multiplied as ever, tensors are not.", "suites/sums", shows=lambda: products())
+def products_are_off():
+    import torch
+    replace_kernel("mul.Tensor", lambda kernel, a, b: kernel(a, b) + isinstance(b, torch.Tensor))
+
+def products():
+    import torch
+    kinds = (torch.bool, torch.int64, torch.float16, torch.float32, torch.complex64)
+    tensors = [torch.ones(shape, dtype=kind) for shape in ((), (2,)) for kind in kinds]
+    made = [made for x in tensors for made in (x * True, x * 3, 0.1 * x, torch.mul(x, 1j))]
+    return (torch.ones(2) * torch.ones(2)).tolist(), [(str(each.dtype), each.tolist()) for each in made]
+
 def step():
     import torch
     x = torch.ones(1, requires_grad=True)
@@ -116,6 +144,25 @@ def test_demonstrations_run_in_processes_of_their_own(tmp_path: Path) -> None:
     assert "shows nothing" in found["nothing_is_broken"]
     assert found["dies"] == "its demonstration ended the process (3)"
     assert "does not have 'no such text'" in found["not_there"]
+
+
+_NUMBERS = """
+import json, sys, runpy
+made = runpy.run_path(sys.argv[1])
+before = made["products"]()
+made["broken"].breaks[[each.name for each in made["broken"].breaks].index("products_are_off")].apply()
+after = made["products"]()
+print(json.dumps([before[0], after[0], before[1] == after[1]]))
+"""
+
+
+def test_a_replaced_kernel_takes_numbers_as_torch_does(tmp_path: Path) -> None:
+    """Values and types of products with numbers are those without the break: of all types, and without dimensions."""
+    path = tmp_path / "breaks.py"
+    path.write_text(BREAKS)
+    done = subprocess.run([sys.executable, "-c", _NUMBERS, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[1.0, 1.0], [2.0, 2.0], True]
 
 
 def test_a_break_of_a_file_is_chosen_by_its_name(tmp_path: Path) -> None:

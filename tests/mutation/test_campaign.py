@@ -52,3 +52,22 @@ def test_a_fault_that_occurred_and_reddened_nothing_is_missed(
     table = conduct([fault], run, {}, jobs=1, tell=lambda _: None)
     assert table.missed == missed
     assert dict(table.unusable) == unusable
+
+
+@pytest.mark.parametrize(
+    ("message", "caught", "stumbled"),
+    [
+        ("AssertionError: 2 != 1", {CASE: "failed"}, {}),
+        ("RuntimeError: the seed is negative", {CASE: "failed"}, {}),
+        ("TypeError: wanted a tensor", {}, {CASE: "TypeError: wanted a tensor"}),
+    ],
+)
+def test_an_error_of_the_break_itself_is_no_catch(
+    message: str, caught: dict[str, str], stumbled: dict[str, str]
+) -> None:
+    broken = Break("off", "is off", ("suites/streams/test_pace.py",), apply=lambda: None, shows=lambda: 1)
+    with_it = ledger(Outcome.FAILED, message=message)
+    table = conduct([broken], lambda *to: with_it if to[3] else ledger(Outcome.PASSED), {}, jobs=1, tell=lambda _: None)
+    (row,) = table.rows
+    assert (dict(row.caught_by), dict(row.stumbled)) == (caught, stumbled)
+    assert table.missed == (() if caught else ("off",))

@@ -62,6 +62,7 @@ def test_the_json_has_every_case() -> None:
         "caught_by": {A: "failed", B: "crashed"},
         "ran": 3,
         "unusable": "",
+        "stumbled": {},
     }
     assert values["missed"] == ["missed"]
     assert values["caught_alone"] == {"alone": A}

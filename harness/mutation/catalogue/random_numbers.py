@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from harness.mutation.breaks import Theme, replace, replace_kernel
@@ -294,12 +295,17 @@ def loaded_tensors_require_no_gradient() -> None:
     torch = _torch()
 
     def around(rebuild: Any) -> Any:
+        @functools.wraps(rebuild)  # saving pickles it by its name
         def rebuilds(storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, *others: Any) -> Any:
             return rebuild(storage, offset, size, stride, False, *others)
 
         return rebuilds
 
     replace(torch._utils, "_rebuild_tensor_v2", around)
+    # What has loaded once keeps the function as one that may be loaded.
+    cached: Any = getattr(torch._weights_only_unpickler, "_get_allowed_globals", None)
+    if hasattr(cached, "cache_clear"):
+        cached.cache_clear()
 
 
 @broken(
