@@ -31,7 +31,8 @@ def test_junit(run_dir: Path) -> None:
     done = harness("report", "junit", str(run_dir))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"wrote {report} ({size(report.stat().st_size)}, long texts cut to 32768 characters)\n"
-    assert ElementTree.parse(report).getroot().attrib["tests"] == "6"
+    # Six cases and three findings.
+    assert ElementTree.parse(report).getroot().attrib["tests"] == "9"
     assert harness("report", "junit", str(run_dir), "-o", "-").stdout == report.read_text()
 
 
