@@ -97,7 +97,9 @@ class Supervisor:
         search_time = SearchTime(context.leak_search, context.timeout_multiplier)
         self._confirmation = LeakConfirmation(self, slot, record, search_time)
         self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
-        self._leak_search = LeakSearch(self, slot, record, search_time, duration=lambda case: self._durations[case])
+        self._leak_search = LeakSearch(
+            self, slot, record, search_time, duration=lambda case: self._durations.get(case, 0.0)
+        )
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None, upcoming: Upcoming | None = None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
