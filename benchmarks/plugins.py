@@ -123,7 +123,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def _compare(plugin: Plugin, folder: Path) -> str:
-    python = _environment(plugin.needs, folder / "env")
+    python = make_environment(plugin.needs, folder / "env")
     if python is None:
         return "cannot be installed"
     plain, ours = (
@@ -140,14 +140,16 @@ def _compare(plugin: Plugin, folder: Path) -> str:
     )
 
 
-def _environment(needs: Sequence[str], folder: Path) -> Path | None:
+def make_environment(needs: Sequence[str], folder: Path) -> Path | None:
     """Make an environment with the packages of this one, this tree, and what the plugin `needs`."""
     venv.create(folder, with_pip=False, symlinks=True)
     here = next(folder.glob("lib/python*/site-packages"))
     (here / "base.pth").write_text("\n".join([*site.getsitepackages(), str(ROOT)]) + "\n")
     pip = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check"]
     command = [*pip, "install", "--no-deps", "--target", str(here), *needs]
-    return None if subprocess.run(command, check=False).returncode else folder / "bin" / "python"
+    if needs and subprocess.run(command, check=False).returncode:
+        return None
+    return folder / "bin" / "python"
 
 
 def _run(python: Path, plugin: Plugin, folder: Path, more: Sequence[str]) -> Seen:

@@ -175,3 +175,20 @@ def test_only_narrow_filters_of_warnings_come_with_imports(
     kept = (("default", None, DeprecationWarning, "__main__", 0),)
     assert _set_by_imports(kept, (*added, *kept), frozenset(imported)) is ignored
     assert not _set_by_imports(kept, added, frozenset(imported))
+
+
+def test_a_weak_proxy_in_sys_modules_goes_with_its_module() -> None:
+    """As jinja2's loader of compiled templates makes them: a case that frees the module has changed nothing."""
+    code = """if True:
+        import json, sys, types, weakref
+        from harness.checks.state.guard import StateGuard
+        module = types.ModuleType("made_up")
+        sys.modules["made_up"] = weakref.proxy(module, lambda _: sys.modules.pop("made_up"))
+        guard = StateGuard()
+        guard.capture()
+        del module
+        problems = [problem.text for problem in guard.compare()]
+        guard.restore()
+        print(json.dumps([problems, "made_up" in sys.modules]))
+        """
+    assert run(code) == [[], False]

@@ -11,6 +11,7 @@ import gc
 import operator
 import sys
 import types
+import weakref
 from itertools import repeat
 from typing import Any
 
@@ -103,7 +104,10 @@ def _identical(one: dict[str, object], other: dict[str, object]) -> bool:
 
 
 class Modules(FlatSection):
-    """`sys.modules`: an old entry must stay the same; new entries are imports."""
+    """`sys.modules`: an old entry must stay the same; new entries are imports.
+
+    A weak proxy is no entry of a case: it goes when its module does, as with jinja2's loader of compiled templates.
+    """
 
     def __init__(self) -> None:
         self._modules = sys.modules
@@ -122,7 +126,7 @@ class Modules(FlatSection):
         return [
             Change(f"sys.modules[{name!r}]", value, after.get(name, ABSENT))
             for name, value in before.items()
-            if after.get(name, ABSENT) is not value
+            if after.get(name, ABSENT) is not value and type(value) not in weakref.ProxyTypes
         ]
 
     def restore(self, change: Change) -> None:

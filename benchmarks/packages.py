@@ -1,0 +1,167 @@
+"""The test suites of well-known pure-Python packages: each in plain pytest and with the harness, test by test.
+
+``python -m benchmarks.packages [NAME ...]`` downloads the source archive of each package, runs its tests there with
+``-p no:harness`` and with ``-p harness.plugin``, and compares the outcome of each test. It prints a line for each
+package and each difference, and exits with 1 if a difference is not one that the harness is meant to make: a test
+that leaves state or a resource behind passes in plain pytest. It needs a package index.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from benchmarks.plugins import make_environment
+
+_OURS = ("-p", "harness.plugin", "-oharness_preload=", "--harness-device=cpu", "--harness-progress=off", "-n2")
+#: Verdicts that plain pytest does not have: the test left something behind.
+MEANT = ("contaminated", "leaked")
+#: Differences that are printed.
+_SHOWN = 20
+#: Verdicts of the harness in the words of pytest's junit.xml.
+_WORDS = {"passed": "", "skipped": "skipped", "waived": "skipped", "failed": "failure", "unexpected_pass": "failure"}
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package at a release: where its tests are in the source archive, what else to install, arguments of pytest.
+
+    `sources`: the folder in the archive that the package is imported from.
+    """
+
+    release: str
+    tests: str = "tests"
+    sources: str = "src"
+    needs: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+PACKAGES = {
+    "attrs": Package("25.4.0"),
+    "click": Package("8.3.1", arguments=("-Wignore::pytest.PytestRemovedIn10Warning",)),
+    "h11": Package("0.16.0", "h11/tests", "."),
+    "idna": Package("3.11", sources="."),
+    "iniconfig": Package("2.3.0", "testing"),
+    "itsdangerous": Package("2.2.0", needs=("freezegun", "python-dateutil", "six")),
+    "jinja2": Package("3.1.6", needs=("trio", "outcome", "sniffio")),
+    "markupsafe": Package("3.0.3"),
+    "more-itertools": Package("10.8.0", sources="."),
+    "packaging": Package("25.0", needs=("pretend",)),
+    "pluggy": Package("1.6.0", "testing"),
+    "toolz": Package("1.1.0", "toolz", "."),
+    "werkzeug": Package("3.1.4", needs=("ephemeral-port-reserve", "pytest-timeout", "watchdog")),
+}
+
+
+def main(names: Sequence[str], keep: Path | None) -> int:
+    """Compare the packages. Returns 1 if a test differs in a way that is not meant."""
+    wrong = 0
+    for name in names or PACKAGES:
+        with tempfile.TemporaryDirectory(prefix="harness-packages-") as folder:
+            wrong += _compare(name, PACKAGES[name], Path(folder) if keep is None else keep / name)
+    return int(bool(wrong))
+
+
+def _compare(name: str, package: Package, folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    source = _unpacked(name, package.release, folder)
+    python = make_environment(package.needs, folder / "env")
+    if python is None:
+        raise SystemExit(f"{name}: {', '.join(package.needs)} cannot be installed")
+    began = time.monotonic()
+    theirs = _plain(python, package, source, folder)
+    middle = time.monotonic()
+    ours = _with_harness(python, package, source, folder / "run")
+    times = f"{middle - began:.0f} s, with the harness {time.monotonic() - middle:.0f} s"
+    different = {case: (theirs.get(case), ours.get(case)) for case in sorted({*theirs, *ours})}
+    different = {case: pair for case, pair in different.items() if pair[0] != _WORDS.get(str(pair[1]), pair[1])}
+    wrong = {case: pair for case, pair in different.items() if pair[1] not in MEANT}
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(ours.values()).most_common())
+    print(f"{name} {package.release}: {len(theirs)} tests, {times}: {counts}; {len(wrong)} differ", flush=True)
+    for case, (plain, harness) in [*different.items()][:_SHOWN]:
+        mark = "" if case in wrong else " (meant)"
+        print(f"    {case}: {harness}, in plain pytest {plain or 'passed'}{mark}", flush=True)
+    return len(wrong) + (not theirs)
+
+
+def _unpacked(name: str, release: str, folder: Path) -> Path:
+    """The folder of the source archive, which need not be built: its tests and its Python files are enough."""
+    with urllib.request.urlopen(f"https://pypi.org/simple/{name}/", timeout=60) as answer:
+        page = answer.read().decode()
+    file = rf"{name.replace('-', '[-_.]')}-{re.escape(release)}\.tar\.gz"
+    link = re.search(rf'href="(?P<url>[^"#]+/{file})#sha256=(?P<hash>[0-9a-f]{{64}})"', page, re.IGNORECASE)
+    if link is None:
+        raise SystemExit(f"{name} {release}: the index has no source archive of it")
+    with urllib.request.urlopen(urllib.parse.urljoin(answer.url, link["url"]), timeout=300) as answer:
+        data = answer.read()
+    if hashlib.sha256(data).hexdigest() != link["hash"]:
+        raise SystemExit(f"{name} {release}: the archive has not the hash that the index names")
+    with tarfile.open(fileobj=io.BytesIO(data)) as packed:
+        packed.extractall(folder, filter="data")
+        return folder / packed.getnames()[0].partition("/")[0]
+
+
+def _plain(python: Path, package: Package, source: Path, folder: Path) -> Mapping[str, str]:
+    """By test, the element that pytest's junit.xml has for its outcome; empty for passed."""
+    report = folder / "plain.xml"
+    _pytest(python, package, source, ("-p", "no:harness", f"--junitxml={report}", "-ojunit_family=xunit1"))
+    if not report.exists():
+        return {}
+    outcomes = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        if not case.get("classname"):
+            continue  # a file that skipped itself is no case
+        outcomes[f"{case.get('classname')}::{case.get('name')}"] = ",".join(
+            child.tag for child in case if child.tag in ("failure", "error", "skipped")
+        )
+    return outcomes
+
+
+def _with_harness(python: Path, package: Package, source: Path, results: Path) -> Mapping[str, str]:
+    """By test, in the same words, the verdict of the harness."""
+    _pytest(python, package, source, (*_OURS, f"--harness-results-dir={results}"))
+    told = subprocess.run(
+        [str(python), "-m", "harness.cli", "report", "json", str(results)], capture_output=True, text=True, check=False
+    )
+    if told.returncode:
+        print(told.stderr, file=sys.stderr)
+        return {}
+    return {_named(case["id"]): case["outcome"] for case in json.loads(told.stdout)["cases"]}
+
+
+def _named(case: str) -> str:
+    """The name of a case as pytest's junit.xml has it."""
+    path, *names = case.split("::")
+    *classes, name = names
+    return f"{'.'.join([path.removesuffix('.py').replace('/', '.'), *classes])}::{name}"
+
+
+def _pytest(python: Path, package: Package, source: Path, more: Sequence[str]) -> None:
+    command = [str(python), "-m", "pytest", package.tests, "-q", "-p", "no:cacheprovider", *package.arguments, *more]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HARNESS_", "PYTEST_"))}
+    environment["PYTHONPATH"] = str(source / package.sources)
+    subprocess.run(command, cwd=source, env=environment, check=False, capture_output=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PACKAGES)}")
+    parser.add_argument("--keep", type=Path, help="a folder for what is downloaded and for the run directories")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.names, arguments.keep))
