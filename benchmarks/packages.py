@@ -65,7 +65,6 @@ PACKAGES = {
     "packaging": Package("25.0", needs=("pretend",)),
     "pluggy": Package("1.6.0", "testing"),
     "toolz": Package("1.1.0", "toolz", "."),
-    "werkzeug": Package("3.1.4", needs=("ephemeral-port-reserve", "pytest-timeout", "watchdog")),
 }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from typing import NoReturn
@@ -140,6 +141,8 @@ def collect(
     Raises RootError if pytest found another root folder or ini file than the run's, PreloadError.
     """
     sys.argv = ["pytest", *spec.args]
+    # pytest's capturing, which is off here, does this before it imports test files; some import what it sets.
+    tempfile.gettempdir()
     collector = CollectorPlugin(spec, serve, around, recorder)
     status = pytest.main([*spec.collection_args], plugins=[collector])
     if collector.error is not None:
