@@ -40,7 +40,8 @@ def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
     assert last["alone"]
     assert last["message"].startswith(message)
     assert f"leaked: {message}" in result.terminal
-    assert last["reproduce"].startswith(f"pytest '{case}' --isolation=batch --leak-check=full --repeat=")
+    assert last["reproduce"].startswith(f"pytest '{case}' ")
+    assert " --isolation=batch --leak-check=full --repeat=" in last["reproduce"]
     failures = [element for element in result.junit.iter("testcase") if element.find("failure") is not None]
     assert [element.attrib["name"] for element in failures] == [case.rpartition("::")[2]]
     (leaky,) = [line for line in batches(result) if line["leaks"]]

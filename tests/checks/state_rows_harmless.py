@@ -57,7 +57,7 @@ def enter_rows() -> None:
     def first_test_of_hypothesis() -> None:
         import hypothesis
 
-        hypothesis.given(hypothesis.strategies.integers())(lambda number: number)()
+        hypothesis.given(hypothesis.strategies.integers())(lambda number: None)()  # noqa: ARG005
 
     @harmless
     def first_processes_of_dask() -> None:
