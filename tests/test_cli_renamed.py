@@ -113,7 +113,7 @@ def test_a_catalogue_without_fingerprints_is_enough(project: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["catalog", "-o", "x.json"], 2, "-o needs --renamed OLD.json"),
+        (["catalog", "-o", "x.json"], 4, "-o needs --renamed OLD.json"),
         (["catalog", "--renamed", "pytest.ini"], 4, "'pytest.ini' is not an output of 'harness catalog --format json'"),
         (["catalog", "--renamed", "nothing.json"], 4, "cannot read the catalogue 'nothing.json'"),
         (["renamed", "mine.txt"], 4, "'configs/renamed.json' names no renamed case"),
