@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.checks.meters.table import meter_of, quantity
+from harness.checks.meters.table import amounts
 from harness.reporting.events import Batch
 from harness.text import counted, one_line
 
@@ -25,15 +25,8 @@ def _seconds(searches: Sequence[Batch]) -> float:
 
 
 def _line(search: Batch) -> str:
-    grown = ", ".join(f"{_amount(name, amount)} ({name})" for name, amount in search.suspicions.items())
-    text = f"GREW executor {search.executor} by {grown} over {counted(len(search.cases), 'case')}"
+    cases = counted(len(search.cases), "case")
+    text = f"GREW executor {search.executor} by {amounts(search.suspicions)} over {cases}"
     parts = [*search.unproven[:1], *([search.failure] if search.failure else [])]
     tried = f"{search.tried} of them ran again in {search.seconds:.1f} s" if search.trials else "none of them ran again"
     return one_line(f"{text}, not shown to be a leak: {'; '.join([tried, *parts])}", 600)
-
-
-def _amount(name: str, amount: int) -> str:
-    try:
-        return quantity(amount, meter_of(name).unit)
-    except KeyError:  # a meter of another release of the harness
-        return str(amount)

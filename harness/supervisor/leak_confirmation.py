@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from harness.checks import growth, shm_turn
 from harness.checks.growth import Leak
-from harness.checks.meters.table import meter_of, quantity
+from harness.checks.meters.table import amounts, meter_of
 from harness.outcome import Outcome
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
@@ -106,10 +106,8 @@ class LeakConfirmation:
             }
         )
         if repeated.failure:
-            grew = ", ".join(
-                f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in attempt.suspicions.items()
-            )
-            notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure} (it grew by {grew})")
+            grew = f"it grew by {amounts(attempt.suspicions)}"
+            notes = (*attempt.notes, f"a suspected leak could not be confirmed: {repeated.failure} ({grew})")
             return replace(attempt, notes=notes)
         if not found:
             return attempt

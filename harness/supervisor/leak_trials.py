@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from harness.checks.batch import COUNTED, WARMUP, Counted
-from harness.checks.meters.table import meter_of, quantity
+from harness.checks.meters.table import amounts
 from harness.diagnosis.leaks import Culprits, Open, SpentError
 from harness.protocol.wire import Message
 from harness.supervisor import leak_confirmation as confirmation
@@ -167,8 +167,7 @@ def _several(members: Sequence[Case]) -> str:
 
 def growth_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
     """Returns, for example, ``executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
-    by = [f"{quantity(amount, meter_of(name).unit)} ({name})" for name, amount in grown.items()]
-    return f"executor {executor} grew by {', '.join(by)} over {counted(cases, 'case')}"
+    return f"executor {executor} grew by {amounts(grown)} over {counted(cases, 'case')}"
 
 
 def describe(culprits: Culprits) -> str:

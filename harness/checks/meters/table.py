@@ -221,6 +221,15 @@ def quantity(amount: int, unit: Unit) -> str:
     return f"{amount} bytes"
 
 
+def amounts(grown: Mapping[str, int]) -> str:
+    """What each meter has grown by, for people: ``96.0 KiB (heap_bytes), 1 (threads)``.
+
+    A meter that the table does not have, as a journal may name it, has its plain number.
+    """
+    units = {name: _BY_NAME[base].unit for name in grown if (base := name.partition("[")[0]) in _BY_NAME}
+    return ", ".join(f"{quantity(amount, units.get(name, 'count'))} ({name})" for name, amount in grown.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Bytes or count by meter name, plain values for JSON. A meter that could not be read is missing."""
