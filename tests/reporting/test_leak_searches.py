@@ -33,8 +33,8 @@ def search(**changes: Any) -> Batch:
                 "unproven": ["a::b may leak: 1 more"],
                 "suspicions": {"threads": 1, "of_a_new_meter": 7},
             },
-            "GREW executor gw0-1 by 1 (threads), 7 (of_a_new_meter) over 2 cases, not shown to be a leak: 2 of them ran "
-            f"again in 0.5 s; a::b may leak: 1 more; {GIVEN_UP}",
+            "GREW executor gw0-1 by 1 (threads), 7 (of_a_new_meter) over 2 cases, not shown to be a leak: "
+            f"2 of them ran again in 0.5 s; a::b may leak: 1 more; {GIVEN_UP}",
         ),
     ],
 )
