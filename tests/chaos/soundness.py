@@ -105,7 +105,7 @@ def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
 
 
 def report_is_valid(run: ChaosRun, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``harness report`` writes junit.xml anew: well-formed, valid, each case once, totals equal to the ledger's."""
+    """``harness report`` writes junit.xml anew: valid, with each case and finding once, and the ledger's totals."""
     target = run.results / "junit.xml"
     target.unlink(missing_ok=True)
     monkeypatch.setattr(sys, "argv", ["harness", "report", str(run.results)])
@@ -114,17 +114,17 @@ def report_is_valid(run: ChaosRun, ledger: Ledger, monkeypatch: pytest.MonkeyPat
     assert end.value.code == ledger.run_exit_status()
     root = ElementTree.parse(target).getroot()
     strict_schema().validate(root)
-    cases = root.findall("testsuite/testcase")
-    assert len(cases) == CASES == int(root.attrib["tests"])
-    assert len({(case.attrib["classname"], case.attrib["name"]) for case in cases}) == CASES
+    cases, findings = root.findall("testsuite/testcase"), len(ledger.findings)
+    assert len(cases) == CASES + findings == int(root.attrib["tests"])
+    assert len({(case.attrib["classname"], case.attrib["name"]) for case in cases}) == CASES + findings
     counts = ledger.counts
     failures = sum(counts.get(outcome, 0) for outcome in (Outcome.FAILED, Outcome.CONTAMINATED))
     assert int(root.attrib["failures"]) == len(root.findall("testsuite/testcase/failure")) == failures
-    errors = sum(counts.get(o, 0) for o in (Outcome.LOST, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.ERROR))
+    errors = sum(counts.get(o, 0) for o in (Outcome.LOST, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.ERROR)) + findings
     assert int(root.attrib["errors"]) == len(root.findall("testsuite/testcase/error")) == errors
     assert len(root.findall("testsuite/testcase/skipped")) == counts.get(Outcome.NOT_RUN, 0)
     suites = root.findall("testsuite")
-    assert sum(int(suite.attrib["tests"]) for suite in suites) == CASES
+    assert sum(int(suite.attrib["tests"]) for suite in suites) == CASES + findings
     assert sum(int(suite.attrib["skipped"]) for suite in suites) == counts.get(Outcome.NOT_RUN, 0)
 
 
