@@ -35,11 +35,13 @@ def _is_plain(name: str, value: Any) -> bool:
     if name in _NUMBERS:
         wanted, known = _NUMBERS[name], value.values() if kind is dict else ()
         return kind is dict and all(type(key) is str for key in value) and all(map(_fits(wanted), known))
+    if name == "notes":
+        return (kind is list or kind is tuple) and all(type(entry) is str for entry in value)
     if kind is float or name == "duration":
         return kind is float and bool(0.0 <= value <= (_LAST_MOMENT if name in _MOMENTS else _MOST_SECONDS))
     if value is None or kind is str or kind is bool or kind is int:
-        return name != "notes" and (value != "" or name != "case")
-    if kind is dict and name != "notes":
+        return value != "" or name != "case"
+    if kind is dict:
         return all(type(key) is str and _is_plain("", entry) for key, entry in value.items())
     return (kind is list or kind is tuple) and (name in _IDS or all(type(entry) is str for entry in value))
 
