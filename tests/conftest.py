@@ -66,7 +66,6 @@ ACCEPTANCE = (
     "tests/suites/test_optimizers_and_numerics_helpers.py",
     "tests/cli/test_cli.py",
     "tests/cli/test_cli_evidence.py",
-    "tests/cli/test_cli_renamed.py",
     "tests/cli/test_cli_reports.py",
     "tests/cli/test_cli_waivers.py",
     "tests/test_fixtures.py",

@@ -19,14 +19,12 @@ class CatalogFileError(HarnessError):
 
 
 class Listed(BaseModel):
-    """One case, as far as it is read again. Old catalogues have no fingerprints."""
+    """One case, as far as it is read again."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
     requires: tuple[dict[str, Any], ...]
-    description: str = ""
-    fingerprint: str = ""
 
 
 def read(path: Path) -> list[Listed]:

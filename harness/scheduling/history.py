@@ -7,8 +7,8 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,6 @@ class History:
             for case, seconds in cls.of_ledger(ledger).seconds.items():
                 found[case].append(seconds)
         return cls({case: statistics.median(values) for case, values in found.items()})
-
-    def renamed(self, now: Callable[[str], str]) -> History:
-        """The same by the names that the cases have `now`."""
-        # An id that is already the new one comes last: it is of a later run.
-        order = sorted(self.seconds.items(), key=lambda item: now(item[0]) == item[0])
-        return replace(self, seconds={now(case): seconds for case, seconds in order})
 
     @classmethod
     def read(cls, path: Path, device: str) -> History:
