@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from harness.core.errors import HarnessError
+from harness.core.file_kind import FileKind
 
-_MOST_BYTES = 256 << 20
 _WRITTEN = "harness catalog --format json"
 
 
 class CatalogFileError(HarnessError):
     """A catalogue on disk cannot be read."""
+
+
+_KIND = FileKind("catalogue", f"give the output of {_WRITTEN!r}", CatalogFileError, 256 << 20)
 
 
 class Listed(BaseModel):
@@ -29,15 +31,7 @@ class Listed(BaseModel):
 
 def read(path: Path) -> list[Listed]:
     """The cases of a catalogue, in its order. Raises CatalogFileError."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise CatalogFileError(f"{str(path)!r} is not a regular file: give the output of {_WRITTEN!r}")
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise CatalogFileError(f"cannot read the catalogue {str(path)!r}") from error
-    if len(data) > _MOST_BYTES:
-        raise CatalogFileError(f"{str(path)!r} has more than {_MOST_BYTES} bytes: this is no catalogue of cases")
+    data = _KIND.read(path)
     try:
         return TypeAdapter(list[Listed]).validate_json(data)
     except ValidationError as error:

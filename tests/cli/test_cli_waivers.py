@@ -175,7 +175,7 @@ def test_lint_without_what_it_was_told_to_read(project: Path) -> None:
     assert refused(harness("lint", cwd=project)) == words
     waivers(project, entry("*::test_difference"))
     assert "'gone' is not a folder: " in refused(harness("lint", "--hardware", "gone", cwd=project))
-    assert "cannot read the catalogue 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
+    assert "there is no catalogue at 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
     done = harness("lint", "gone.yaml", cwd=project)
     assert done.returncode == 1
     assert done.stdout.startswith("error: gone.yaml: ")
