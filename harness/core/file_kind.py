@@ -31,10 +31,13 @@ class FileKind:
             if self.most is None:
                 return file.read()
             data = file.read(self.most + 1)
-            if len(data) > self.most:
-                size = max(os.fstat(descriptor).st_size, len(data))
-                raise self.error(f"{str(path)!r} has {size} bytes, and the limit is {self.most}: {self.advice}")
+            self.check_size(path, len(data))
             return data
+
+    def check_size(self, path: Path, size: int) -> None:
+        """Raise if a file of this size is too large."""
+        if self.most is not None and size > self.most:
+            raise self.error(f"{str(path)!r} has {size} bytes, and the limit is {self.most}: {self.advice}")
 
     def read_if_exists(self, path: Path) -> bytes | None:
         """The contents of a file; None if it does not exist."""
@@ -50,9 +53,14 @@ class FileKind:
         with self.errors(path):
             # Without O_NONBLOCK, opening a named pipe waits for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            try:
+                if not stat.S_ISREG(found.st_mode):
+                    raise self.error(f"{str(path)!r} is not a regular file: {self.advice}")
+                self.check_size(path, found.st_size)
+            except HarnessError:
                 os.close(descriptor)
-                raise self.error(f"{str(path)!r} is not a regular file: {self.advice}")
+                raise
             return descriptor
 
     @contextlib.contextmanager
