@@ -54,7 +54,7 @@ FLOORS = (
         "cli_waivers",
     ),
     ("cli", "plugin"),
-    ("entry",),
+    ("cli_reference", "entry"),
 )
 
 
